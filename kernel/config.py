@@ -1,0 +1,348 @@
+"""The settings of one kernel: `linckia.toml`, then the environment (`LINCKIA_…`), then flags, each over the one before.
+
+Everything is checked before anything starts. An unknown setting is an error that names the nearest known one, since a
+misspelt setting that is passed over is found out weeks later.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from kernel.control.address import default_data_dir
+
+FILE_NAME = "linckia.toml"
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 3000
+
+ENVIRONMENT_PREFIX = "LINCKIA_"
+
+NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON"})
+"""What the set-up script reads; it is no concern of a running kernel."""
+
+
+class ConfigError(Exception):
+    """A setting is wrong; the message names it, where it came from, and what would be right."""
+
+
+MIN_TOKEN_CHARACTERS = 16
+"""A shorter one could be guessed."""
+
+Token: TypeAlias = Annotated[str, Meta(min_length=MIN_TOKEN_CHARACTERS)]
+LogLevel: TypeAlias = Annotated[str, Meta(pattern="^(debug|info|warning|error)$")]
+
+
+class Http(msgspec.Struct, frozen=True, kw_only=True):
+    """How MCP is served over HTTP."""
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 64 * 1024 * 1024
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. `roots` and `data_dir` are real paths; `http` is None where HTTP is switched off.
+
+    `services` holds each service's own table, which that service checks itself.
+    """
+
+    data_dir: Path
+    roots: tuple[Path, ...] = ()
+    http: Http | None = Http()
+    services: dict[str, dict[str, Any]] = {}
+    log_level: str = "info"
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[http]` as it may be written; None is what was not said."""
+
+    enabled: Annotated[bool | None, Meta(description="Whether HTTP is served at all")] = None
+    host: Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description="Address to listen on")] = None
+    port: Annotated[Annotated[int, Meta(ge=0, le=65535)] | None, Meta(description="Port; 0 takes a free one")] = None
+    token: Annotated[Token | None, Meta(description="Bearer token that clients must send")] = None
+    token_file: Annotated[str | None, Meta(description="File that holds the token")] = None
+    allowed_hosts: Annotated[list[str] | None, Meta(description="Names besides its own that it may be asked for")] = (
+        None
+    )
+    allowed_origins: Annotated[list[str] | None, Meta(description="Web origins besides this machine's")] = None
+    max_body_bytes: Annotated[Annotated[int, Meta(ge=1024)] | None, Meta(description="Longest request body")] = None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One layer: `linckia.toml` as it may be written, or what the environment or the flags amount to."""
+
+    roots: Annotated[list[str] | None, Meta(description="Folders that operations on files may use")] = None
+    log_level: Annotated[LogLevel | None, Meta(description="debug, info, warning or error")] = None
+    http: HttpSettings = HttpSettings()
+    services: dict[str, dict[str, Any]] = {}
+
+
+ENVIRONMENT = {
+    "LINCKIA_ROOTS": ("roots",),
+    "LINCKIA_LOG_LEVEL": ("log_level",),
+    "LINCKIA_HTTP": ("http",),
+    "LINCKIA_TOKEN": ("http", "token"),
+    "LINCKIA_TOKEN_FILE": ("http", "token_file"),
+    "LINCKIA_ALLOWED_HOSTS": ("http", "allowed_hosts"),
+    "LINCKIA_ALLOWED_ORIGINS": ("http", "allowed_origins"),
+    "LINCKIA_MAX_BODY_BYTES": ("http", "max_body_bytes"),
+}
+"""Variables by what they set, besides LINCKIA_DATA, LINCKIA_CONFIG and LINCKIA_SERVICES__NAME__KEY."""
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line said; None where it said nothing. `http` is `HOST:PORT`, `:PORT`, `PORT` or `off`."""
+
+    roots: tuple[str, ...] = ()
+    data_dir: str | None = None
+    config_file: str | None = None
+    http: str | None = None
+    token_file: str | None = None
+    log_level: str | None = None
+
+
+def load(
+    flags: Flags,
+    environment: Mapping[str, str],
+    *,
+    known_services: Collection[str] | None = None,
+) -> Config:
+    """The settings in force.
+
+    Args:
+        known_services: names that `[services.NAME]` may have; None lets any pass.
+
+    Raises:
+        ConfigError: names the setting and where it was made.
+    """
+    data_dir = find_data_dir(flags.data_dir, environment)
+    layers: list[tuple[str, Path, dict[str, Any]]] = []
+    standing = data_dir / FILE_NAME
+    if standing.exists():
+        layers.append((str(standing), standing.parent, _read(standing)))
+    if named := flags.config_file or environment.get("LINCKIA_CONFIG"):
+        path = Path(named).expanduser().absolute()
+        layers.append((str(path), path.parent, _read(path)))
+    layers.append(("the environment", Path.cwd(), from_environment(environment)))
+    layers.append(("the command line", Path.cwd(), from_flags(flags)))
+
+    roots: tuple[Path, ...] = ()
+    http: dict[str, Any] = {}
+    services: dict[str, dict[str, Any]] = {}
+    log_level = "info"
+    for origin, folder, raw in layers:
+        settings = _check(raw, origin)
+        if settings.roots is not None:
+            roots = tuple(_root(given, folder, origin) for given in settings.roots)
+        if settings.log_level is not None:
+            log_level = settings.log_level
+        http |= _http(settings.http, folder, origin)
+        for name, table in settings.services.items():
+            if known_services is not None and name not in known_services:
+                raise ConfigError(f"{origin}: there is no service {name!r}{_nearest(name, known_services)}")
+            services[name] = services.get(name, {}) | table
+    return Config(
+        data_dir=data_dir,
+        roots=tuple(dict.fromkeys(roots)),
+        http=_served(http),
+        services=services,
+        log_level=log_level,
+    )
+
+
+def find_data_dir(flag: str | None, environment: Mapping[str, str]) -> Path:
+    """The real path of the data directory, which need not exist yet."""
+    given = flag or environment.get("LINCKIA_DATA")
+    return (Path(given).expanduser() if given else default_data_dir()).resolve()
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The variables as one layer of settings.
+
+    Raises:
+        ConfigError: a variable that starts with LINCKIA_ and sets nothing.
+    """
+    layer: dict[str, Any] = {}
+    for name, value in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS | {"LINCKIA_DATA", "LINCKIA_CONFIG"}:
+            continue
+        if name.startswith("LINCKIA_SERVICES__"):
+            service, _, key = name.removeprefix("LINCKIA_SERVICES__").partition("__")
+            if not service or not key:
+                raise ConfigError(f"{name}: write it as LINCKIA_SERVICES__NAME__KEY")
+            layer.setdefault("services", {}).setdefault(service.lower(), {})[key.lower()] = _toml_value(value)
+            continue
+        if name not in ENVIRONMENT:
+            known = {*ENVIRONMENT, *NOT_SETTINGS, "LINCKIA_DATA", "LINCKIA_CONFIG", "LINCKIA_SERVICES__NAME__KEY"}
+            raise ConfigError(f"the environment: {name} is no setting{_nearest(name, known)}")
+        _put(layer, ENVIRONMENT[name], name, value)
+    return layer
+
+
+def _put(layer: dict[str, Any], where: tuple[str, ...], name: str, value: str) -> None:
+    if where == ("http",):
+        layer.setdefault("http", {}).update(_address(value, name))
+    elif where == ("roots",):
+        layer["roots"] = [part for part in value.split(os.pathsep) if part]
+    elif where[-1] in ("allowed_hosts", "allowed_origins"):
+        layer.setdefault("http", {})[where[-1]] = [part.strip() for part in value.split(",") if part.strip()]
+    elif where[-1] == "max_body_bytes":
+        if not value.isdecimal():
+            raise ConfigError(f"{name} is {value!r}; it is a number of bytes")
+        layer.setdefault("http", {})[where[-1]] = int(value)
+    elif where[0] == "http":
+        layer.setdefault("http", {})[where[-1]] = value
+    else:
+        layer[where[0]] = value
+
+
+def from_flags(flags: Flags) -> dict[str, Any]:
+    """The command line as one layer of settings.  Raises ConfigError."""
+    layer: dict[str, Any] = {}
+    if flags.roots:
+        layer["roots"] = list(flags.roots)
+    if flags.log_level is not None:
+        layer["log_level"] = flags.log_level
+    http: dict[str, Any] = {} if flags.http is None else _address(flags.http, "--http")
+    if flags.token_file is not None:
+        http["token_file"] = flags.token_file
+    return layer | ({"http": http} if http else {})
+
+
+def _address(text: str, origin: str) -> dict[str, Any]:
+    if text == "off":
+        return {"enabled": False}
+    if text.isdecimal():
+        host, port = "", text
+    elif text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") if rest else str(DEFAULT_PORT)
+    elif text.count(":") > 1:
+        # A bare IPv6 address: no port can follow it.
+        host, port = text, str(DEFAULT_PORT)
+    else:
+        host, colon, port = text.partition(":")
+        port = port if colon else str(DEFAULT_PORT)
+    if not text or not port.isdecimal() or int(port) > 65535 or any(c in host for c in "/[] "):
+        raise ConfigError(f"{origin} is {text!r}; write HOST:PORT (127.0.0.1:3000), :PORT, or off")
+    return {"enabled": True, "port": int(port)} | ({"host": host} if host else {})
+
+
+def _toml_value(text: str) -> Any:
+    """A number, a truth value or a list as TOML writes them; else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _check(raw: Mapping[str, Any], origin: str) -> Settings:
+    _check_names(raw, Settings, "", origin)
+    if isinstance(raw.get("http"), dict):
+        _check_names(raw["http"], HttpSettings, "http.", origin)
+    try:
+        return msgspec.convert(raw, Settings)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        name = where.rstrip("`") or "the settings"
+        hint = "; it may be debug, info, warning or error" if name == "log_level" else ""
+        raise ConfigError(f"{origin}: {name}: {what[0].lower()}{what[1:]}{hint}") from None
+
+
+def _check_names(raw: Mapping[str, Any], tp: type[msgspec.Struct], prefix: str, origin: str) -> None:
+    known = [field.encode_name for field in msgspec.structs.fields(tp)]
+    for name in raw:
+        if name not in known:
+            raise ConfigError(f"{origin}: {prefix}{name} is no setting{_nearest(name, known)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(known)}"
+
+
+def _root(given: str, folder: Path, origin: str) -> Path:
+    path = folder / Path(given).expanduser()
+    try:
+        real = path.resolve(strict=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{origin}: the root {given!r} does not exist ({error.strerror}); create it, or name another folder"
+        ) from None
+    if not real.is_dir():
+        raise ConfigError(f"{origin}: the root {given!r} is a file; name the folder that holds it")
+    if not os.access(real, os.R_OK | os.X_OK):
+        raise ConfigError(f"{origin}: the root {given!r} may not be read by this user")
+    return real
+
+
+def _http(settings: HttpSettings, folder: Path, origin: str) -> dict[str, Any]:
+    layer: dict[str, Any] = {
+        field.name: value
+        for field in msgspec.structs.fields(HttpSettings)
+        if (value := getattr(settings, field.name)) is not None
+    }
+    token_file = layer.pop("token_file", None)
+    if token_file is not None:
+        if "token" in layer:
+            raise ConfigError(f"{origin}: http.token and http.token_file are both set; leave one of them")
+        layer["token"] = _token(folder / Path(token_file).expanduser(), origin)
+    return layer
+
+
+def _token(path: Path, origin: str) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{origin}: http.token_file: cannot read {path}: {error}") from error
+    if len(token) < MIN_TOKEN_CHARACTERS:
+        raise ConfigError(f"{origin}: http.token_file: {path} holds fewer than {MIN_TOKEN_CHARACTERS} characters")
+    return token
+
+
+def _served(layer: Mapping[str, Any]) -> Http | None:
+    layer = dict(layer)
+    if not layer.pop("enabled", True):
+        return None
+    http = msgspec.convert(layer, Http)
+    if not http.is_loopback and http.token is None:
+        raise ConfigError(
+            f"HTTP on {http.host} can be reached from other machines, and no token is set: set LINCKIA_TOKEN or "
+            f"http.token_file, or listen on {DEFAULT_HOST}"
+        )
+    return http
+
+
+__all__ = ["Config", "ConfigError", "Flags", "Http", "find_data_dir", "load"]

@@ -1,0 +1,12 @@
+"""The control socket of a data directory: how the command line reaches the kernel that holds it.
+
+`DATA/kernel.sock` speaks newline-delimited JSON. A request is one line, answered before the next one is read:
+
+    {"call": NAME, "params": {…}, "progress": true, "timeout_s": 5}
+        any number of {"progress": {"done": …, "total": …, "message": …}} and {"log": {…}}, then {"result": …}
+    {"attach": {"surface": NAME, "roots": […]}}      with two descriptors by SCM_RIGHTS: the client's input and output
+        {"attached": {"pid": …}}, and when the MCP session has ended {"detached": {}}
+
+or {"failure": {…}}, the fields of `proto.errors.Failure`. Closing the connection cancels what it asked for.
+`address`, `hold` and `client` import the standard library only, since they stand on the way of every short command.
+"""

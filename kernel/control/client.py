@@ -1,0 +1,155 @@
+"""The command line's end of the control socket: synchronous, and nothing but the standard library.
+
+Errors are `ControlError`s whose message is ready to be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kernel.control.address import connect, socket_path
+
+
+class ControlError(Exception):
+    """The kernel could not be asked, or did not answer."""
+
+
+class NoKernel(ControlError):
+    """No kernel holds the data directory."""
+
+
+class KernelGone(ControlError):
+    """The kernel closed the connection, or died, before it had answered."""
+
+
+class CallFailed(ControlError):
+    """The kernel answered with a failure; `failure` has the fields of `proto.errors.Failure`."""
+
+    def __init__(self, failure: Mapping[str, Any]) -> None:
+        super().__init__(str(failure.get("message", "")))
+        self.failure = dict(failure)
+
+
+class Client:
+    """One connection to the kernel that holds `data_dir`; a context manager.
+
+    Raises (on construction):
+        NoKernel: none listens there.
+        ControlError: there is one, and it cannot be reached.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        try:
+            self._socket = connect(data_dir)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise NoKernel(
+                f"no kernel is running for {data_dir}; start one with `linckia serve PATH…`, or name another "
+                "data directory with --data"
+            ) from None
+        except OSError as error:
+            raise ControlError(f"cannot reach the kernel at {socket_path(data_dir)}: {error.strerror}") from error
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancels whatever was not answered yet."""
+        self._lines.close()
+        self._socket.close()
+
+    def call(
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Any:
+        """The result of one call, as decoded JSON.
+
+        Raises:
+            CallFailed: the operation failed, or was refused.
+            KernelGone: the kernel ended first; a call that writes may have happened.
+        """
+        request: dict[str, Any] = {"call": name, "params": params, "progress": on_progress is not None}
+        if timeout_s is not None:
+            request["timeout_s"] = timeout_s
+        self._send(request, ())
+        for message in self._messages():
+            if "result" in message:
+                return message["result"]
+            if on_progress is not None and "progress" in message:
+                on_progress(message["progress"])
+            if on_log is not None and "log" in message:
+                on_log(message["log"])
+        raise KernelGone(f"the kernel ended while {name} was running; whether it was done is not known")
+
+    def attach(
+        self, surface: str, roots: Sequence[str] | None, fd_in: int, fd_out: int, *, timeout_s: float | None = None
+    ) -> None:
+        """Hand the two descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
+
+        Raises:
+            CallFailed: it does not serve this surface, or has other roots.
+            KernelGone: it ended before it took them; nothing was read from them.
+            TimeoutError: after `timeout_s`.
+        """
+        self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
+        attachment: dict[str, Any] = {"surface": surface}
+        if roots is not None:
+            attachment["roots"] = list(roots)
+        self._send({"attach": attachment}, (fd_in, fd_out))
+        for message in self._messages():
+            if "attached" in message:
+                self._socket.settimeout(None)
+                return
+        raise KernelGone("the kernel ended before it had answered")
+
+    def wait_detached(self) -> None:
+        """Until the MCP session has ended.
+
+        Raises:
+            CallFailed: it ended by a failure.
+            KernelGone: the kernel died.
+        """
+        for message in self._messages():
+            if "detached" in message:
+                return
+        raise KernelGone("the kernel has died")
+
+    def _send(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        data = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            sent = socket.send_fds(self._socket, [data], list(descriptors)) if descriptors else 0
+            self._socket.sendall(data[sent:])
+        except OSError as error:
+            raise KernelGone(f"the kernel ended before the request was sent: {error.strerror}") from error
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        """Until the kernel closes the connection.  Raises CallFailed."""
+        while True:
+            try:
+                line = self._lines.readline()
+            except ConnectionResetError:
+                return
+            if not line.endswith(b"\n"):
+                return
+            message: dict[str, Any] = json.loads(line)
+            if "failure" in message:
+                raise CallFailed(message["failure"])
+            yield message
+
+
+__all__ = ["CallFailed", "Client", "ControlError", "KernelGone", "NoKernel"]

@@ -1,0 +1,345 @@
+"""The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the gateway.
+
+Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for. An
+ephemeral kernel's `serve_control` returns a while after the last one has left, which is that kernel's end.
+"""
+
+from __future__ import annotations
+
+import array
+import logging
+import math
+import os
+import socket
+import struct
+from collections.abc import Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import trio
+
+from kernel.ports import Dispatcher
+from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
+from proto.operation import OPERATOR
+from proto.ops import Table
+
+log = logging.getLogger("linckia.control")
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""The longest request; the same as the gateway's limit on a message."""
+
+MAX_WAITING = 16
+"""Requests that one connection may send ahead."""
+
+PROGRESS_INTERVAL_S = 0.05
+"""Progress is for eyes: no more than 20 lines a second, always the latest."""
+
+FIRST_CLIENT_S = 60.0
+"""How long an ephemeral kernel waits for the client that started it."""
+
+ACCEPT_RETRY_S = 0.1
+"""Pause after running out of descriptors, as in trio's own `serve_listeners`."""
+
+
+class Attach(Protocol):
+    """The gateway's way in."""
+
+    async def __call__(self, fd_in: int, fd_out: int, surface: str) -> None:
+        """Serve MCP on the two descriptors, which stay the caller's to close, until the client leaves."""
+
+
+class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Call an operation."""
+
+    call: str
+    params: dict[str, Any] = {}
+    progress: bool = False
+    timeout_s: float | None = None
+
+
+class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which tools to show; `roots`, where given, must be the kernel's own."""
+
+    surface: str = "all"
+    roots: tuple[str, ...] | None = None
+
+
+class AttachRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Serve MCP on the two descriptors that came with this line."""
+
+    attach: Attachment
+
+
+async def serve_control(
+    listener: socket.socket,
+    dispatcher: Dispatcher,
+    table: Table,
+    attach: Attach,
+    *,
+    roots: Sequence[Path] = (),
+    surfaces: Collection[str] | None = None,
+    linger_s: float | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer on `listener` (a bound and listening Unix socket) until cancelled.
+
+    Args:
+        roots: the kernel's; a client that wants others is refused.
+        surfaces: the names that `attach` knows; None lets it decide.
+        linger_s: for an ephemeral kernel: return this many seconds after the last client has left.
+
+    Cancellation ends every connection. The listener stays the caller's to close.
+    """
+    server = _Server(dispatcher, table, attach, tuple(map(str, roots)), surfaces, linger_s)
+    await server.run(trio.socket.from_stdlib_socket(listener), task_status)
+
+
+class _Server:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        table: Table,
+        attach: Attach,
+        roots: tuple[str, ...],
+        surfaces: Collection[str] | None,
+        linger_s: float | None,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.table = table
+        self.attach = attach
+        self.roots = roots
+        self.surfaces = surfaces
+        self._linger_s = math.inf if linger_s is None else linger_s
+        self._busy = 0
+        self._alone = trio.CancelScope()
+
+    async def run(self, listener: trio.socket.SocketType, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as connections:
+            with self._alone:
+                if self._linger_s < math.inf:
+                    self._alone.deadline = trio.current_time() + FIRST_CLIENT_S
+                task_status.started()
+                while True:
+                    try:
+                        accepted, _ = await listener.accept()
+                    except OSError:
+                        log.exception("cannot accept on the control socket; trying again")
+                        await trio.sleep(ACCEPT_RETRY_S)
+                        continue
+                    # Busy from here on, not from the first request: no client may find the kernel gone meanwhile.
+                    self._enter()
+                    connections.start_soon(self._serve, accepted)
+            connections.cancel_scope.cancel()
+
+    def _enter(self) -> None:
+        self._busy += 1
+        self._alone.deadline = math.inf
+
+    def _leave(self) -> None:
+        self._busy -= 1
+        if not self._busy:
+            self._alone.deadline = trio.current_time() + self._linger_s
+
+    async def _serve(self, accepted: trio.socket.SocketType) -> None:
+        connection = _Connection(self, accepted)
+        try:
+            if _admitted(accepted):
+                await connection.run()
+        except* OSError:
+            # The client is gone; what it asked for has been cancelled.
+            log.debug("a control connection broke", exc_info=True)
+        except* Exception:
+            # One connection's defect must not end the kernel.
+            log.exception("a control connection failed")
+        finally:
+            connection.close()
+            self._leave()
+
+
+def _admitted(accepted: trio.socket.SocketType) -> bool:
+    credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _gid = struct.unpack("3i", credentials)
+    if uid in (os.geteuid(), 0):
+        return True
+    log.warning("process %d of user %d was refused on the control socket", pid, uid)
+    return False
+
+
+class _Connection:
+    """One client: a task that reads lines and descriptors, and the requests one after the other."""
+
+    def __init__(self, server: _Server, accepted: trio.socket.SocketType) -> None:
+        self._server = server
+        self._socket = accepted
+        self._sending = trio.Lock()
+        self._descriptors: list[int] = []
+
+    def close(self) -> None:
+        self._close_descriptors()
+        self._socket.close()
+
+    def _close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    async def run(self) -> None:
+        """Until the client has closed its end."""
+        send, receive = trio.open_memory_channel[bytes](MAX_WAITING)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read, send, nursery.cancel_scope)
+            async for line in receive:
+                try:
+                    answer = await self._answer(line)
+                except LinckiaError as error:
+                    answer = {"failure": error.failure}
+                await self.send(answer)
+
+    async def _read(self, lines: trio.MemorySendChannel[bytes], connection: trio.CancelScope) -> None:
+        """Hand on whole lines; cancel everything when the client is gone or sends what cannot be taken."""
+        buffer = bytearray()
+        while data := await self._receive():
+            *whole, rest = data.split(b"\n")
+            for piece in whole:
+                try:
+                    lines.send_nowait(bytes(buffer + piece))
+                except trio.WouldBlock:
+                    await self.send(_refusal(f"more than {MAX_WAITING} requests sent ahead"))
+                    connection.cancel()
+                    return
+                buffer.clear()
+            buffer += rest
+            if len(buffer) > MAX_LINE_BYTES:
+                await self.send(_refusal(f"a request of more than {MAX_LINE_BYTES} bytes"))
+                break
+        connection.cancel()
+
+    async def _receive(self) -> bytes:
+        room = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+        data, ancillary, _flags, _address = await self._socket.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                passed = array.array("i")
+                passed.frombytes(content[: len(content) - len(content) % passed.itemsize])
+                self._descriptors.extend(passed)
+        return data
+
+    async def send(self, message: dict[str, Any]) -> None:
+        data = memoryview(msgspec.json.encode(message) + b"\n")
+        async with self._sending:
+            while data:
+                data = data[await self._socket.send(data) :]
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        """Raises LinckiaError."""
+        try:
+            fields = msgspec.json.decode(line, type=dict[str, Any])
+            if "attach" in fields:
+                try:
+                    return await self._attach(msgspec.convert(fields, AttachRequest).attach)
+                finally:
+                    self._close_descriptors()
+            return {"result": await self._call(msgspec.convert(fields, CallRequest))}
+        except msgspec.DecodeError as error:
+            raise InvalidParams(f"not a request of the control socket: {error}") from None
+        except LinckiaError:
+            raise
+        except Exception as error:
+            log.exception("a request on the control socket failed")
+            raise Internal(f"the request failed by a defect: {error!r}; kernel.log has the details") from error
+
+    async def _call(self, request: CallRequest) -> object:
+        operation = self._server.table.find(request.call)
+        if not operation.admits(OPERATOR):
+            raise Forbidden(f"{operation.name} is called between services only")
+        params = operation.parse(request.params)
+        call = partial(self._server.dispatcher.call, operation, params, caller=OPERATOR, timeout_s=request.timeout_s)
+        if not request.progress:
+            return await call()
+        upcalls = _Upcalls()
+        failure: LinckiaError | None = None
+        result: object = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(upcalls.forward, self)
+            try:
+                result = await call(upcalls=upcalls)
+            except LinckiaError as error:
+                # Kept, since a nursery would wrap it in a group.
+                failure = error
+            finally:
+                upcalls.finish()
+        if failure is not None:
+            raise failure
+        return result
+
+    async def _attach(self, wanted: Attachment) -> dict[str, Any]:
+        server = self._server
+        if len(self._descriptors) != 2:
+            raise InvalidParams(f"an attach comes with two descriptors, not {len(self._descriptors)}", field="attach")
+        if server.surfaces is not None and wanted.surface not in server.surfaces:
+            raise InvalidParams(
+                f"unknown surface {wanted.surface!r}; there are: {', '.join(sorted(server.surfaces))}", field="surface"
+            )
+        if wanted.roots is not None and set(wanted.roots) != set(server.roots):
+            raise Unavailable(
+                f"the running kernel (process {os.getpid()}) has the roots {_listed(server.roots)}, not "
+                f"{_listed(wanted.roots)}: end it (linckia stop), ask for the same roots, or name another --data"
+            )
+        await self.send({"attached": {"pid": os.getpid()}})
+        fd_in, fd_out = self._descriptors
+        await server.attach(fd_in, fd_out, wanted.surface)
+        return {"detached": {}}
+
+
+def _listed(roots: Sequence[str]) -> str:
+    return ", ".join(sorted(roots)) or "(none)"
+
+
+def _refusal(why: str) -> dict[str, Any]:
+    return {"failure": Failure(kind=Kind.INVALID_PARAMS, message=why)}
+
+
+class _Upcalls:
+    """What a call tells the command line while it runs; the command line cannot be asked anything."""
+
+    def __init__(self) -> None:
+        self._progress: dict[str, Any] | None = None
+        self._logs: list[dict[str, Any]] = []
+        self._news = trio.Event()
+        self._finished = trio.Event()
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        self._progress = {"done": done, "total": total, "message": message}
+        self._news.set()
+
+    def log(self, level: str, logger: str, message: str) -> None:
+        self._logs.append({"level": level, "logger": logger, "message": message})
+        self._news.set()
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        raise Unavailable(f"the command line cannot answer {method}; use an MCP client that can")
+
+    def finish(self) -> None:
+        """The call has ended: send what is left and return.  Not by cancelling, which could cut a line in two."""
+        self._finished.set()
+        self._news.set()
+
+    async def forward(self, connection: _Connection) -> None:
+        """Send on what comes in, until `finish`."""
+        finished = False
+        while not finished:
+            await self._news.wait()
+            self._news = trio.Event()
+            finished = self._finished.is_set()
+            logs, self._logs = self._logs, []
+            for entry in logs:
+                await connection.send({"log": entry})
+            if self._progress is not None:
+                progress, self._progress = self._progress, None
+                await connection.send({"progress": progress})
+            with trio.move_on_after(PROGRESS_INTERVAL_S):
+                await self._finished.wait()
+
+
+__all__ = ["Attach", "serve_control"]

@@ -1,0 +1,111 @@
+"""One call, whichever way it came: from a client's arguments to the operation's value, and from there to wire form.
+
+Both ways through the gateway, the SDK's and the short one for ordinary calls, use these functions, so that they
+cannot come to differ in what a result or a failure says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+
+from kernel.gateway.upcalls import CallUpcalls
+from kernel.ports import Dispatcher
+from kernel.router.trace import accept_trace
+from proto.errors import LinckiaError
+from proto.operation import Operation, Params
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+async def perform(
+    dispatcher: Dispatcher,
+    operation: Operation[Any],
+    params: Params[Any],
+    upcalls: CallUpcalls,
+    meta: Mapping[str, Any] | None,
+) -> object:
+    """Call `operation` for a client and wait for its value; cancelling this cancels the handler.
+
+    Raises:
+        InputRequired: the client must be asked, and make the call again.
+        LinckiaError: of the kind that says what happened.
+    """
+    trace = accept_trace(meta.get("traceparent")) if meta else None
+    try:
+        with upcalls.scope:
+            value = await dispatcher.call(operation, params, trace=trace, upcalls=upcalls)
+            upcalls.finish()
+            if not upcalls.asking:
+                return value
+    except LinckiaError:
+        upcalls.finish()
+        if not upcalls.asking:
+            raise
+    finally:
+        upcalls.close()
+    raise upcalls.input_required()
+
+
+def tool_parts(operation: Operation[Any], value: object) -> tuple[str, bytes]:
+    """The text and the structured content (JSON) of a tool's result."""
+    bare = _encode(value)
+    text: object = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
+    structured = b'{"result":%b}' % bare if operation.wraps_result else bare
+    return (text if isinstance(text, str) else bare.decode()), structured
+
+
+def tool_result(operation: Operation[Any], value: object) -> dict[str, Any]:
+    """The value as the result of `tools/call`, in wire form."""
+    if operation.is_content:
+        return {"isError": False, **plain(value)}
+    text, structured = tool_parts(operation, value)
+    return {
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": _decode(structured),
+        "isError": False,
+    }
+
+
+def encoded_tool_result(operation: Operation[Any], value: object, tail: bytes) -> bytes:
+    """`tool_result` as JSON at once; `tail` holds further members (`,"name":…`)."""
+    text, structured = tool_parts(operation, value)
+    return b'{"content":[{"type":"text","text":%b}],"structuredContent":%b,"isError":false%b}' % (
+        _encode(text),
+        structured,
+        tail,
+    )
+
+
+def plain(value: object) -> dict[str, Any]:
+    """An object as JSON has it: bytes as base64, keys as text."""
+    decoded = _decode(_encode(value))
+    if not isinstance(decoded, dict):
+        raise TypeError(f"a result of content must be an object, not {type(decoded).__name__}")
+    return decoded
+
+
+def resource_result(operation: Operation[Any], uri: str, value: object) -> dict[str, Any]:
+    """The value as the result of `resources/read`: text, bytes, or anything else as JSON."""
+    if operation.is_content:
+        return plain(value)
+    content: dict[str, Any] = {"uri": uri}
+    if operation.resource is not None:
+        content["mimeType"] = operation.resource.mime_type
+    if isinstance(value, str):
+        content["text"] = value
+    elif isinstance(value, bytes):
+        content["blob"] = _decode(_encode(value))
+    else:
+        content["text"] = _encode(value).decode()
+    return {"contents": [content]}
+
+
+def unknown_tool(name: str) -> MCPError:
+    """For a tool that is not there, or not on this surface."""
+    return MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name}", data={"tool": name})

@@ -1,0 +1,173 @@
+"""Reading and writing a client's descriptors without ever blocking the kernel.
+
+They come from other processes and may be anything: pipes, sockets, terminals, regular files, `/dev/null`.  What epoll
+refuses is read in a thread.  Both are put into non-blocking mode, which belongs to the open file and so to everyone who
+shares it, and are given back as they were found.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import fcntl
+import os
+import select
+from collections.abc import Iterator
+
+import trio
+
+READ_BYTES = 256 * 1024
+
+BACKLOG_BYTES = 8 * 1024 * 1024
+"""Unsent output at which no further input is read: a client that does not listen is not served more."""
+
+_threads = trio.CapacityLimiter(8)
+
+
+@contextlib.contextmanager
+def non_blocking(*fds: int) -> Iterator[None]:
+    """Put the descriptors into non-blocking mode, and back at the end."""
+    before = [(fd, fcntl.fcntl(fd, fcntl.F_GETFL)) for fd in fds]
+    try:
+        for fd, flags in before:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_NONBLOCK)
+        yield
+    finally:
+        for fd, flags in before:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def can_wait(fd: int) -> bool:
+    """Whether epoll takes the descriptor; regular files and `/dev/null` it does not."""
+    with select.epoll() as probe:
+        try:
+            probe.register(fd, select.EPOLLIN)
+        except PermissionError:
+            return False
+    return True
+
+
+class Input:
+    """Bytes from a descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._waits = can_wait(fd)
+
+    async def receive(self) -> bytes:
+        """Some bytes; none at the end of the input, or where the other side is gone."""
+        if not self._waits:
+            return await trio.to_thread.run_sync(os.read, self._fd, READ_BYTES, limiter=_threads)
+        waited = False
+        while True:
+            try:
+                data = os.read(self._fd, READ_BYTES)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._fd)
+                waited = True
+            except OSError as error:
+                # A terminal whose other side is gone answers EIO, a socket ECONNRESET.
+                if error.errno in (errno.EIO, errno.ECONNRESET):
+                    return b""
+                raise
+            else:
+                if not waited:
+                    # A client that never stops sending must not keep the other tasks from running.
+                    await trio.lowlevel.checkpoint()
+                return data
+
+
+class Output:
+    """Messages to a descriptor, whole and in order.
+
+    `post` never blocks: it writes what the descriptor takes at once and leaves the rest to `run`, which must run in a
+    nursery.  `broken` is set when nobody reads any more.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._waits = can_wait(fd)
+        self._queue: collections.deque[memoryview] = collections.deque()
+        self._bytes = 0
+        self._wake = trio.Event()
+        self._room = _set_event()
+        self._empty = _set_event()
+        self.broken = trio.Event()
+
+    def post(self, message: bytes) -> None:
+        """Send `message`; dropped where nobody reads any more."""
+        if self.broken.is_set():
+            return
+        rest = memoryview(message)
+        if not self._queue:
+            rest = rest[self._write(rest) :]
+        if not rest or self.broken.is_set():
+            return
+        self._queue.append(rest)
+        self._bytes += len(rest)
+        if self._empty.is_set():
+            self._empty = trio.Event()
+        if self._bytes > BACKLOG_BYTES and self._room.is_set():
+            self._room = trio.Event()
+        self._wake.set()
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.write(self._fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # Whatever the error is, the client cannot be told of it.
+            self._queue.clear()
+            self._bytes = 0
+            for event in (self.broken, self._room, self._empty, self._wake):
+                event.set()
+            return 0
+
+    async def run(self) -> None:
+        """Send what did not go at once.  Returns when nobody reads any more."""
+        while not self.broken.is_set():
+            if not self._queue:
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            if self._waits:
+                await trio.lowlevel.wait_writable(self._fd)
+            else:
+                await trio.lowlevel.checkpoint()
+            sent = self._write(self._queue[0])
+            if self._queue:
+                self._take(sent)
+
+    def _take(self, sent: int) -> None:
+        self._bytes -= sent
+        self._queue[0] = self._queue[0][sent:]
+        if not self._queue[0]:
+            self._queue.popleft()
+        if self._bytes <= BACKLOG_BYTES // 2:
+            self._room.set()
+        if not self._queue:
+            self._empty.set()
+
+    async def room(self) -> None:
+        """Until the backlog is small enough to take on more work."""
+        await self._room.wait()
+
+    async def flush(self) -> None:
+        """Until everything posted is written, or nobody reads any more."""
+        await self._empty.wait()
+
+    def abandoned(self) -> bool:
+        """Whether the reading side is known to be gone, without writing to it."""
+        poll = select.poll()
+        poll.register(self._fd, 0)
+        return self.broken.is_set() or any(
+            event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poll.poll(0)
+        )
+
+
+def _set_event() -> trio.Event:
+    event = trio.Event()
+    event.set()
+    return event

@@ -1,0 +1,96 @@
+"""News for clients: lists that changed and resources that were updated.
+
+Clients with a handshake are told on their connection (resources: those they subscribed to); clients of 2026-07-28
+through `subscriptions/listen`.  A client that does not read delays nobody else, and loses the notice after five
+seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import trio
+from mcp.server.connection import Connection
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
+
+from proto import notices
+from proto.frames import Event
+
+DELIVERY_TIMEOUT_S = 5.0
+"""For one notice to one client; beyond it the client has stopped reading."""
+
+_LISTS: dict[str, type[ToolsListChanged | PromptsListChanged | ResourcesListChanged]] = {
+    "tools": ToolsListChanged,
+    "prompts": PromptsListChanged,
+    "resources": ResourcesListChanged,
+}
+
+_log = logging.getLogger("linckia.gateway")
+
+
+class News:
+    """Passes events of services on to clients."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.bus = InMemorySubscriptionBus()
+        self._nursery = nursery
+        self._connections: dict[Connection, set[str]] = {}
+
+    def join(self, connection: Connection) -> None:
+        """Tell this connection from now on until it ends."""
+        if connection not in self._connections:
+            self._connections[connection] = set()
+            connection.exit_stack.callback(self._connections.pop, connection, None)
+
+    def subscribe(self, connection: Connection, uri: str) -> None:
+        self.join(connection)
+        self._connections[connection].add(uri)
+
+    def unsubscribe(self, connection: Connection, uri: str) -> None:
+        self._connections.get(connection, set()).discard(uri)
+
+    async def receive(self, event: Event) -> None:
+        """An event of a service; one that is not in the form of its topic is logged and dropped."""
+        try:
+            notice = _decoded(event)
+        except msgspec.DecodeError as error:
+            _log.warning("event %s is not in its form: %s", event.topic, error)
+            return
+        if notice is not None:
+            await self.publish(notice)
+
+    async def publish(self, notice: ServerEvent) -> None:
+        """Tell everyone whom `notice` concerns."""
+        for connection, uris in list(self._connections.items()):
+            if not isinstance(notice, ResourceUpdated) or notice.uri in uris:
+                self._nursery.start_soon(_tell, connection, notice)
+        await self.bus.publish(notice)
+
+
+def _decoded(event: Event) -> ServerEvent | None:
+    if event.topic == notices.LIST_CHANGED:
+        return _LISTS[msgspec.msgpack.decode(event.body, type=notices.ListChanged).list]()
+    if event.topic == notices.RESOURCE_UPDATED:
+        return ResourceUpdated(uri=msgspec.msgpack.decode(event.body, type=notices.ResourceUpdated).uri)
+    return None
+
+
+async def _tell(connection: Connection, notice: ServerEvent) -> None:
+    with trio.move_on_after(DELIVERY_TIMEOUT_S):
+        match notice:
+            case ResourceUpdated(uri=uri):
+                await connection.send_resource_updated(uri)
+            case ToolsListChanged():
+                await connection.send_tool_list_changed()
+            case PromptsListChanged():
+                await connection.send_prompt_list_changed()
+            case ResourcesListChanged():
+                await connection.send_resource_list_changed()

@@ -1,0 +1,120 @@
+"""One ordinary call over HTTP, from its POST to its response.
+
+The response is plain JSON where the call is quick and silent, an SSE stream where it has something to say first or
+takes long.  A client that goes away withdraws the call.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import trio
+from starlette.types import Receive, Send
+
+STREAM_AFTER_S = 10.0
+"""A call this long is answered by a stream, which can be kept open behind proxies."""
+
+PING_S = 15.0
+
+_SSE = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Exchange:
+    """The client end of one call (`kernel.gateway.upcalls.Client`)."""
+
+    def __init__(
+        self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool,
+        capabilities: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.modern = modern
+        self.capabilities = capabilities
+        self._receive = receive
+        self._send = send
+        self._headers = headers
+        self._events: collections.deque[bytes] = collections.deque()
+        self._wake = trio.Event()
+        self._answered = False
+        self._streaming = False
+        self._streamed = trio.Event()
+        self.gone = False
+        """Whether the client went away before it was answered."""
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        self._events.append(_event(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})))
+        self._wake.set()
+
+    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError("operations that ask are not on the short path")
+
+    async def run(
+        self, call: Callable[[trio.Nursery], Awaitable[bytes]], cancelled: bytes | None, scope: trio.CancelScope
+    ) -> None:
+        """Make `call` and send what it answers.
+
+        Args:
+            scope: around the call; whoever withdraws the call cancels it.
+            cancelled: the answer to a withdrawn call, in the revisions that want one.
+        """
+        answer = cancelled
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, scope)
+            nursery.start_soon(self._stream)
+            with scope:
+                answer = await call(nursery)
+            self._answered = True
+            if self._streaming or self._events:
+                if answer is not None:
+                    self._events.append(_event(answer))
+                self._wake.set()
+                await self._streamed.wait()
+            nursery.cancel_scope.cancel()
+        if not self._streaming and not self.gone and answer is not None:
+            await self._respond(answer)
+
+    async def _respond(self, answer: bytes) -> None:
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(answer)),
+            *self._headers,
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": answer})
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        scope.cancel()
+        self._wake.set()
+
+    async def _stream(self) -> None:
+        with trio.move_on_after(STREAM_AFTER_S):
+            await self._wake.wait()
+        # From here on the response is a stream, whatever becomes of the call.
+        self._streaming = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*_SSE, *self._headers]})
+        while not self.gone:
+            body = b"".join(self._events)
+            self._events.clear()
+            last = self._answered
+            self._wake = trio.Event()
+            if body or last:
+                await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+            if last:
+                break
+            with trio.move_on_after(PING_S) as waited:
+                await self._wake.wait()
+            if waited.cancelled_caught:
+                self._events.append(b": ping\r\n\r\n")
+        self._streamed.set()
+
+
+def _event(message: bytes) -> bytes:
+    return b"event: message\r\ndata: %b\r\n\r\n" % message

@@ -1,0 +1,83 @@
+"""The gateway: every surface's server, the clients on them, and the ways in.
+
+The control socket hands descriptors of local clients to `attach`; `kernel.gateway.http` serves the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import trio
+
+from kernel.gateway.completion import Completer
+from kernel.gateway.events import News
+from kernel.gateway.server import SurfaceServer
+from kernel.gateway.stdio import serve_stdio
+from kernel.gateway.surfaces import SURFACES, Surface
+from kernel.ports import Dispatcher
+from kernel.version import VERSION
+from proto import notices
+from proto.errors import InvalidParams
+from proto.ops import Table
+
+
+class Gateway:
+    """Made by `open_gateway`.
+
+    `clients` counts the local clients attached now; `on_clients` is called after each change of it.
+    """
+
+    def __init__(self, table: Table, dispatcher: Dispatcher, nursery: trio.Nursery, version: str) -> None:
+        self.news = News(nursery)
+        self.nursery = nursery
+        self.clients = 0
+        self.on_clients: Callable[[int], None] | None = None
+        completer = Completer(table, dispatcher)
+        self._servers = {
+            name: SurfaceServer(Surface(name, table), dispatcher, completer, self.news, version) for name in SURFACES
+        }
+
+    def server(self, surface: str) -> SurfaceServer:
+        """The server of a surface.
+
+        Raises:
+            InvalidParams: there is none of that name.
+        """
+        server = self._servers.get(surface)
+        if server is None:
+            raise InvalidParams(f"unknown surface {surface!r}; known surfaces: {', '.join(SURFACES)}", field="surface")
+        return server
+
+    async def attach(self, fd_in: int, fd_out: int, surface: str) -> None:
+        """Serve one local client on descriptors that it passed; they stay the caller's to close.
+
+        Returns when the client has gone and what it had asked is answered.  Cancellation ends it at once.
+
+        Raises:
+            InvalidParams: there is no such surface.
+        """
+        server = self.server(surface)
+        self._count(1)
+        try:
+            await serve_stdio(server, fd_in, fd_out)
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self.clients += change
+        if self.on_clients is not None:
+            self.on_clients(self.clients)
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(table: Table, dispatcher: Dispatcher, *, version: str = VERSION) -> AsyncIterator[Gateway]:
+    """The gateway to the operations of `table`; its tasks end with the context."""
+    async with trio.open_nursery() as nursery:
+        gateway = Gateway(table, dispatcher, nursery, version)
+        unsubscribe = dispatcher.subscribe(f"{notices.PREFIX}*", gateway.news.receive)
+        try:
+            yield gateway
+        finally:
+            unsubscribe()
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,160 @@
+"""Surfaces: which tools, resources and prompts a client is shown, read from the table of operations.
+
+A surface is fixed when it is made: its lists never vary by connection or through calls, and what is not on it cannot be
+called through it.  Operations that do not admit clients are on no surface.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from proto.errors import InvalidParams
+from proto.operation import CLIENT, Access, Operation, Params, Resource, Role
+from proto.ops import Table
+
+ALL = "all"
+"""Every tool; the surface of those who name none."""
+
+SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
+"""The names a client may ask for."""
+
+_VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Surface:
+    """What one surface shows, in the table's order; lists are in wire form, made once."""
+
+    def __init__(self, name: str, table: Table) -> None:
+        self.name = name
+        shown = [op for op in table.values() if op.admits(CLIENT) and (name == ALL or name in op.surfaces)]
+        self.tools: Mapping[str, Operation[Any]] = {op.name: op for op in shown if op.role is Role.TOOL}
+        self.prompts: Mapping[str, Operation[Any]] = {op.name: op for op in shown if op.role is Role.PROMPT}
+        self._resources: dict[str, Operation[Any]] = {}
+        self._templates: list[tuple[re.Pattern[str], Operation[Any]]] = []
+        for op in shown:
+            if op.role is Role.RESOURCE and op.resource is not None:
+                if op.resource.is_template:
+                    self._templates.append((template_pattern(op.resource.uri), op))
+                else:
+                    self._resources[op.resource.uri] = op
+
+    @cached_property
+    def listed_tools(self) -> list[dict[str, Any]]:
+        """`tools` of `tools/list`."""
+        return [_tool(op) for op in self.tools.values()]
+
+    @cached_property
+    def listed_prompts(self) -> list[dict[str, Any]]:
+        """`prompts` of `prompts/list`; a prompt's arguments are its operation's parameters."""
+        return [_prompt(op) for op in self.prompts.values()]
+
+    @cached_property
+    def listed_resources(self) -> list[dict[str, Any]]:
+        """`resources` of `resources/list`: those with a URI of their own."""
+        return [_resource(op, "uri") for op in self._resources.values()]
+
+    @cached_property
+    def listed_templates(self) -> list[dict[str, Any]]:
+        """`resourceTemplates` of `resources/templates/list`."""
+        return [_resource(op, "uriTemplate") for _, op in self._templates]
+
+    @cached_property
+    def custom_headers(self) -> frozenset[str]:
+        """Tools with parameters that clients mirror in HTTP headers (`x-mcp-header`)."""
+        return frozenset(
+            op.name for op in self.tools.values() if b"x-mcp-header" in msgspec.json.encode(op.input_schema)
+        )
+
+    def find_resource(self, uri: str) -> tuple[Operation[Any], dict[str, str]] | None:
+        """The operation that reads `uri` and the arguments that `uri` carries; None where nothing does."""
+        op = self._resources.get(uri)
+        if op is not None:
+            return op, {}
+        for pattern, candidate in self._templates:
+            match = pattern.fullmatch(uri)
+            if match is not None:
+                return candidate, {key: urllib.parse.unquote(value) for key, value in match.groupdict().items()}
+        return None
+
+    def find_template(self, template: str) -> Operation[Any] | None:
+        """The operation of a URI template (or plain URI), as completion references name it."""
+        for _, op in self._templates:
+            if op.resource is not None and op.resource.uri == template:
+                return op
+        return self._resources.get(template)
+
+
+def template_pattern(template: str) -> re.Pattern[str]:
+    """A regular expression of an RFC 6570 level 1 template; a variable matches what such a template expands to."""
+    pieces = _VARIABLE.split(template)
+    return re.compile("".join(f"(?P<{p}>[^/?#]+)" if i % 2 else re.escape(p) for i, p in enumerate(pieces)))
+
+
+def parse_text_arguments(operation: Operation[Any], arguments: Mapping[str, str]) -> Params[Any]:
+    """Parameters from arguments that are text by nature (of prompts, of URI templates); numbers and booleans are read.
+
+    Raises:
+        InvalidParams: names the field and says what would be right.
+    """
+    try:
+        parsed: Params[Any] = msgspec.convert(arguments, operation.params, strict=False)
+    except msgspec.ValidationError:
+        # Once more strictly, for the message that names the field.
+        operation.parse(arguments)
+        raise InvalidParams(f"invalid arguments for {operation.name}") from None
+    return parsed
+
+
+def annotations_of(operation: Operation[Any]) -> dict[str, bool]:
+    """The hints of a tool: what it may do to what is stored.  Nothing here reaches beyond this machine's own store
+    without a tool that says so, hence `openWorldHint` is false."""
+    return {
+        "readOnlyHint": operation.access is Access.READ,
+        "destructiveHint": operation.access is Access.DESTRUCTIVE,
+        "idempotentHint": operation.idempotent,
+        "openWorldHint": False,
+    }
+
+
+def _tool(op: Operation[Any]) -> dict[str, Any]:
+    tool = {
+        "name": op.name,
+        "title": op.title,
+        "description": op.description,
+        "inputSchema": op.input_schema,
+        "annotations": {"title": op.title, **annotations_of(op)},
+    }
+    if op.output_schema is not None:
+        tool["outputSchema"] = op.output_schema
+    return tool
+
+
+def _prompt(op: Operation[Any]) -> dict[str, Any]:
+    properties = op.input_schema.get("properties", {})
+    arguments = [
+        {
+            "name": field.encode_name,
+            "required": field.required,
+            **({"description": text} if (text := properties.get(field.encode_name, {}).get("description")) else {}),
+        }
+        for field in msgspec.structs.fields(op.params)
+    ]
+    return {"name": op.name, "title": op.title, "description": op.description, "arguments": arguments}
+
+
+def _resource(op: Operation[Any], key: str) -> dict[str, Any]:
+    resource = op.resource
+    assert isinstance(resource, Resource)
+    return {
+        key: resource.uri,
+        "name": resource.name,
+        "title": op.title,
+        "description": op.description,
+        "mimeType": resource.mime_type,
+    }

@@ -1,0 +1,182 @@
+"""The operations that the kernel itself answers: status, and a person's hand on the services."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from kernel.config import Config
+from kernel.ports import ServiceState
+from kernel.router.router import Router
+from kernel.supervisor import procfs
+from kernel.supervisor.status import ServiceReport
+from kernel.supervisor.supervisor import Supervisor
+from kernel.version import VERSION
+from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.ops.kernel import (
+    Done,
+    KernelLogs,
+    KernelRestart,
+    KernelShutdown,
+    KernelStart,
+    KernelStatus,
+    KernelStatusParams,
+    KernelStop,
+    LogLines,
+    ServiceStatus,
+    ZygoteStatus,
+)
+
+_TAIL_BLOCK_BYTES = 64 * 1024
+
+_SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
+
+
+class KernelOperations:
+    """Handlers of the operations in `proto.ops.kernel`."""
+
+    def __init__(
+        self,
+        config: Config,
+        router: Router,
+        supervisor: Supervisor,
+        log_dir: Path,
+        *,
+        clients: Callable[[], int],
+        http_url: Callable[[], str | None],
+        shut_down: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._router = router
+        self._supervisor = supervisor
+        self._log_dir = log_dir
+        self._clients = clients
+        self._http_url = http_url
+        self._shut_down = shut_down
+        self._started_at = datetime.datetime.now(datetime.UTC)
+        self._started = trio.current_time()
+
+    def register(self) -> None:
+        """Have the router answer these operations here."""
+        serve = self._router.serve_local
+        serve("kernel_status", self._status)
+        serve("kernel_restart", self._restart)
+        serve("kernel_start", self._start)
+        serve("kernel_stop", self._stop)
+        serve("kernel_logs", self._logs)
+        serve("kernel_shutdown", self._shutdown)
+
+    async def _status(self, params: KernelStatusParams, caller: str) -> KernelStatus:
+        pid = os.getpid()
+        return KernelStatus(
+            version=VERSION,
+            pid=pid,
+            started_at=self._started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            uptime_s=trio.current_time() - self._started,
+            data_dir=str(self._config.data_dir),
+            roots=[str(root) for root in self._config.roots],
+            http_url=self._http_url(),
+            clients=self._clients(),
+            rss_bytes=procfs.resident_bytes(pid) or 0,
+            pss_bytes=procfs.proportional_bytes(pid),
+            services=[self._service(report) for report in self._supervisor.status().services],
+            zygotes=[
+                ZygoteStatus(
+                    name=zygote.name,
+                    state=zygote.state,
+                    pid=zygote.pid,
+                    rss_bytes=procfs.resident_bytes(zygote.pid) if zygote.pid else None,
+                    pss_bytes=procfs.proportional_bytes(zygote.pid) if zygote.pid else None,
+                    load_ms=zygote.load_ms,
+                )
+                for zygote in self._supervisor.status().zygotes
+            ],
+        )
+
+    def _service(self, report: ServiceReport) -> ServiceStatus:
+        lane = self._router.lane(report.name)
+        last = report.recoveries[-1] if report.recoveries else None
+        return ServiceStatus(
+            name=report.name,
+            state=report.state.value,
+            reason=report.reason,
+            generation=report.generation,
+            pid=report.pid,
+            mode=report.mode,
+            uptime_s=report.uptime_s,
+            restarts=report.restarts,
+            deaths=report.deaths,
+            last_death="" if report.last_death is None else report.last_death.text or report.last_death.kind.value,
+            rss_bytes=report.rss_bytes,
+            pss_bytes=procfs.proportional_bytes(report.pid) if report.pid else None,
+            in_flight=lane.in_flight,
+            queued=lane.queued,
+            retry_in_s=report.retry_in_s,
+            recovery_ms=None if last is None else last.ready_ms,
+            info=report.info,
+        )
+
+    async def _restart(self, params: KernelRestart, caller: str) -> Done:
+        self._known(params.service)
+        before = self._supervisor.generation(params.service)
+        self._supervisor.restart(params.service)
+        return await self._until_ready(params.service, before)
+
+    async def _start(self, params: KernelStart, caller: str) -> Done:
+        self._known(params.service)
+        if self._supervisor.state(params.service) is ServiceState.READY:
+            return Done(message=f"{params.service} was running already")
+        before = self._supervisor.generation(params.service)
+        self._supervisor.start(params.service)
+        return await self._until_ready(params.service, before)
+
+    async def _until_ready(self, name: str, after_generation: int) -> Done:
+        state = await self._supervisor.wait_for(name, _SETTLED, after_generation=after_generation)
+        if state is not ServiceState.READY:
+            reason = next(report.reason for report in self._supervisor.status().services if report.name == name)
+            raise Unavailable(f"{name} is {state}: {reason}; its log says more (linckia logs {name})")
+        return Done(message=f"{name} is ready, generation {self._supervisor.generation(name)}")
+
+    async def _stop(self, params: KernelStop, caller: str) -> Done:
+        self._known(params.service)
+        self._supervisor.stop(params.service)
+        await self._supervisor.wait_for(params.service, (ServiceState.STOPPED,), after_generation=-1)
+        return Done(message=f"{params.service} is stopped, until `linckia start {params.service}`")
+
+    async def _logs(self, params: KernelLogs, caller: str) -> LogLines:
+        if params.service != "kernel":
+            self._known(params.service)
+        path = self._log_dir / f"{params.service}.log"
+        try:
+            lines = await trio.to_thread.run_sync(_tail, path, params.lines)
+        except FileNotFoundError:
+            lines = []
+        except OSError as error:
+            raise OperationError(f"cannot read {path}: {error.strerror}") from error
+        return LogLines(path=str(path), lines=lines)
+
+    async def _shutdown(self, params: KernelShutdown, caller: str) -> Done:
+        self._shut_down()
+        return Done(message="the kernel is ending")
+
+    def _known(self, name: str) -> None:
+        names = [report.name for report in self._supervisor.status().services]
+        if name not in names:
+            raise InvalidParams(f"there is no service {name!r}; services: {', '.join(names)}", field="service")
+
+
+def _tail(path: Path, count: int) -> list[str]:
+    """The last `count` lines of a file, reading only its end."""
+    with path.open("rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        data = b""
+        while position > 0 and data.count(b"\n") <= count:
+            step = min(_TAIL_BLOCK_BYTES, position)
+            position -= step
+            file.seek(position)
+            data = file.read(step) + data
+    return data.decode("utf-8", "replace").removesuffix("\n").split("\n")[-count:]

@@ -1,0 +1,113 @@
+"""Where the parts of the kernel meet: the interfaces between supervisor, router and gateway.
+
+The supervisor brings generations up and down and hands each one's channel to a `GenerationSink` (the router).  The
+gateway and the command line make calls through a `Dispatcher` (the router).  None of them knows the other's inside.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from proto.channel import Channel
+from proto.frames import AnyFrame, Event, Hello
+from proto.operation import Operation, Params
+
+
+class CauseKind(enum.StrEnum):
+    """Why a generation ended, as the death tally keeps it."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    OOM = "oom"
+    HANG = "hang"
+    MEMORY = "memory"
+    STARTUP_TIMEOUT = "startup_timeout"
+    PROTOCOL = "protocol"
+    SPAWN = "spawn"
+    STOPPED = "stopped"
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why a generation ended: the sort, the exit code or signal number, and a sentence for people."""
+
+    kind: CauseKind
+    code: int | None = None
+    text: str = ""
+
+    @property
+    def is_crash(self) -> bool:
+        """A manual stop and an orderly end with code 0 are no crash."""
+        return not (self.kind is CauseKind.STOPPED or (self.kind is CauseKind.EXIT and self.code == 0))
+
+
+class ServiceState(enum.StrEnum):
+    """Where a service stands; `FAILED` is a crash loop past its intensity, with the next try at `retry_at`."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    BACKOFF = "backoff"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class GenerationSink(Protocol):
+    """What the supervisor tells the router.  All are synchronous and never block."""
+
+    def up(self, hello: Hello, channel: Channel) -> None:
+        """The generation is READY: calls may be posted on its channel."""
+
+    def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
+        """A frame that is none of the supervisor's own (calls, returns, items, progress, events, …) arrived."""
+
+    def draining(self, service: str, generation: int) -> None:
+        """No further calls to this generation; those in flight will still be answered."""
+
+    def down(self, service: str, generation: int, cause: Cause) -> None:
+        """The generation is dead; every frame it had sent has been delivered through `frame` before."""
+
+    def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
+        """The service's state changed; `retry_at` (trio's clock) is when the next start is tried, where one is
+        planned."""
+
+
+class Upcalls(Protocol):
+    """What a running call may want of the client that made it.  Synchronous ones never block."""
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None: ...
+
+    def log(self, level: str, logger: str, message: str) -> None: ...
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A request to the client.  Raises LinckiaError where it cannot be made or is refused."""
+
+
+class Dispatcher(Protocol):
+    """What the gateway and the command line use."""
+
+    async def call(
+        self,
+        operation: Operation[Any],
+        params: Params[Any],
+        *,
+        caller: str = "client",
+        timeout_s: float | None = None,
+        trace: str | None = None,
+        upcalls: Upcalls | None = None,
+    ) -> object:
+        """Route one call and wait for its result, as plain data (dict, list, str, int, float, bool, None, bytes).
+
+        Streamed items are gathered into the result's field that `operation.stream` names.  Cancelling this coroutine
+        cancels the handler.
+
+        Raises:
+            LinckiaError: of the kind that says what happened and whether the work may have been done.
+        """
+
+    def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
+        """Be told of each event of `topic` (a prefix ending in `*` matches more); returns the way to stop."""

@@ -1,0 +1,1 @@
+"""Calls routed to services: deadlines, cancellation, back-pressure, retry, quarantine."""

@@ -1,0 +1,330 @@
+"""The calls of one service: who waits, who is in flight, and what becomes of them when a generation dies.
+
+Promises: a call is answered exactly once.  One that was not delivered may be delivered later or failed as not
+executed; one that was delivered to a generation that died is sent again only if its operation is idempotent, and
+otherwise fails as `MaybeExecuted`.
+
+After a death that the service itself caused (not a kill from outside) the calls that were in flight are *suspects*:
+they are sent again one at a time, so that a request that kills its service is caught alone, refused as `Quarantined`,
+and takes no innocent one with it.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import signal
+
+import trio
+from msgspec import Raw
+
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.call import RoutedCall
+from proto.channel import Channel
+from proto.errors import (
+    Executed,
+    Internal,
+    LinckiaError,
+    MaybeExecuted,
+    Overloaded,
+    Quarantined,
+    Timeout,
+    Unavailable,
+    from_failure,
+)  # fmt: skip
+from proto.frames import Call, Cancel, Credit, Fault, Item, Progress, Return
+from proto.link import LinkClosed
+from proto.operation import Access
+
+REPLAYS_AFTER_CRASH = 1
+"""A call whose own generation crashed under it is sent once more; a second crash, alone, convicts it."""
+
+REPLAYS_AFTER_KILL = 3
+"""A kill from outside says nothing against the calls in flight; the bound only keeps a killer from making them
+immortal."""
+
+QUARANTINE_S = 600.0
+"""How long a convicted request is refused: longer than an agent's retries, short enough that a repaired cause is
+noticed."""
+
+QUARANTINE_ENTRIES = 1024
+"""Convictions kept for one service; the oldest goes first."""
+
+
+class Limits:
+    """Back-pressure of one service: calls in flight, and calls that wait for a place."""
+
+    __slots__ = ("in_flight", "queue")
+
+    def __init__(self, in_flight: int, queue: int) -> None:
+        self.in_flight = in_flight
+        self.queue = queue
+
+
+class Lane:
+    """All calls to one service."""
+
+    def __init__(self, service: str, limits: Limits) -> None:
+        self.service = service
+        self._limits = limits
+        self._ids = itertools.count(1)
+        self._channel: Channel | None = None
+        self._generation = 0
+        self._state = ServiceState.WAITING
+        self._reason = "it has not been started yet"
+        self._retry_at: float | None = None
+        self._in_flight: dict[int, RoutedCall] = {}
+        self._queue: collections.deque[RoutedCall] = collections.deque()
+        self._suspects: collections.deque[RoutedCall] = collections.deque()
+        self._convicted: collections.OrderedDict[bytes, float] = collections.OrderedDict()
+        self.calls = 0
+        self.replays = 0
+        self.failures: collections.Counter[str] = collections.Counter()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue) + len(self._suspects)
+
+    # ---- calls in -------------------------------------------------------------------------------------------------
+
+    def submit(self, call: RoutedCall) -> None:
+        """Send the call now or queue it.
+
+        Raises LinckiaError where neither can be: the service is failed or stopped, the queue is full, the request is
+        quarantined.  The call's `done` is not called then.
+        """
+        self._refuse_convicted(call)
+        self._refuse_unavailable(call)
+        if self.queued >= self._limits.queue:
+            self.failures["overloaded"] += 1
+            raise Overloaded(
+                f"service {self.service} has {self.in_flight} calls in flight and {self.queued} waiting; "
+                "try again shortly",
+                retry_after_ms=100,
+            )
+        self.calls += 1
+        self._queue.append(call)
+        self._pump()
+
+    def withdraw(self, call: RoutedCall, reason: str) -> bool:
+        """The caller wants no answer any more: forget it, or stop the work.  `done` will not be called.
+
+        Answers whether the call had been delivered.
+        """
+        call.withdrawn = True
+        if call.frame_id and call.frame_id in self._in_flight:
+            # It keeps its place until the handler says that it has stopped: back-pressure stays honest.
+            self._post(Cancel(call.frame_id, reason))
+            return True
+        for waiting in (self._queue, self._suspects):
+            if call in waiting:
+                waiting.remove(call)
+        return call.deaths > 0
+
+    def grant(self, call: RoutedCall, n: int) -> None:
+        """The caller has room for `n` more streamed items."""
+        if call.frame_id in self._in_flight:
+            self._post(Credit(call.frame_id, n))
+
+    def find(self, generation: int, frame_id: int | None) -> RoutedCall | None:
+        """The call in flight that has this number in this generation."""
+        call = self._in_flight.get(frame_id) if frame_id is not None else None
+        return call if call is not None and call.generation == generation else None
+
+    # ---- generations ----------------------------------------------------------------------------------------------
+
+    def up(self, generation: int, channel: Channel) -> None:
+        self._generation = generation
+        self._channel = channel
+        self._pump()
+
+    def draining(self, generation: int) -> None:
+        if generation == self._generation:
+            self._channel = None
+
+    def state(self, state: ServiceState, reason: str, retry_at: float | None) -> None:
+        self._state, self._reason, self._retry_at = state, reason, retry_at
+        if state in (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.BACKOFF):
+            self._fail_waiting()
+
+    def down(self, generation: int, cause: Cause) -> None:
+        if generation == self._generation:
+            self._channel = None
+        lost = [call for call in self._in_flight.values() if call.generation == generation]
+        for call in lost:
+            del self._in_flight[call.frame_id]
+        again: list[RoutedCall] = []
+        for call in lost:
+            call.frame_id = 0
+            if not call.withdrawn:
+                error = self._after_death(call, cause)
+                if error is None:
+                    again.append(call)
+                else:
+                    self._finish(call, error)
+        # They have waited longest.
+        self._suspects.extend(call for call in again if call.suspect)
+        self._queue.extendleft(reversed([call for call in again if not call.suspect]))
+
+    def _after_death(self, call: RoutedCall, cause: Cause) -> LinckiaError | None:
+        call.deaths += 1
+        text = f"service {self.service} died ({cause.text or cause.kind}) while serving {call.op.name}"
+        if not call.op.idempotent:
+            return MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
+        from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
+        if not from_outside:
+            if call.suspect:
+                self._convict(call)
+                return Quarantined(
+                    f"{text}, for the second time; this request is refused for {QUARANTINE_S / 60:.0f} minutes",
+                    retry_after_ms=int(QUARANTINE_S * 1000),
+                )
+            call.suspect = True
+        if call.deaths > (REPLAYS_AFTER_KILL if from_outside else REPLAYS_AFTER_CRASH):
+            return Unavailable(f"{text}, for the {call.deaths}th time; it was not sent again", executed=_executed(call))
+        self.replays += 1
+        return None
+
+    # ---- frames ---------------------------------------------------------------------------------------------------
+
+    def frame(self, generation: int, frame: Return | Fault | Item | Progress) -> None:
+        call = self.find(generation, frame.id)
+        if call is None:
+            return
+        match frame:
+            case Return(body=body):
+                self._release(call)
+                self._finish(call, body)
+            case Fault(failure=failure):
+                self._release(call)
+                self._finish(call, from_failure(failure))
+            case Item(body=body):
+                if not call.withdrawn:
+                    call.item(body)
+            case Progress():
+                if call.progress is not None and not call.withdrawn:
+                    call.progress(frame)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _release(self, call: RoutedCall) -> None:
+        del self._in_flight[call.frame_id]
+        call.frame_id = 0
+        self._pump()
+
+    def _finish(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
+        if isinstance(outcome, LinckiaError):
+            self.failures[outcome.kind.value] += 1
+        if not call.withdrawn:
+            call.withdrawn = True
+            call.done(outcome)
+
+    def _pump(self) -> None:
+        now = trio.current_time()
+        while self._channel is not None and len(self._in_flight) < self._limits.in_flight:
+            suspect_runs = any(call.suspect for call in self._in_flight.values()) if self._suspects else True
+            if not suspect_runs:
+                call = self._suspects.popleft()
+            elif self._queue:
+                call = self._queue.popleft()
+            else:
+                return
+            if call.deadline <= now:
+                self._finish(call, self._too_late(call))
+                continue
+            self._send(call, now)
+
+    def _send(self, call: RoutedCall, now: float) -> None:
+        call.frame_id = next(self._ids)
+        call.generation = self._generation
+        self._in_flight[call.frame_id] = call
+        self._post(
+            Call(
+                id=call.frame_id,
+                op=call.op.name,
+                params=call.params,
+                left_ms=max(1, int((call.deadline - now) * 1000)),
+                trace=call.trace,
+                caller=call.caller,
+                generation=call.generation,
+                credit=call.credit,
+                progress=call.progress is not None,
+            )
+        )
+
+    def _post(self, frame: Call | Cancel | Credit) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.post(frame)
+        except LinkClosed:
+            # The supervisor sees the death too and says so through `down`, which decides what becomes of the calls.
+            self._channel = None
+
+    def _too_late(self, call: RoutedCall) -> Timeout:
+        message = f"{call.op.name}: the deadline passed before service {self.service} took it"
+        return Timeout(message, executed=_executed(call))
+
+    def _refuse_unavailable(self, call: RoutedCall) -> None:
+        error = self._unavailable(call)
+        if error is not None:
+            self.failures["unavailable"] += 1
+            raise error
+
+    def _unavailable(self, call: RoutedCall) -> Unavailable | None:
+        """Why there is no use in waiting, if there is none."""
+        wait = None if self._retry_at is None else max(0.0, self._retry_at - trio.current_time())
+        hopeless = self._state in (ServiceState.FAILED, ServiceState.STOPPED) or (
+            self._state is ServiceState.BACKOFF and wait is not None and trio.current_time() + wait > call.deadline
+        )
+        if not hopeless:
+            return None
+        when = "" if wait is None else f"; the next start is tried in {wait:.1f} s"
+        return Unavailable(
+            f"service {self.service} is {self._state}: {self._reason}{when}",
+            retry_after_ms=None if wait is None else int(wait * 1000),
+            executed=_executed(call),
+        )
+
+    def _fail_waiting(self) -> None:
+        for waiting in (self._queue, self._suspects):
+            kept = [call for call in waiting if self._unavailable(call) is None]
+            failed = [call for call in waiting if call not in kept]
+            waiting.clear()
+            waiting.extend(kept)
+            for call in failed:
+                error = self._unavailable(call)
+                self._finish(call, error or Internal(f"service {self.service} is {self._state}"))
+
+    def _convict(self, call: RoutedCall) -> None:
+        self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S
+        while len(self._convicted) > QUARANTINE_ENTRIES:
+            self._convicted.popitem(last=False)
+
+    def _refuse_convicted(self, call: RoutedCall) -> None:
+        if not self._convicted:
+            return
+        digest = call.digest()
+        until = self._convicted.get(digest)
+        if until is None:
+            return
+        left = until - trio.current_time()
+        if left <= 0:
+            del self._convicted[digest]
+            return
+        self.failures["quarantined"] += 1
+        raise Quarantined(
+            f"this {call.op.name} request was in flight when two generations of service {self.service} crashed; "
+            f"it is refused for another {left:.0f} s",
+            executed=Executed.NO,
+            retry_after_ms=int(left * 1000),
+        )
+
+
+def _executed(call: RoutedCall) -> Executed:
+    """A call that was never delivered did nothing; a read never changes anything."""
+    return Executed.NO if call.deaths == 0 or call.op.access is Access.READ else Executed.MAYBE

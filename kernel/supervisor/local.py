@@ -1,0 +1,184 @@
+"""Generations as processes of this machine, forked by a zygote or started from nothing.  Linux only (pidfd).
+
+Every process has a session and a process group of its own, dies with the kernel, and is watched by a pidfd, which tells
+of its death within a millisecond and cannot be confused by a number used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+import trio
+
+from kernel.supervisor import procfs
+from kernel.supervisor.logs import ServiceLog
+from kernel.supervisor.placement import Exit, Running, SpawnError
+from kernel.supervisor.procfs import OomCounter
+from kernel.supervisor.reaper import Reaper, become_subreaper
+from kernel.supervisor.spawn import settle, spawn
+from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from kernel.supervisor.status import ZygoteReport
+from kernel.supervisor.zygote import Zygote, ZygoteDown
+from proto import frames
+from proto.birth import Birth
+from proto.link import Link, NngLink, socket_pair
+
+LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
+"""No message on the link is longer than a part and its frame; anything longer is not ours."""
+
+_log = logging.getLogger("linckia.supervisor")
+
+
+class LocalProcess:
+    """`placement.Running`: one process of this machine."""
+
+    def __init__(
+        self, pid: int, pidfd: int, how: str, link: Link, log: ServiceLog, reaper: Reaper, oom: OomCounter,
+        popen: subprocess.Popen[bytes] | None,
+    ) -> None:  # fmt: skip
+        self.pid = pid
+        self.how = how
+        self.link = link
+        self._pidfd = pidfd
+        self._log = log
+        self._reaper = reaper
+        self._oom = oom
+        self._oom_kills = oom.read()
+        self._popen = popen
+        self._exit: Exit | None = None
+
+    async def wait(self) -> Exit:
+        if self._exit is None:
+            await trio.lowlevel.wait_readable(self._pidfd)
+            self._exit = self._collect()
+        return self._exit
+
+    def _collect(self) -> Exit:
+        # While it is a zombie, the number of its group cannot belong to anybody else.
+        self._kill_group()
+        try:
+            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        except ChildProcessError:
+            # Somebody in this process collected it; that it is dead is certain all the same.
+            result = None
+        self._reaper.own.discard(self.pid)
+        self._reaper.left_behind(self.pid)
+        last_words = self._log.last_words()
+        if result is None:
+            ended = Exit(last_words=last_words)
+        elif result.si_code == os.CLD_EXITED:
+            ended = Exit(code=result.si_status, last_words=last_words)
+        else:
+            oom = result.si_status == signal.SIGKILL and self._oom.read() > self._oom_kills
+            ended = Exit(signal=result.si_status, oom=oom, last_words=last_words)
+        if self._popen is not None:
+            # So that `subprocess` does not look for it any more.
+            self._popen.returncode = ended.code if ended.code is not None else -(ended.signal or 0)
+        self._log.note(f"process {self.pid} ended: {msgspec.json.encode(ended).decode()}")
+        return ended
+
+    def signal(self, number: int) -> None:
+        if self._exit is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+                # A process that was stopped takes signals only once it is continued.
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._exit is None:
+            self._kill_group()
+            with contextlib.suppress(ProcessLookupError):
+                # It may not have made its group yet.
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def memory_bytes(self) -> int | None:
+        return procfs.memory_bytes(self.pid)
+
+    async def tend(self) -> None:
+        # Kills up to now were others'.
+        self._oom_kills = self._oom.read()
+        await self._log.tend()
+
+    def close(self) -> None:
+        self.link.close()
+        self._log.close()
+        os.close(self._pidfd)
+
+
+class LocalPlacement:
+    """`placement.Placement`: `log_dir` holds NAME.log of each service."""
+
+    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._reaper = Reaper()
+        self._oom = OomCounter()
+        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper) for spec in zygotes}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        become_subreaper()
+        self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reaper.run)
+            for zygote in self.zygotes.values():
+                nursery.start_soon(zygote.run)
+            task_status.started()
+
+    async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
+        ours, theirs = socket_pair()
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            with theirs:
+                try:
+                    log = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes)
+                    on_failure.callback(log.close)
+                    pid, how, popen = await self._start(spec, birth, theirs.fileno(), log)
+                except OSError as error:
+                    raise SpawnError(f"{spec.name} could not be started: {error}") from error
+            self._reaper.own.add(pid)
+            settle(pid, spec.oom_score_adj)
+            pidfd = os.pidfd_open(pid)
+            log.note(f"{spec.name} generation {birth.generation} started by {how} as process {pid}")
+            link = NngLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
+            on_failure.pop_all()
+        return LocalProcess(pid, pidfd, how, link, log, self._reaper, self._oom, popen)
+
+    async def _start(
+        self, spec: ServiceSpec, birth: Birth, link_fd: int, log: ServiceLog
+    ) -> tuple[int, str, subprocess.Popen[bytes] | None]:
+        zygote = self.zygotes.get(spec.zygote) if spec.zygote is not None else None
+        if zygote is not None:
+            try:
+                return await zygote.fork(birth, spec.env, link_fd, log.fd), "zygote", None
+            except ZygoteDown as error:
+                _log.warning("%s is started from nothing: %s", spec.name, error)
+        else:
+            await trio.lowlevel.checkpoint()
+        process = spawn(
+            "services.runtime.main", link_fd, msgspec.json.encode(birth),
+            env=spec.env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=spec.oom_score_adj,
+        )  # fmt: skip
+        return process.pid, "exec", process
+
+    def report(self) -> tuple[ZygoteReport, ...]:
+        """The zygotes as they are now."""
+        return tuple(
+            ZygoteReport(
+                name=zygote.spec.name,
+                state=zygote.state,
+                pid=zygote.pid,
+                deaths=zygote.deaths,
+                load_ms=zygote.loaded.took_ms if zygote.loaded is not None else None,
+                failed_modules=zygote.loaded.failed if zygote.loaded is not None else {},
+            )
+            for zygote in self.zygotes.values()
+        )

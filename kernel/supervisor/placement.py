@@ -1,0 +1,84 @@
+"""Where a generation runs: the seam between supervision and the making of processes.
+
+A placement starts a generation and hands back what supervision needs of it: a link, its end, signals, its memory.
+Today's is `local.LocalPlacement`; one that starts the same service on another host has the same shape, and tests have
+one without any process.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+import trio
+
+from kernel.supervisor.spec import ServiceSpec
+from proto.birth import Birth
+from proto.link import Link
+
+
+class SpawnError(Exception):
+    """The generation could not be started; says why."""
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: by `code` or by `signal` (neither where that cannot be known).
+
+    `oom`: the operating system killed it for want of memory.  `last_words` is the end of what it wrote to its log.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    last_words: str = ""
+
+
+class Running(Protocol):
+    """One process that was started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def how(self) -> str:
+        """`zygote`, `exec`, …: for status and logs."""
+
+    @property
+    def link(self) -> Link: ...
+
+    async def wait(self) -> Exit:
+        """Until it is gone, and with it all that it spawned in its process group.
+
+        Cancellation: may be awaited again.
+        """
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process itself; nothing where it is gone.  A stopped process is continued to get it."""
+
+    def kill(self) -> None:
+        """SIGKILL to the process and what it spawned; nothing where they are gone."""
+
+    def memory_bytes(self) -> int | None:
+        """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""
+
+    async def tend(self) -> None:
+        """What is to be looked after now and then, such as the size of its log."""
+
+    def close(self) -> None:
+        """Give back what was held for it; after `wait`."""
+
+
+class Placement(Protocol):
+    """A way to start generations."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """What runs beside the generations (zygotes, say), until cancelled."""
+
+    async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
+        """Start a generation.
+
+        Cancellation: leaves no process behind.
+
+        Raises:
+            SpawnError: it could not be started.
+        """

@@ -1,0 +1,358 @@
+"""One generation of one service, from its start to its death: hello, ready, pings, limits, and the kill ladder.
+
+Promises: READY is told once, and only after a hello that names this very generation; a death is noticed at once, and so
+are a hang, too much memory, a start that takes too long and nonsense on the link; every frame that had arrived is
+delivered before the death is told; and whatever a process does, the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all
+that it spawned) ends it in bounded time.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import signal
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from kernel.ports import Cause, CauseKind, GenerationSink
+from kernel.supervisor.placement import Exit, Placement, Running, SpawnError
+from kernel.supervisor.spec import ServiceSpec
+from proto import frames
+from proto.birth import Birth
+from proto.channel import Channel, ProtocolViolation
+from proto.errors import Unavailable
+from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready
+from proto.link import LinkClosed
+
+FRAMES_AT_ONCE = 64
+"""Frames read from one service before others get their turn."""
+
+LAST_FRAMES_S = 0.25
+"""For what had arrived before a death to be read; nng tells the end of a link 2 ms after it."""
+
+LINK_LOST_S = 1.0
+"""Between the end of a link and of its process; a process that lives on without its link is of no use."""
+
+ORDERLY_END_S = 1.0
+"""For a drained service to close its databases and say bye, beyond the time its calls have."""
+
+RUNAWAY = 1.25
+"""A process at this multiple of its memory limit is not given time to finish: it would take the machine with it."""
+
+_OURS = (Hello, Ready, Pong, Bye)
+
+_log = logging.getLogger("linckia.supervisor")
+
+
+class Rung(enum.IntEnum):
+    """Of the kill ladder."""
+
+    DRAIN = 0
+    TERM = 1
+    ABORT = 2
+    KILL = 3
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a generation ended, and when that was noticed (trio's clock)."""
+
+    cause: Cause
+    noticed_at: float
+
+
+class Liveness:
+    """Pings and pongs: whether an event loop is alive, without a clock of its own.
+
+    A kernel that was itself stopped or starved does not blame its services: time that it overslept is not counted.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._unanswered_since: float | None = None
+        self._sent: dict[int, float] = {}
+        self._n = 0
+        self.round_trip_s: float | None = None
+
+    def ping(self, now: float) -> int:
+        """The number of the ping to send now."""
+        self._n += 1
+        self._sent[self._n] = now
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        return self._n
+
+    def pong(self, n: int, now: float) -> None:
+        """Any pong shows that the loop is turning."""
+        sent = self._sent.pop(n, None)
+        if sent is not None:
+            self.round_trip_s = now - sent
+            self._unanswered_since = None
+            self._sent = {number: at for number, at in self._sent.items() if number > n}
+
+    def hung_for(self, now: float, overslept_s: float) -> float | None:
+        """Since when (seconds) pings are unanswered, if that is too long."""
+        if self._unanswered_since is None:
+            return None
+        self._unanswered_since += overslept_s
+        silent_s = now - self._unanswered_since
+        return silent_s if silent_s >= self._timeout_s else None
+
+
+class Generation:
+    """One generation; `run` is its life."""
+
+    def __init__(
+        self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, on_ready: Callable[[], None]
+    ) -> None:
+        self.spec = spec
+        self.number = number
+        self.mode = mode
+        self.started_at = trio.current_time()
+        self.ready_at: float | None = None
+        self.info: dict[str, str] = {}
+        self.in_flight = 0
+        self.running: Running | None = None
+        self.liveness = Liveness(spec.hang_timeout_s)
+        self._sink = sink
+        self._on_ready = on_ready
+        self._hello: Hello | None = None
+        self._starting = trio.CancelScope()
+        self._cause: Cause | None = None
+        self._rung = Rung.DRAIN
+        self._asked_to_end = trio.Event()
+        self._patience = trio.CancelScope()
+        self._all_read = trio.Event()
+
+    def end(self, cause: Cause, rung: Rung = Rung.DRAIN) -> None:
+        """End it because of `cause`, beginning at `rung`.  The first cause stays; a harsher rung is gone to at once."""
+        if self._cause is None:
+            self._cause = cause
+            self._rung = rung
+            self._starting.cancel()
+            self._asked_to_end.set()
+        elif rung > self._rung:
+            self._rung = rung
+            self._patience.cancel()
+
+    async def run(self, placement: Placement, birth: Birth) -> Ended:
+        """Start it, and watch it until it is dead.
+
+        Cancellation: the process is killed and collected first.
+        """
+        running: Running | None = None
+        try:
+            with self._starting:
+                running = await placement.start(self.spec, birth)
+        except SpawnError as error:
+            return Ended(cause=Cause(CauseKind.SPAWN, None, str(error)), noticed_at=trio.current_time())
+        if running is None:
+            return Ended(
+                cause=self._cause or Cause(CauseKind.STOPPED, None, "ended before it was started"),
+                noticed_at=trio.current_time(),
+            )
+        self.running = running
+        try:
+            ended = await self._watch_until_dead(running)
+        except BaseException:
+            running.kill()
+            with trio.CancelScope(shield=True):
+                await running.wait()
+            raise
+        finally:
+            running.close()
+        return ended
+
+    async def _watch_until_dead(self, running: Running) -> Ended:
+        channel = Channel(running.link)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.run_sender)
+            nursery.start_soon(self._read, channel, running)
+            nursery.start_soon(self._watch, channel, running)
+            nursery.start_soon(self._descend, channel, running)
+            ended = await running.wait()
+            noticed_at = trio.current_time()
+            with trio.move_on_after(LAST_FRAMES_S):
+                await self._all_read.wait()
+            nursery.cancel_scope.cancel()
+        return Ended(cause=cause_of(ended, self._cause), noticed_at=noticed_at)
+
+    # The link.
+
+    async def _read(self, channel: Channel, running: Running) -> None:
+        try:
+            while True:
+                self._accept(await channel.receive(), channel, running)
+                for _ in range(FRAMES_AT_ONCE):
+                    frame = channel.try_receive()
+                    if frame is None:
+                        break
+                    self._accept(frame, channel, running)
+                else:
+                    await trio.lowlevel.checkpoint()
+        except ProtocolViolation as error:
+            self._all_read.set()
+            self.end(Cause(CauseKind.PROTOCOL, None, f"broke the protocol: {error}"), Rung.ABORT)
+        except LinkClosed:
+            self._all_read.set()
+            await trio.sleep(LINK_LOST_S)
+            self.end(Cause(CauseKind.PROTOCOL, None, "closed its link and lived on"), Rung.TERM)
+
+    def _accept(self, frame: AnyFrame, channel: Channel, running: Running) -> None:
+        if not isinstance(frame, _OURS):
+            if self.ready_at is None and isinstance(frame, Call):
+                # Nobody could bring it the answer yet.
+                text = f"service {self.spec.name} made a call before it was ready; calls can be made once it is"
+                channel.post(Fault(frame.id, Unavailable(text).failure))
+            else:
+                self._sink.frame(self.spec.name, self.number, frame)
+            return
+        match frame:
+            case Hello():
+                self._greet(frame, running)
+            case Ready(info=info):
+                self._become_ready(info, channel)
+            case Pong(n=n, in_flight=in_flight, info=info):
+                self.liveness.pong(n, trio.current_time())
+                self.in_flight = in_flight
+                self.info = info
+            case Bye():
+                if self._cause is None and self.ready_at is not None:
+                    # It ends by its own decision, and takes no more calls.
+                    self._sink.draining(self.spec.name, self.number)
+                channel.post(ByeAck())
+
+    def _greet(self, hello: Hello, running: Running) -> None:
+        expected = (frames.PROTOCOL, self.spec.name, self.number, running.pid)
+        said = (hello.protocol, hello.service, hello.generation, hello.pid)
+        if self._hello is not None:
+            raise ProtocolViolation("a second hello")
+        if said != expected:
+            raise ProtocolViolation(f"hello of (protocol, service, generation, pid) {said} instead of {expected}")
+        self._hello = hello
+
+    def _become_ready(self, info: dict[str, str], channel: Channel) -> None:
+        if self._hello is None or self.ready_at is not None:
+            raise ProtocolViolation("ready without a hello" if self._hello is None else "ready twice")
+        self.info = info
+        self.ready_at = trio.current_time()
+        if self._cause is None:
+            self._sink.up(self._hello, channel)
+            self._on_ready()
+
+    # Limits.
+
+    async def _watch(self, channel: Channel, running: Running) -> None:
+        """Startup time, pings, memory, log: once per ping interval."""
+        interval = self.spec.ping_interval_s
+        begun = trio.current_time()
+        startup_deadline = begun + self.spec.startup_timeout_s
+        next_at = begun + interval
+        while True:
+            planned = next_at if self.ready_at is not None else min(next_at, startup_deadline)
+            await trio.sleep_until(planned)
+            now = trio.current_time()
+            overslept = max(0.0, now - planned - interval)
+            if self.ready_at is None:
+                startup_deadline += overslept
+                if now >= startup_deadline:
+                    text = f"not ready within {self.spec.startup_timeout_s:g} s"
+                    self.end(Cause(CauseKind.STARTUP_TIMEOUT, None, text), Rung.ABORT)
+                    startup_deadline = float("inf")
+            elif self._cause is None:
+                self._ping(channel, now, overslept)
+            if now >= next_at:
+                self._check_memory(running)
+                await running.tend()
+                next_at = trio.current_time() + interval
+
+    def _ping(self, channel: Channel, now: float, overslept: float) -> None:
+        silent_s = self.liveness.hung_for(now, overslept)
+        if silent_s is not None:
+            text = f"answered no ping for {silent_s:.1f} s"
+            # A process that hangs would not hear of draining either; this way its stack gets into the log.
+            self.end(Cause(CauseKind.HANG, None, text), Rung.ABORT)
+            return
+        try:
+            channel.post(Ping(self.liveness.ping(now)))
+        except LinkClosed:
+            # The reader sees to that.
+            return
+
+    def _check_memory(self, running: Running) -> None:
+        limit = self.spec.memory_limit_bytes
+        used = running.memory_bytes() if limit is not None else None
+        if limit is None or used is None or used <= limit:
+            return
+        text = f"uses {used / 2**20:.0f} MiB of memory, its limit is {limit / 2**20:.0f} MiB"
+        self.end(Cause(CauseKind.MEMORY, None, text), Rung.KILL if used > limit * RUNAWAY else Rung.DRAIN)
+
+    # The kill ladder.
+
+    async def _descend(self, channel: Channel, running: Running) -> None:
+        """Once asked to end it, go from rung to rung until it is dead (and this is cancelled)."""
+        await self._asked_to_end.wait()
+        if self.ready_at is None and self._rung is Rung.DRAIN:
+            # It has nothing in hand.
+            self._rung = Rung.TERM
+        while True:
+            rung = self._rung
+            self._patience = trio.CancelScope()
+            wait_s = self._step(rung, channel, running)
+            with self._patience:
+                await trio.sleep(wait_s)
+            if self._rung is rung:
+                self._rung = self._next_rung(rung)
+
+    def _next_rung(self, rung: Rung) -> Rung:
+        if rung is Rung.TERM and self.ready_at is None:
+            # Where a start-up that was not waited for stands is of no interest, so no stack dump.
+            return Rung.KILL
+        return Rung(min(rung + 1, Rung.KILL))
+
+    def _step(self, rung: Rung, channel: Channel, running: Running) -> float:
+        """Do what the rung is; how long to wait for it to work."""
+        spec = self.spec
+        if self.ready_at is not None:
+            self._sink.draining(spec.name, self.number)
+        if rung is Rung.DRAIN:
+            try:
+                channel.post(Drain(int(spec.shutdown_timeout_s * 1000)))
+            except LinkClosed:
+                return 0.0
+            return spec.shutdown_timeout_s + ORDERLY_END_S
+        if rung is Rung.KILL:
+            running.kill()
+            # Only a process in uninterruptible sleep outlasts this, and nothing can be done about it but ask again.
+            return 1.0
+        number = signal.SIGTERM if rung is Rung.TERM else signal.SIGABRT
+        _log.info("%s generation %d gets %s", spec.name, self.number, number.name)
+        running.signal(number)
+        return spec.term_timeout_s if rung is Rung.TERM else spec.abort_timeout_s
+
+
+def cause_of(ended: Exit, asked: Cause | None) -> Cause:
+    """Why a generation ended: what it was `asked` to end for, or else what the operating system says."""
+    if ended.signal is not None:
+        how = _signal_name(ended.signal)
+    elif ended.code is not None:
+        how = f"exit code {ended.code}"
+    else:
+        how = "an unknown end"
+    if asked is not None:
+        code = ended.signal if ended.signal is not None else ended.code
+        return Cause(asked.kind, code, f"{asked.text}; ended with {how}")
+    if ended.oom:
+        return Cause(CauseKind.OOM, ended.signal, "killed by the operating system, which was out of memory")
+    if ended.signal is not None:
+        return Cause(CauseKind.SIGNAL, ended.signal, f"killed by {how}")
+    text = f"{how}: {ended.last_words}" if ended.last_words and ended.code else how
+    return Cause(CauseKind.EXIT, ended.code, text)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

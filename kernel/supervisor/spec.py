@@ -1,0 +1,201 @@
+"""Child specs: what is to run, how it is started, and how far it may fail before somebody is told.
+
+Plain data, after Erlang/OTP's child specification.  Every default stands with its reason; whoever writes a spec names
+only what differs.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Seconds = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+class Restart(enum.StrEnum):
+    """When a service that died is started again."""
+
+    PERMANENT = "permanent"
+    """Always, also after an orderly end."""
+    TRANSIENT = "transient"
+    """After a crash only."""
+    TEMPORARY = "temporary"
+    """Never."""
+
+
+class Strategy(enum.StrEnum):
+    """Which siblings are restarted with a child that died."""
+
+    ONE_FOR_ONE = "one_for_one"
+    """None."""
+    REST_FOR_ONE = "rest_for_one"
+    """Those started after it."""
+    ONE_FOR_ALL = "one_for_all"
+    """All of them."""
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait before a restart: not at all after healthy time, then `base_s * factor**n` up to `max_s`."""
+
+    base_s: Positive = 0.1
+    """Long enough that a port, a lock or a file of the dead process is free; short enough not to be noticed."""
+    factor: Annotated[float, Meta(ge=1)] = 2.0
+    """Doubling, as everywhere: seven deaths in a row span a few seconds, so a real crash loop is stated quickly."""
+    max_s: Positive = 30.0
+    """A cause that went away must not keep a service down for longer than a person is willing to wait."""
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """The delay is lengthened by up to this share, so that services killed together do not all start together."""
+    healthy_after_s: Seconds = 5.0
+    """READY for so long is healthy: a defect of start-up shows in its first seconds, what comes later is another
+    event."""
+    retry_s: Positive = 30.0
+    """A service given up as FAILED is tried again after so long: one start in half a minute costs nothing, and most
+    causes (a full disk, a missing file) are put right by somebody in the meantime."""
+
+
+class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One service."""
+
+    name: Name
+    module: str
+    """Where `open_service` is."""
+    zygote: str | None = None
+    """The zygote that forks it; None: it is always started from nothing."""
+    depends_on: tuple[str, ...] = ()
+    """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
+    modes: tuple[str, ...] = ()
+    """Fall-back modes, best first (`cuda`, `cpu`)."""
+    descend_after: Annotated[int, Meta(ge=1)] = 3
+    """Unhealthy deaths in a row in one mode before the next mode is tried: one may be chance, three are not."""
+    climb_after_s: Positive = 600.0
+    """Healthy time in a lower mode before the better one is tried again; a try costs a restart, so not often."""
+    restart: Restart = Restart.PERMANENT
+    """A back end's services are there to stay."""
+    intensity: Annotated[int, Meta(ge=0)] = 6
+    """More deaths than this within `period_s` are a crash loop.  With the back-off below, the seventh death of one
+    that dies at once comes after about 6 s: past any passing disturbance, before a caller's patience ends."""
+    period_s: Positive = 30.0
+    """The window of `intensity`: short, so that unrelated deaths hours apart are never added up."""
+    backoff: Backoff = Backoff()
+    startup_timeout_s: Positive = 60.0
+    """From spawn to READY: a cold page cache makes loading a model take tens of seconds on a slow disk."""
+    ping_interval_s: Positive = 1.0
+    """A ping costs 0.1 ms; a second is as finely as a person perceives a stall."""
+    hang_timeout_s: Positive = 10.0
+    """A healthy event loop answers in milliseconds; 10 s leaves room for a swapping machine, no more."""
+    shutdown_timeout_s: Positive = 5.0
+    """For calls in hand to finish when it is told to end."""
+    term_timeout_s: Positive = 2.0
+    """SIGTERM cancels the calls in hand, which needs no longer than closing a database does."""
+    abort_timeout_s: Positive = 1.0
+    """SIGABRT only prints stacks and dies; a millisecond is usual."""
+    memory_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
+    """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit, for
+    only the service's author knows what is normal."""
+    in_flight: Annotated[int, Meta(ge=1)] = 64
+    """Calls served at once; more only share the same two cores."""
+    queue: Annotated[int, Meta(ge=0)] = 256
+    """Callers that wait for room: a burst of an agent's parallel calls, not an hour's backlog."""
+    env: dict[str, str] = {}
+    """Added to the environment."""
+    oom_score_adj: Annotated[int, Meta(ge=0, le=1000)] = 500
+    """Out of memory, the operating system takes a service before the kernel, which alone can start another."""
+    log_max_bytes: Annotated[int, Meta(ge=4096)] = 8 * 1024 * 1024
+    """Size at which the service's log is rotated: enough to hold the story of a crash, never a filled disk."""
+
+
+class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that has imported what its services need, and forks them."""
+
+    name: Name
+    preload: tuple[str, ...]
+    """Modules to import, and never to use before the fork."""
+    env: dict[str, str] = {}
+    wait_s: Seconds = 2.0
+    """How long a start waits for a zygote that is still loading, before the service is started from nothing.  It began
+    earlier and loads the same modules, so waiting is the quicker way unless it hangs."""
+    load_timeout_s: Positive = 120.0
+    """Loading torch and transformers from a cold, slow disk takes a minute; longer is a hang."""
+    fork_timeout_s: Positive = 5.0
+    """A fork takes 10 ms; 5 s leaves room for a swapping machine, then the zygote is replaced."""
+
+
+class TreeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor: children in their start order, and what the death of one means for the others."""
+
+    name: Name
+    strategy: Strategy = Strategy.ONE_FOR_ONE
+    """Services are isolated on purpose; whoever shares state says so."""
+    children: tuple[ServiceSpec | TreeSpec, ...]
+    intensity: Annotated[int, Meta(ge=0)] = 30
+    """Restarts of children within `period_s` before the whole tree is restarted by its parent.  Each child's own limit
+    comes first; this one is for trouble that moves from one to the next."""
+    period_s: Positive = 30.0
+    """As for a service."""
+
+
+Node = ServiceSpec | TreeSpec
+
+
+def services(node: Node) -> Iterator[ServiceSpec]:
+    """The services of a tree in start order."""
+    if isinstance(node, ServiceSpec):
+        yield node
+        return
+    for child in node.children:
+        yield from services(child)
+
+
+def check(tree: TreeSpec, zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
+    """Whether a tree makes sense as a whole; its zygotes are looked at where they are given.
+
+    Raises:
+        ValueError: a name is used twice, a dependency or zygote is not there, or dependencies form a circle; names the
+            field.
+    """
+    names: set[str] = set()
+    _check_names(tree, names)
+    specs = {spec.name: spec for spec in services(tree)}
+    known_zygotes = {zygote.name for zygote in zygotes or ()}
+    for spec in specs.values():
+        for other in spec.depends_on:
+            if other not in specs:
+                raise ValueError(f"{spec.name}: `depends_on` names {other!r}, which is no service of this tree")
+        if zygotes is not None and spec.zygote is not None and spec.zygote not in known_zygotes:
+            known = ", ".join(sorted(known_zygotes)) or "none"
+            raise ValueError(f"{spec.name}: `zygote` names {spec.zygote!r}; known: {known}")
+    shutdown_waves(tree)
+
+
+def _check_names(node: Node, names: set[str]) -> None:
+    if node.name in names:
+        raise ValueError(f"`name`: {node.name!r} is used twice")
+    names.add(node.name)
+    if isinstance(node, TreeSpec):
+        for child in node.children:
+            _check_names(child, names)
+
+
+def shutdown_waves(tree: TreeSpec) -> tuple[tuple[str, ...], ...]:
+    """The order of an orderly end: those nobody depends on first, each wave at once.
+
+    Raises:
+        ValueError: dependencies form a circle.
+    """
+    left = {spec.name: set(spec.depends_on) for spec in services(tree)}
+    waves: list[tuple[str, ...]] = []
+    while left:
+        needed = set().union(*left.values())
+        wave = tuple(name for name in reversed(left) if name not in needed)
+        if not wave:
+            raise ValueError(f"`depends_on`: {', '.join(left)} depend on each other in a circle")
+        waves.append(wave)
+        for name in wave:
+            del left[name]
+    return tuple(waves)

@@ -1,0 +1,279 @@
+"""The supervisor: carries out what the restart policy decides, on processes that a placement starts.
+
+Promises: the router hears of READY, draining and death of every generation, in that order; the system never ends
+because of a service; and when the supervisor ends, in order or not, no service outlives it.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import random
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import trio
+from msgspec.structs import replace
+
+from kernel.ports import Cause, CauseKind, GenerationSink, ServiceState
+from kernel.supervisor import procfs
+from kernel.supervisor.local import LocalPlacement
+from kernel.supervisor.placement import Placement
+from kernel.supervisor.policy import decide
+from kernel.supervisor.process import Ended, Generation
+from kernel.supervisor.spec import ServiceSpec, TreeSpec, ZygoteSpec, check
+from kernel.supervisor.state import (
+    BecameReady,
+    Boot,
+    ClimbDue,
+    Close,
+    Decision,
+    Died,
+    Due,
+    End,
+    Happening,
+    Plan,
+    RestartAsked,
+    Spawn,
+    StartAsked,
+    StopAsked,
+    Tell,
+    Wake,
+    WakeToClimb,
+)
+from kernel.supervisor.status import Recovery, Report, ServiceReport, ZygoteReport
+from proto.birth import Birth
+from proto.errors import InvalidParams
+
+RECOVERIES_KEPT = 32
+"""Of each service, for a median that means something."""
+
+Births = Callable[[ServiceSpec, int, str], Birth]
+"""The birth certificate of a generation, from spec, number and mode."""
+
+_log = logging.getLogger("linckia.supervisor")
+
+
+class Supervisor:
+    """A tree of services; `run` must be running.  All other methods are called from trio's thread."""
+
+    def __init__(
+        self,
+        tree: TreeSpec,
+        zygotes: tuple[ZygoteSpec, ...],
+        sink: GenerationSink,
+        births: Births,
+        log_dir: Path,
+        *,
+        placement: Placement | None = None,
+    ) -> None:
+        """
+        Args:
+            births: called for each start; what it raises is a failed start.
+            log_dir: for NAME.log of each service.
+            placement: where to start services; this machine by default.
+
+        Raises:
+            ValueError: the tree makes no sense; names the field.
+        """
+        check(tree, zygotes)
+        self.plan = Plan(tree)
+        self._state = self.plan.first()
+        self._placement = placement or LocalPlacement(zygotes, log_dir)
+        self._sink = sink
+        self._births = births
+        self._generations: dict[str, Generation] = {}
+        self._recoveries: dict[str, collections.deque[Recovery]] = {
+            name: collections.deque(maxlen=RECOVERIES_KEPT) for name in self.plan.order
+        }
+        self._noticed_at: dict[str, float] = {}
+        self._queue: collections.deque[Happening] = collections.deque()
+        self._applying = False
+        self._nursery: trio.Nursery | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+        self._over = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start the tree and keep it alive until `shutdown`.
+
+        `task_status` is told at once, before any service is READY.
+
+        Cancellation: all services are killed.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await nursery.start(self._placement.run)
+                self._apply(Boot())
+                task_status.started()
+                await self._closed()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+            self._over.set()
+
+    async def _closed(self) -> None:
+        while not (self._state.closing and not any(child.lives for child in self._state.children.values())):
+            await self._changed.park()
+
+    async def shutdown(self) -> None:
+        """End all services in order, dependents first, then the zygotes; returns once `run` is over.
+
+        Bounded by the kill ladder of each service.  Cancellation: the end goes on.
+        """
+        if self._nursery is not None:
+            self._apply(Close())
+            await self._over.wait()
+
+    # A person's wishes.
+
+    def start(self, name: str) -> None:
+        """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams."""
+        self._apply(StartAsked(self._known(name)))
+
+    def stop(self, name: str) -> None:
+        """End a service in order; it stays stopped until `start`.  Raises InvalidParams."""
+        self._apply(StopAsked(self._known(name)))
+
+    def restart(self, name: str) -> None:
+        """End a service in order and start it again, now.  Raises InvalidParams."""
+        self._apply(RestartAsked(self._known(name)))
+
+    def _known(self, name: str) -> str:
+        if name not in self.plan.specs:
+            known = ", ".join(self.plan.order)
+            raise InvalidParams(f"there is no service {name!r}; services: {known}", field="service")
+        return name
+
+    def generation(self, name: str) -> int:
+        """The number of the latest generation; 0 before the first."""
+        return self._state.children[name].generation
+
+    def state(self, name: str) -> ServiceState:
+        return self._state.children[name].state
+
+    async def wait_for(self, name: str, states: Collection[ServiceState], *, after_generation: int = 0) -> ServiceState:
+        """Until the service is in one of `states` in a generation later than `after_generation`; which of them."""
+        while True:
+            child = self._state.children[name]
+            if child.state in states and child.generation > after_generation:
+                return child.state
+            await self._changed.park()
+
+    # What happens.
+
+    def _apply(self, happening: Happening) -> None:
+        # A decision that is carried out may itself make something happen; that comes after.
+        self._queue.append(happening)
+        if self._applying:
+            return
+        self._applying = True
+        try:
+            while self._queue:
+                before = self._state
+                self._state, decisions = decide(
+                    self.plan, before, self._queue.popleft(), trio.current_time(), random.random()
+                )
+                for decision in decisions:
+                    self._carry_out(decision)
+        finally:
+            self._applying = False
+            self._changed.unpark_all()
+
+    def _carry_out(self, decision: Decision) -> None:
+        nursery = self._nursery
+        if nursery is None:
+            return
+        match decision:
+            case Spawn(name, number, mode):
+                generation = Generation(
+                    self.plan.specs[name], number, mode, self._sink, lambda: self._became_ready(name, number)
+                )
+                self._generations[name] = generation
+                nursery.start_soon(self._live, generation)
+            case End(name, number, why):
+                if self._generations[name].number == number:
+                    self._generations[name].end(Cause(CauseKind.STOPPED, None, why))
+            case Wake(at, ticket):
+                nursery.start_soon(self._wake, at, Due(ticket))
+            case WakeToClimb(at, name, number):
+                nursery.start_soon(self._wake, at, ClimbDue(name, number))
+            case Tell(name, state, reason, retry_at):
+                self._tell(name, state, reason, retry_at)
+
+    def _tell(self, name: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
+        level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
+        when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
+        _log.log(level, "%s is %s%s%s", name, state, f": {reason}" if reason else "", when)
+        self._sink.state(name, state, reason, retry_at)
+
+    async def _wake(self, at: float, happening: Happening) -> None:
+        await trio.sleep_until(at)
+        self._apply(happening)
+
+    async def _live(self, generation: Generation) -> None:
+        name, number = generation.spec.name, generation.number
+        try:
+            birth = self._births(generation.spec, number, generation.mode)
+            ended = await generation.run(self._placement, birth)
+        except Exception as error:
+            # A defect of ours, in one service's birth or watch, must not end the system.
+            _log.exception("%s generation %d could not be supervised", name, number)
+            cause = Cause(CauseKind.SPAWN, None, f"{type(error).__name__}: {error}")
+            ended = Ended(cause=cause, noticed_at=trio.current_time())
+        self._generations.pop(name, None)
+        self._sink.down(name, number, ended.cause)
+        answered_ms = (trio.current_time() - ended.noticed_at) * 1000
+        level = logging.WARNING if ended.cause.is_crash else logging.INFO
+        _log.log(level, "%s generation %d died (%s): %s", name, number, ended.cause.kind, ended.cause.text)
+        self._recoveries[name].append(Recovery(generation=number, cause=ended.cause, answered_ms=answered_ms))
+        self._noticed_at[name] = ended.noticed_at
+        self._apply(Died(name, number, ended.cause))
+
+    def _became_ready(self, name: str, number: int) -> None:
+        noticed_at = self._noticed_at.pop(name, None)
+        if noticed_at is not None and self._recoveries[name]:
+            running = self._generations[name].running
+            last = self._recoveries[name][-1]
+            ready_ms = (trio.current_time() - noticed_at) * 1000
+            self._recoveries[name][-1] = replace(last, ready_ms=ready_ms, how=running.how if running else "")
+        self._apply(BecameReady(name, number))
+
+    # What it tells.
+
+    def status(self) -> Report:
+        """Everything as it is now; some 0.1 ms a service."""
+        zygotes: tuple[ZygoteReport, ...] = ()
+        if isinstance(self._placement, LocalPlacement):
+            zygotes = self._placement.report()
+        return Report(services=tuple(self._report(name) for name in self.plan.order), zygotes=zygotes)
+
+    def _report(self, name: str) -> ServiceReport:
+        child = self._state.children[name]
+        spec = self.plan.specs[name]
+        generation = self._generations.get(name)
+        running = generation.running if generation is not None else None
+        now = trio.current_time()
+        ready_at = generation.ready_at if generation is not None else None
+        round_trip_s = generation.liveness.round_trip_s if generation is not None else None
+        retry_in_s = None if child.retry_at is None else max(0.0, child.retry_at - now)
+        return ServiceReport(
+            name=name,
+            state=child.state,
+            reason=child.reason,
+            generation=child.generation,
+            pid=running.pid if running is not None else None,
+            how=running.how if running is not None else "",
+            mode=spec.modes[child.mode] if spec.modes else "",
+            uptime_s=now - ready_at if ready_at is not None else None,
+            restarts=child.restarts,
+            deaths={kind.value: count for kind, count in child.deaths.items()},
+            last_death=child.last_death,
+            recoveries=tuple(self._recoveries[name]),
+            memory_bytes=running.memory_bytes() if running is not None else None,
+            rss_bytes=procfs.resident_bytes(running.pid) if running is not None else None,
+            retry_in_s=retry_in_s,
+            in_flight=generation.in_flight if generation is not None else 0,
+            ping_ms=round_trip_s * 1000 if round_trip_s is not None else None,
+            info=generation.info if generation is not None else {},
+        )

@@ -1,0 +1,87 @@
+"""What a process is told at its birth: a service its birth certificate, a zygote what to load and what to fork.
+
+A birth certificate goes as JSON in one argument of a process started from nothing, or inside a zygote's `Fork`
+request. The messages between the kernel and a zygote are msgpack on a SEQPACKET socket, one message a packet; a
+`Fork` carries two descriptors beside it: the service's end of its link, and its log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class Confinement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service may touch beside its own folder and the system's libraries.
+
+    `read` and `write` are real paths of folders; `network` admits sockets that leave the machine.
+    """
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = False
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a service process is told at its birth, as JSON in one argument or in the zygote's request.
+
+    `module` holds `open_service`; `operations` are the names it must handle; `parent_pid` is the kernel's, so that a
+    child born just as its parent died can tell.
+    """
+
+    service: str
+    module: str
+    generation: int
+    operations: tuple[str, ...]
+    parent_pid: int
+    data_dir: str
+    roots: tuple[str, ...]
+    mode: str = ""
+    settings: dict[str, Any] = {}
+    ops_modules: tuple[str, ...] = ()
+    memory_limit_bytes: int | None = None
+    in_flight: int = 64
+    confinement: Confinement | None = None
+
+
+class ZygoteBirth(msgspec.Struct, frozen=True, kw_only=True):
+    """What a zygote is told: its name, the modules to load before it forks, and whose child it must be."""
+
+    name: str
+    preload: tuple[str, ...]
+    parent_pid: int
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
+    """From the zygote, once: loading is over.
+
+    `failed` maps a module to why it could not be loaded; `threads` is how many threads the process has, and with more
+    than one it will refuse to fork.
+    """
+
+    threads: int
+    took_ms: float
+    failed: dict[str, str] = {}
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
+    """To the zygote: fork a service; `env` is added to the child's environment."""
+
+    id: int
+    birth: Birth
+    env: dict[str, str] = {}
+
+
+class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
+    """From the zygote: the service runs as `pid` and is the kernel's own child by now; or why there is none."""
+
+    id: int
+    pid: int | None = None
+    error: str = ""
+
+
+FromZygote: TypeAlias = Loaded | Forked
+
+MAX_PACKET_BYTES = 1024 * 1024
+"""The largest message between kernel and zygote; settings are a few kilobytes."""

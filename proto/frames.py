@@ -1,0 +1,191 @@
+"""The wire frames: everything that crosses the link between the kernel and a service.
+
+Frames are msgpack arrays with an integer tag first.  Bodies (`params`, `body`) travel as msgpack inside `Raw`, so
+that the kernel passes them on without decoding.  A frame larger than `PART_BYTES` is cut into `Part`s by the channel
+and put together again at the other end; no handler ever sees a part.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta, Raw
+
+from proto.errors import Failure
+
+PROTOCOL = 1
+"""Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
+
+PART_BYTES = 64 * 1024
+"""The largest message on the link: a small call never waits behind more than this."""
+
+ASK_CLIENT = "client.ask"
+"""What a service calls to put a request to the client whose call it is serving; the kernel itself answers it."""
+
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+"""The largest frame that will be put together; beyond it results must be streamed as items."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of every frame."""
+
+
+class Hello(Frame, frozen=True, tag=1):
+    """First from the service: who is there.  The kernel drops a link whose hello does not match its generation."""
+
+    protocol: int
+    service: str
+    generation: int
+    pid: int
+    operations: tuple[str, ...]
+
+
+class Ready(Frame, frozen=True, tag=2):
+    """The service may be called; `info` is shown by `status` (the model and device in use, say)."""
+
+    info: dict[str, str] = {}
+
+
+class Call(Frame, frozen=True, tag=3):
+    """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
+
+    `left_ms` is the time left, not an instant: the two clocks are never compared.  `trace` is a W3C traceparent.
+    """
+
+    id: int
+    op: str
+    params: Raw
+    left_ms: int
+    trace: str
+    caller: str
+    generation: int
+    parent: int | None = None
+    credit: int = 0
+    progress: bool = False
+
+
+class Return(Frame, frozen=True, tag=4):
+    """The result of a call, its last frame."""
+
+    id: int
+    body: Raw
+
+
+class Fault(Frame, frozen=True, tag=5):
+    """The failure of a call, its last frame."""
+
+    id: int
+    failure: Failure
+
+
+class Item(Frame, frozen=True, tag=6):
+    """One streamed item of a result; spends one credit."""
+
+    id: int
+    body: Raw
+
+
+class Credit(Frame, frozen=True, tag=7):
+    """The receiver of items has room for `n` more."""
+
+    id: int
+    n: int
+
+
+class Progress(Frame, frozen=True, tag=8):
+    """How far the work of a call has come."""
+
+    id: int
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+class Cancel(Frame, frozen=True, tag=9):
+    """The caller wants no answer any more: stop the work."""
+
+    id: int
+    reason: str = ""
+
+
+class Event(Frame, frozen=True, tag=10):
+    """Something happened in a service that others subscribed to (`topic`), in order, numbered."""
+
+    topic: str
+    sequence: int
+    body: Raw
+
+
+class Log(Frame, frozen=True, tag=11):
+    """A line for the log, and where `call` is set for the client that made this call."""
+
+    level: str
+    message: str
+    call: int | None = None
+    logger: str = ""
+
+
+class Ping(Frame, frozen=True, tag=12):
+    """Are you there?  Answered by the service's event loop itself, so that a blocked loop is a missed pong."""
+
+    n: int
+
+
+class Pong(Frame, frozen=True, tag=13):
+    """The answer to a ping, with what the service knows of itself."""
+
+    n: int
+    in_flight: int
+    info: dict[str, str] = {}
+
+
+class Drain(Frame, frozen=True, tag=14):
+    """Finish what is in hand, take no more, then say bye."""
+
+    timeout_ms: int
+
+
+class Bye(Frame, frozen=True, tag=15):
+    """All is answered; waits for the acknowledgement, since to send and exit loses messages."""
+
+
+class ByeAck(Frame, frozen=True, tag=16):
+    """Everything arrived; the link may be closed."""
+
+
+class Part(Frame, frozen=True, tag=17):
+    """A piece of a larger frame; pieces of one `stream` arrive in order."""
+
+    stream: int
+    last: bool
+    data: bytes
+
+
+AnyFrame: TypeAlias = (
+    Hello | Ready | Call | Return | Fault | Item | Credit | Progress | Cancel | Event | Log
+    | Ping | Pong | Drain | Bye | ByeAck | Part
+)  # fmt: skip
+
+CallFrame: TypeAlias = Call | Return | Fault | Item | Credit | Progress | Cancel
+"""The frames that belong to one call; those of one id keep their order."""
+
+Traceparent = Annotated[str, Meta(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def encode(frame: AnyFrame) -> bytes:
+    return _encoder.encode(frame)
+
+
+def decode(message: bytes) -> AnyFrame:
+    """Raises msgspec.DecodeError (ValidationError among them) for anything that is not a frame."""
+    frame: AnyFrame = _decoder.decode(message)
+    return frame
+
+
+def pack_body(value: object) -> Raw:
+    """A parameter Struct or a result as the body of a frame."""
+    return Raw(_encoder.encode(value))

@@ -1,0 +1,243 @@
+"""One peer-to-peer link: whole messages of bytes, in order, between two processes.
+
+`NngLink` is nng Pair1 over one end of a `socketpair` that a child process inherits: no path, no reconnect, identity
+by construction, one link for each generation of a service.  It is driven by nng's readiness descriptors under trio,
+never by pynng's asynchronous calls (a cancelled `asend` leaks its message).  `memory_link` is the same without a
+process, for testing policy under trio's mock clock.  All private names of pynng stay in this file.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import socket
+from abc import ABC, abstractmethod
+from typing import Any
+
+import pynng
+import trio
+
+NNG_TASK_THREADS = 2
+"""nng's default of two per core is meant for servers with thousands of pipes; a link needs one to be moved along."""
+
+_PIPE_QUEUE = 128
+"""Messages of at most 64 KB that nng holds in each direction: 8 MB at the worst."""
+
+
+class LinkClosed(Exception):
+    """The other end is gone, or this end was closed.  What had arrived before has been received."""
+
+
+class Link(ABC):
+    """Messages are never reordered; they are lost only when the other end dies.
+
+    One task may receive and one may send at a time.
+    """
+
+    @abstractmethod
+    def try_send(self, message: bytes) -> bool:
+        """Send now if there is room.  Raises LinkClosed."""
+
+    @abstractmethod
+    def try_receive(self) -> bytes | None:
+        """The next message if one has arrived.  Raises LinkClosed once all that had arrived was received."""
+
+    @abstractmethod
+    async def wait_sendable(self) -> None:
+        """Until `try_send` is worth another try.  Raises LinkClosed.  Cancellation loses nothing."""
+
+    @abstractmethod
+    async def wait_receivable(self) -> None:
+        """Until `try_receive` is worth another try, closing included.  Cancellation loses nothing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close this end; idempotent.  Whoever waits at either end gets LinkClosed."""
+
+    async def send(self, message: bytes) -> None:
+        """Send, waiting for room.  Raises LinkClosed."""
+        while not self.try_send(message):
+            await self.wait_sendable()
+
+    async def receive(self) -> bytes:
+        """The next message.  Raises LinkClosed."""
+        while (message := self.try_receive()) is None:
+            await self.wait_receivable()
+        return message
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected stream sockets, one for each process of a link."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+_threads_limited = False
+
+
+def _limit_threads() -> None:
+    """nng reads its limits at first use only: 13 threads a process become 7."""
+    global _threads_limited
+    if _threads_limited:
+        return
+    lib = pynng.lib
+    for name, n in (
+        ("NNG_INIT_NUM_TASK_THREADS", NNG_TASK_THREADS),
+        ("NNG_INIT_MAX_TASK_THREADS", NNG_TASK_THREADS),
+        ("NNG_INIT_NUM_EXPIRE_THREADS", 1),
+        ("NNG_INIT_MAX_EXPIRE_THREADS", 1),
+        ("NNG_INIT_NUM_POLLER_THREADS", 1),
+        ("NNG_INIT_MAX_POLLER_THREADS", 1),
+        ("NNG_INIT_NUM_RESOLVER_THREADS", 1),
+    ):
+        parameter = getattr(lib, name, None)
+        if parameter is not None:
+            lib.nng_init_set_parameter(parameter, n)
+    _threads_limited = True
+
+
+class NngLink(Link):
+    """One end of an nng Pair1 over an inherited descriptor.
+
+    Must be made inside trio.  nng owns `fd` from then on.
+    """
+
+    def __init__(self, fd: int, *, max_message_bytes: int) -> None:
+        _limit_threads()
+        # The default of 0 is unlimited; a message beyond the limit drops the pipe.
+        self._socket: Any = pynng.Pair1(
+            recv_max_size=max_message_bytes, recv_buffer_size=_PIPE_QUEUE, send_buffer_size=_PIPE_QUEUE
+        )
+        self._closed = False
+        self._peer_gone = False
+        self._scopes: set[trio.CancelScope] = set()
+        token = trio.lowlevel.current_trio_token()
+
+        def on_pipe_removed(_pipe: object) -> None:
+            # Called on a thread of nng's, about 2 ms after the peer's death.
+            try:
+                token.run_sync_soon(self._on_peer_gone)
+            except trio.RunFinishedError:
+                # The loop ended first; nobody is left to be told.
+                return
+
+        self._socket.add_post_pipe_remove_cb(on_pipe_removed)
+        listener = pynng.ffi.new("nng_listener *")
+        check = pynng.check_err
+        check(pynng.lib.nng_listener_create(listener, self._socket.socket, b"socket://"))
+        check(pynng.lib.nng_listener_start(listener[0], 0))
+        check(pynng.lib.nng_listener_set_int(listener[0], b"socket:fd", fd))
+        self._recv_fd: int = self._socket.recv_fd
+        self._send_fd: int = self._socket.send_fd
+
+    def _on_peer_gone(self) -> None:
+        self._peer_gone = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    def try_send(self, message: bytes) -> bool:
+        if self._closed or self._peer_gone:
+            raise LinkClosed
+        try:
+            self._socket.send(message, block=False)
+        except pynng.TryAgain:
+            return False
+        except pynng.Closed:
+            raise LinkClosed from None
+        return True
+
+    def try_receive(self) -> bytes | None:
+        if self._closed:
+            raise LinkClosed
+        try:
+            message: bytes = self._socket.recv(block=False)
+        except pynng.TryAgain:
+            if self._peer_gone:
+                raise LinkClosed from None
+            return None
+        except pynng.Closed:
+            raise LinkClosed from None
+        return message
+
+    async def _wait(self, fd: int) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                await trio.lowlevel.wait_readable(fd)
+            finally:
+                self._scopes.discard(scope)
+
+    async def wait_sendable(self) -> None:
+        if self._closed or self._peer_gone:
+            raise LinkClosed
+        await self._wait(self._send_fd)
+
+    async def wait_receivable(self) -> None:
+        if self._closed:
+            raise LinkClosed
+        if self._peer_gone:
+            return
+        await self._wait(self._recv_fd)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for scope in self._scopes:
+            scope.cancel()
+        # Waiters must have left epoll before the descriptors go, or their numbers may be reused under them.
+        for fd in (self._recv_fd, self._send_fd):
+            trio.lowlevel.notify_closing(fd)
+        self._socket.close()
+
+
+class _MemoryEnd(Link):
+    """One end of an in-memory link."""
+
+    def __init__(self, capacity: float) -> None:
+        self._capacity = capacity
+        self._inbox: collections.deque[bytes] = collections.deque()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._closed = False
+        self.peer: _MemoryEnd
+
+    def try_send(self, message: bytes) -> bool:
+        if self._closed or self.peer._closed:
+            raise LinkClosed
+        if len(self.peer._inbox) >= self._capacity:
+            return False
+        self.peer._inbox.append(message)
+        self.peer._changed.unpark_all()
+        return True
+
+    def try_receive(self) -> bytes | None:
+        if self._closed:
+            raise LinkClosed
+        if self._inbox:
+            self.peer._changed.unpark_all()
+            return self._inbox.popleft()
+        if self.peer._closed:
+            raise LinkClosed
+        return None
+
+    async def wait_sendable(self) -> None:
+        if self._closed or self.peer._closed:
+            raise LinkClosed
+        await self._changed.park()
+
+    async def wait_receivable(self) -> None:
+        if self._closed:
+            raise LinkClosed
+        if not self._inbox and not self.peer._closed:
+            await self._changed.park()
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.unpark_all()
+        self.peer._changed.unpark_all()
+
+
+def memory_link(capacity: float = math.inf) -> tuple[Link, Link]:
+    """Both ends of a link within one process; `capacity` messages may wait in each direction."""
+    a, b = _MemoryEnd(capacity), _MemoryEnd(capacity)
+    a.peer, b.peer = b, a
+    return a, b

@@ -1,0 +1,290 @@
+"""What an operation is: declared once, everything else derived.
+
+An operation is a frozen Struct of its parameters (a subclass of `Params[Result]`) under the `@operation` decorator.
+Its JSON Schemas, its validation, its place in each tool surface, what may be retried and who may call it are all read
+from that one declaration; the docstring is its description and each field's `Meta(description=…)` its parameters'.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from proto.errors import InvalidParams
+
+R = TypeVar("R")
+P = TypeVar("P", bound="Params[Any]")
+
+CLIENT = "client"
+"""The caller's name of everyone outside who comes through MCP."""
+
+OPERATOR = "operator"
+"""The caller's name of the command line on this machine: whatever a client may do, and more."""
+
+
+class Access(enum.StrEnum):
+    """What an operation may do to what is stored."""
+
+    READ = "read"
+    WRITE = "write"
+    DESTRUCTIVE = "destructive"
+
+
+class Role(enum.StrEnum):
+    """How clients meet the operation: as a tool, a resource, a prompt, or not at all (between services)."""
+
+    TOOL = "tool"
+    RESOURCE = "resource"
+    PROMPT = "prompt"
+    INTERNAL = "internal"
+
+
+class Params(msgspec.Struct, Generic[R], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every operation's parameters; `R` is the type of its result."""
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an operation of role RESOURCE is found.
+
+    `uri` may be a template (RFC 6570 level 1, `test://template/{id}/data`); its variables are the operation's
+    parameters.
+    """
+
+    uri: str
+    name: str
+    mime_type: str
+
+    @property
+    def is_template(self) -> bool:
+        return "{" in self.uri
+
+
+class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True):
+    """One capability of the system, as its declaration in `proto/ops` states it."""
+
+    name: str
+    title: str
+    description: str
+    service: str
+    params: type[Params[Any]]
+    result: Any
+    access: Access
+    idempotent: bool
+    deadline_ms: int
+    role: Role = Role.TOOL
+    surfaces: frozenset[str] = frozenset()
+    callers: frozenset[str] = frozenset({CLIENT})
+    codes: Mapping[int, str] = {}
+    text: str | None = None
+    stream: str | None = None
+    resource: Resource | None = None
+    cancel_on_disconnect: bool = True
+    asks: bool = False
+    completion: str | None = None
+
+    @cached_property
+    def input_schema(self) -> dict[str, Any]:
+        """JSON Schema 2020-12 of the parameters; always of `type: object`, references local only."""
+        return json_schema(self.params)
+
+    @cached_property
+    def output_schema(self) -> dict[str, Any] | None:
+        """JSON Schema 2020-12 of the structured result; None where the result is MCP content of its own.
+
+        A result that is not an object is wrapped as `{"result": …}`, since structured content must be an object.
+        """
+        if self.is_content:
+            return None
+        schema = json_schema(self.result)
+        if schema.get("type") == "object":
+            return schema
+        definitions = schema.pop("$defs", None)
+        wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+        if definitions:
+            wrapped["$defs"] = definitions
+        return wrapped
+
+    @cached_property
+    def is_content(self) -> bool:
+        """Whether the result is MCP content of its own (`proto.content`), passed to the client as it is."""
+        return isinstance(self.result, type) and getattr(self.result, "__mcp_content__", False) is True
+
+    @cached_property
+    def wraps_result(self) -> bool:
+        """Whether the result is wrapped as `{"result": …}` to be structured content."""
+        return not self.is_content and json_schema(self.result).get("type") != "object"
+
+    def parse(self, arguments: Mapping[str, object]) -> Params[Any]:
+        """The parameters from decoded JSON.
+
+        Raises:
+            InvalidParams: names the field and says what would be right.
+        """
+        return validate(self.params, arguments)
+
+    def admits(self, caller: str) -> bool:
+        """Whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
+        return bool(self.callers & {caller, "*"}) or (caller == OPERATOR and CLIENT in self.callers)
+
+
+def operation(
+    name: str,
+    *,
+    service: str,
+    access: Access,
+    idempotent: bool,
+    deadline_s: float,
+    role: Role = Role.TOOL,
+    title: str | None = None,
+    surfaces: tuple[str, ...] = (),
+    callers: tuple[str, ...] = (CLIENT,),
+    codes: Mapping[int, str] | None = None,
+    text: str | None = None,
+    stream: str | None = None,
+    resource: Resource | None = None,
+    asks: bool = False,
+    completion: str | None = None,
+    cancel_on_disconnect: bool = True,
+) -> Callable[[type[P]], type[P]]:
+    """Declare the decorated `Params[Result]` as an operation.
+
+    Args:
+        surfaces: tool surfaces besides `all` and `compact` that show it.
+        callers: who may call it: `client`, names of services, or `*`.
+        codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
+            parameters included, as JSON-RPC errors, others as tool results with `isError`.
+        text: the field of the result that is the text content for clients; without it, the result as JSON.
+        stream: the field of the result (a list) whose items the handler emits one by one.
+        asks: whether the handler may ask the client (`proto.asking`); nobody else's question is passed on.
+        completion: the internal operation that completes arguments of this prompt or resource template; its parameters
+            are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
+        cancel_on_disconnect: whether a client that goes away withdraws the call.
+    """
+
+    def declare(params: type[P]) -> type[P]:
+        doc = inspect.getdoc(params)
+        if not doc or doc == inspect.getdoc(Params):
+            raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
+        declared: Operation[Any] = Operation(
+            name=name,
+            title=title or name.replace("_", " ").replace("-", " ").replace(".", " ").capitalize(),
+            description=doc,
+            service=service,
+            params=params,
+            result=_result_type(params),
+            access=access,
+            idempotent=idempotent,
+            deadline_ms=int(deadline_s * 1000),
+            role=role,
+            surfaces=frozenset(surfaces),
+            callers=frozenset(callers),
+            codes=codes or {},
+            text=text,
+            stream=stream,
+            resource=resource,
+            asks=asks,
+            completion=completion,
+            cancel_on_disconnect=cancel_on_disconnect,
+        )
+        params.__operation__ = declared  # type: ignore[attr-defined]  # read back by operation_of only
+        return params
+
+    return declare
+
+
+def operation_of(params: type[Params[R]] | Params[R]) -> Operation[R]:
+    """The operation that a parameter Struct declares.
+
+    Raises:
+        TypeError: the Struct was never declared with `@operation`.
+    """
+    cls = params if isinstance(params, type) else type(params)
+    declared = cls.__dict__.get("__operation__")
+    if declared is None:
+        raise TypeError(f"{cls.__name__} is not declared as an operation")
+    return typing.cast("Operation[R]", declared)
+
+
+def _result_type(params: type[Params[Any]]) -> Any:
+    for base in getattr(params, "__orig_bases__", ()):
+        if typing.get_origin(base) is Params:
+            return typing.get_args(base)[0]
+    raise TypeError(f"{params.__name__} must be a subclass of Params[Result]")
+
+
+def json_schema(tp: Any) -> dict[str, Any]:
+    """JSON Schema 2020-12 of a msgspec type, the top level inlined so that `type` is at its root."""
+    (schema,), definitions = msgspec.json.schema_components((tp,), ref_template="#/$defs/{name}")
+    ref = schema.get("$ref", "")
+    name = ref.removeprefix("#/$defs/")
+    if name in definitions:
+        top = dict(definitions[name])
+        if not any(f'"{ref}"' in msgspec.json.encode(d).decode() for d in definitions.values()):
+            definitions = {key: value for key, value in definitions.items() if key != name}
+        # Titles here are Python class names, which tell a client nothing.
+        top.pop("title", None)
+        schema = top
+    if definitions:
+        schema = {**schema, "$defs": definitions}
+    return schema
+
+
+_AT = re.compile(r" - at `(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
+_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
+
+
+def validate(tp: type[P], arguments: Mapping[str, object]) -> P:
+    """Decoded JSON as a `tp`.
+
+    Raises:
+        InvalidParams: with `field` set and a message that says what would be right.
+    """
+    try:
+        parsed: P
+        try:
+            parsed = msgspec.convert(arguments, tp)
+        except msgspec.ValidationError:
+            # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
+            parsed = msgspec.convert(_integral(arguments), tp)
+        return parsed
+    except msgspec.ValidationError as error:
+        raise _invalid(tp, str(error)) from None
+
+
+def _integral(value: object) -> object:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case Mapping():
+            return {key: _integral(item) for key, item in value.items()}
+        case list():
+            return [_integral(item) for item in value]
+        case _:
+            return value
+
+
+def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
+    at = _AT.search(message)
+    path = at["path"].removeprefix("$").removeprefix(".") if at else ""
+    text = _AT.sub("", message)
+    prefix = f"{path}." if path else ""
+    if match := _UNKNOWN.match(text):
+        known = ", ".join(f.encode_name for f in msgspec.structs.fields(tp)) if not path else ""
+        field = prefix + match["field"]
+        return InvalidParams(
+            f"unknown parameter `{field}`" + (f"; known parameters: {known or 'none'}" if not path else ""), field=field
+        )
+    if match := _MISSING.match(text):
+        field = prefix + match["field"]
+        return InvalidParams(f"missing required parameter `{field}`", field=field)
+    if not path:
+        return InvalidParams(f"invalid parameters: {text[0].lower() + text[1:]}")
+    return InvalidParams(f"parameter `{path}`: {text[0].lower() + text[1:]}", field=path)

@@ -1,0 +1,72 @@
+"""The table of operations: every module of this package, read once.
+
+A module here declares the operations of one service.  Nothing lists them a second time: `load` imports the modules
+named (by default all of this package that are not marked `OPTIONAL`) and collects what they declare.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from proto.errors import UnknownOperation
+from proto.operation import Operation, Params, Role
+
+
+class Table(Mapping[str, Operation[Any]]):
+    """Operations by name, immutable."""
+
+    def __init__(self, operations: Iterable[Operation[Any]]) -> None:
+        self._by_name: dict[str, Operation[Any]] = {}
+        for op in operations:
+            other = self._by_name.setdefault(op.name, op)
+            if other is not op:
+                raise ValueError(f"operation {op.name!r} is declared twice: {other.params!r} and {op.params!r}")
+
+    def __getitem__(self, name: str) -> Operation[Any]:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def find(self, name: str) -> Operation[Any]:
+        """Raises UnknownOperation, with the nearest names, where there is none of that name."""
+        op = self._by_name.get(name)
+        if op is None:
+            near = difflib.get_close_matches(name, self._by_name, n=3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise UnknownOperation(f"unknown operation {name!r}{hint}", field="name")
+        return op
+
+    def of_service(self, service: str) -> tuple[Operation[Any], ...]:
+        return tuple(op for op in self._by_name.values() if op.service == service)
+
+    def of_role(self, role: Role) -> tuple[Operation[Any], ...]:
+        return tuple(op for op in self._by_name.values() if op.role is role)
+
+
+def modules() -> tuple[str, ...]:
+    """The names of the modules of this package that are always served.
+
+    A module that sets `OPTIONAL = True` is served only when it is asked for by name.
+    """
+    found = [f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__)]
+    return tuple(name for name in sorted(found) if not getattr(importlib.import_module(name), "OPTIONAL", False))
+
+
+def load(extra: Iterable[str] = ()) -> Table:
+    """The table of this package's modules and of the `extra` ones named."""
+    operations: list[Operation[Any]] = []
+    for name in (*modules(), *extra):
+        for value in vars(importlib.import_module(name)).values():
+            if isinstance(value, type) and issubclass(value, Params) and value.__module__ == name:
+                declared = value.__dict__.get("__operation__")
+                if isinstance(declared, Operation):
+                    operations.append(declared)
+    return Table(operations)

@@ -1,0 +1,32 @@
+"""The operation of `echo`: the smallest call that crosses every part of the system."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+
+
+class Echo(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sent, come back."""
+
+    message: Annotated[str, Meta(description="The text that was sent")]
+
+
+@operation(
+    "mcp.echo",
+    service="echo",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=10,
+    title="Echo",
+    surfaces=("documents",),
+    text="message",
+)
+class EchoParams(Params[Echo], frozen=True, kw_only=True):
+    """Answer with the text that was sent.  Shows that client, kernel and a service are connected."""
+
+    message: Annotated[str, Meta(description="Any text")]

@@ -1,0 +1,75 @@
+"""Operations of `embed`: texts to vectors."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.arrays import Array
+from proto.operation import Access, Params, Role, operation
+
+
+class TextKind(enum.StrEnum):
+    """Which prefix the model wants before the text, and which lane it takes: queries never wait behind passages."""
+
+    QUERY = "query"
+    PASSAGE = "passage"
+
+
+class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One vector for each text, in their order."""
+
+    vectors: Annotated[Array, Meta(description="float32, shape (texts, dimensions), each row of length 1")]
+    fingerprint: Annotated[
+        str,
+        Meta(
+            description="Names the model, its weights and its pooling; vectors of two fingerprints are never compared"
+        ),
+    ]
+    truncated: Annotated[list[int], Meta(description="Indices of the texts that were longer than the model reads")] = []
+    tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
+
+
+@operation(
+    "embed_texts",
+    service="embed",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=120,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
+    """Turn texts into unit vectors with the embedding model in use."""
+
+    texts: Annotated[
+        list[str], Meta(min_length=1, max_length=4096, description="The texts, without any prefix of the model's")
+    ]
+    kind: Annotated[TextKind, Meta(description="Whether these are queries or passages")] = TextKind.PASSAGE
+
+
+class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The model in use."""
+
+    model: str
+    fingerprint: str
+    dimensions: int
+    max_tokens: int
+    device: str
+    precision: str
+
+
+@operation(
+    "embed_model",
+    service="embed",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=10,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class EmbedModelParams(Params[EmbedModel], frozen=True, kw_only=True):
+    """Which embedding model is in use, on what device, and the fingerprint its vectors carry."""

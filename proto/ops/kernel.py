@@ -1,0 +1,163 @@
+"""Operations that the kernel itself answers: what is running, and the operator's hand on it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import CLIENT, OPERATOR, Access, Params, operation
+
+SERVICE = "kernel"
+
+
+class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One service, as the supervisor and the router see it."""
+
+    name: str
+    state: Annotated[str, Meta(description="starting, ready, draining, backoff, waiting, failed or stopped")]
+    reason: Annotated[str, Meta(description="Why it is in that state, where it is not ready")] = ""
+    generation: Annotated[int, Meta(description="How many times it has been started")] = 0
+    pid: int | None = None
+    mode: Annotated[str, Meta(description="Fall-back mode it runs in (cuda, cpu), where it has any")] = ""
+    uptime_s: float | None = None
+    restarts: Annotated[int, Meta(description="Starts after the first that a crash caused")] = 0
+    deaths: Annotated[dict[str, int], Meta(description="Number of deaths by cause")] = msgspec.field(
+        default_factory=dict
+    )
+    last_death: Annotated[str, Meta(description="Cause of the latest death")] = ""
+    rss_bytes: int | None = None
+    pss_bytes: Annotated[int | None, Meta(description="Memory with shared pages divided among their sharers")] = None
+    in_flight: int = 0
+    queued: int = 0
+    retry_in_s: Annotated[float | None, Meta(description="When the next start is tried, for a service that failed")] = (
+        None
+    )
+    recovery_ms: Annotated[float | None, Meta(description="From the latest death to ready again")] = None
+    info: Annotated[dict[str, str], Meta(description="What the service says of itself")] = msgspec.field(
+        default_factory=dict
+    )
+
+
+class ZygoteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that has loaded what its services need, and forks them."""
+
+    name: str
+    state: str
+    pid: int | None
+    rss_bytes: int | None
+    pss_bytes: int | None
+    load_ms: float | None
+
+
+class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole system."""
+
+    version: str
+    pid: int
+    started_at: Annotated[str, Meta(description="RFC 3339, UTC")]
+    uptime_s: float
+    data_dir: str
+    roots: list[str]
+    http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
+    clients: Annotated[int, Meta(description="Clients connected over stdio")]
+    rss_bytes: int
+    pss_bytes: int | None
+    services: list[ServiceStatus]
+    zygotes: list[ZygoteStatus] = msgspec.field(default_factory=list)
+
+
+@operation(
+    "kernel_status",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=5,
+    title="System status",
+    callers=(CLIENT, OPERATOR),
+)
+class KernelStatusParams(Params[KernelStatus], frozen=True, kw_only=True):
+    """Which services run, in what state, how often and why each has died, and how long each took to come back."""
+
+
+ServiceName = Annotated[str, Meta(min_length=1, max_length=64, description="Name of the service, as `status` shows it")]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done, in a sentence."""
+
+    message: str
+
+
+@operation(
+    "kernel_restart",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=False,
+    deadline_s=60,
+    callers=(OPERATOR,),
+    text="message",
+)
+class KernelRestart(Params[Done], frozen=True, kw_only=True):
+    """Stop a service in order and start it again; answers once it is ready."""
+
+    service: ServiceName
+
+
+@operation(
+    "kernel_start",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    callers=(OPERATOR,),
+    text="message",
+)
+class KernelStart(Params[Done], frozen=True, kw_only=True):
+    """Start a service that was stopped or that failed, at once; answers once it is ready."""
+
+    service: ServiceName
+
+
+@operation(
+    "kernel_stop",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    callers=(OPERATOR,),
+    text="message",
+)
+class KernelStop(Params[Done], frozen=True, kw_only=True):
+    """Stop a service in order; it stays stopped until it is started by hand."""
+
+    service: ServiceName
+
+
+class LogLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a log."""
+
+    path: Annotated[str, Meta(description="The whole file")]
+    lines: list[str]
+
+
+@operation("kernel_logs", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, callers=(OPERATOR,))
+class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
+    """The last lines of the log of a service, or of `kernel` itself."""
+
+    service: ServiceName
+    lines: Annotated[int, Meta(ge=1, le=100_000, description="How many lines")] = 100
+
+
+@operation(
+    "kernel_shutdown",
+    service=SERVICE,
+    access=Access.DESTRUCTIVE,
+    idempotent=True,
+    deadline_s=10,
+    callers=(OPERATOR,),
+    text="message",
+)
+class KernelShutdown(Params[Done], frozen=True, kw_only=True):
+    """End the whole system in order: every service finishes what it has in hand."""

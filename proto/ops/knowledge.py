@@ -1,0 +1,232 @@
+"""Operations of `knowledge`: Markdown notes below the roots, searched, read, linked and tagged.
+
+A note is a *hollow node*: its text stays in its file, and only its path, hash, title, metadata and links are stored.
+So what `read_node_content` answers is always the file itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Resource, Role, operation
+
+SURFACES = ("knowledge",)
+
+NodeId = Annotated[
+    str,
+    Meta(min_length=1, max_length=1024, description="Id of a note, as search_documents answers it"),
+]
+Instant: TypeAlias = str | int | float
+"""RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
+
+
+class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
+    """A note that was found, with the passage that matched."""
+
+    id: Annotated[str, Meta(description="Id of the note, for read_node_content and explore_links")]
+    score: Annotated[float, Meta(description="Higher is better; comparable within this answer only")]
+    preview: Annotated[str, Meta(description="Title of the note")]
+    source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
+    snippet: Annotated[str, Meta(description="The passage that matched")]
+    context: Annotated[str, Meta(description="Its headings and lines, `Guide > Install (lines 10-24)`")]
+
+
+class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """How the answer came about."""
+
+    query: Annotated[str, Meta(description="The query as it was asked")]
+    sonar_enabled: Annotated[bool, Meta(description="Whether a language model refined the answer")]
+    intent: Annotated[str | None, Meta(description="What the language model took the query to mean")]
+    analysis: Annotated[str | None, Meta(description="What the language model says of the results")]
+    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+
+
+class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Notes, best first."""
+
+    results: list[SearchHit]
+    metadata: SearchMetadata
+
+
+@operation(
+    "search_documents", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES
+)
+class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
+    """Search all Markdown notes by meaning and by words; answers the best notes, each with the passage that matched."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=8192, description="What to look for, in plain language")]
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 20
+    tags: Annotated[list[str], Meta(max_length=32, description="Only notes that carry every one of these tags")] = (
+        msgspec.field(default_factory=list)
+    )
+    path: Annotated[str, Meta(max_length=4096, description="Only notes whose path starts with this, `guides/`")] = ""
+    since: Annotated[
+        Instant | None,
+        Meta(
+            description="Only notes of this time or later (RFC 3339, a date, or Unix seconds); a note's time is its front "
+            "matter's `date`, else its last change"
+        ),
+    ] = None
+    until: Annotated[
+        Instant | None, Meta(description="Only notes of this time or earlier; a date means the whole day")
+    ] = None
+
+
+class NodeContent(msgspec.Struct, frozen=True, kw_only=True):
+    """The file as it is now, front matter included."""
+
+    text: str
+
+
+@operation(
+    "read_node_content",
+    service="knowledge",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    surfaces=SURFACES,
+    text="text",
+)
+class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
+    """Read the full Markdown text of a note, straight from its file."""
+
+    id: NodeId
+
+
+class Direction(enum.StrEnum):
+    """Which edges to follow from a note."""
+
+    OUT = "out"
+    IN = "in"
+    BOTH = "both"
+
+
+class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An edge between two notes.
+
+    `source` and `depth` are given where they are not plain: with a `direction` other than `out`, or a `depth` above 1.
+    """
+
+    target: Annotated[str, Meta(description="Id of the note (or the name) that the edge points to")]
+    type: Annotated[str, Meta(description="CITES, LINKS_TO, REFERENCES, FOLLOWS, IMPLEMENTS, TAGGED_AS, SIMILAR, …")]
+    source: Annotated[str | None, Meta(description="Id of the note that the edge starts from")] = None
+    depth: Annotated[int | None, Meta(description="Steps from the note that was asked for")] = None
+
+
+@operation("explore_links", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
+    """Find the notes that a note links to, or that link to it; an unknown id has no links."""
+
+    id: NodeId
+    relation: (
+        Annotated[
+            str,
+            Meta(max_length=256, description="Only this type, in either case; `similar`: close in meaning"),
+        ]
+        | None
+    ) = None
+    direction: Annotated[Direction, Meta(description="Edges that start here (out), end here (in), or both")] = (
+        Direction.OUT
+    )
+    depth: Annotated[int, Meta(ge=1, le=5, description="Steps to follow")] = 1
+
+
+@operation(
+    "list_directory_structure",
+    service="knowledge",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=10,
+    surfaces=SURFACES,
+)
+class ListDirectoryStructure(Params[list[str]], frozen=True, kw_only=True):
+    """List the folders that hold notes, relative to their root, each ending in `/`; the root itself is `./`."""
+
+
+Tag = Annotated[str, Meta(min_length=1, max_length=256, description="A tag; no comma, line break or `-->`")]
+
+
+class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done; it is on disk."""
+
+    message: Annotated[str, Meta(description="`Successfully injected N tags into PATH`, or `merged`")]
+    tags: Annotated[list[str], Meta(description="All entries of the comment as it is now")]
+    changed: Annotated[bool, Meta(description="False where every tag was there already")]
+
+
+@operation(
+    "inject_tags",
+    service="knowledge",
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=30,
+    surfaces=SURFACES,
+    text="message",
+)
+class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
+    """Add tags to a Markdown file, as a `<!-- tags: a, b -->` comment at its end or merged into the last such
+    comment."""
+
+    file_path: Annotated[
+        str, Meta(min_length=1, max_length=4096, description="Path of the file, absolute or below a root")
+    ]
+    tags: Annotated[list[Tag], Meta(min_length=1, max_length=256, description="The tags to add")]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or folder that is not, or not wholly, indexed."""
+
+    path: str
+    reason: str
+
+
+class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the index is in step with the files."""
+
+    notes: Annotated[int, Meta(description="Notes known")]
+    edges: Annotated[int, Meta(description="Links between notes")]
+    pending: Annotated[int, Meta(description="Notes whose latest text is still to be indexed")]
+    scanning: Annotated[bool, Meta(description="Whether the first scan since the start is still under way")]
+    last_scan: Annotated[str | None, Meta(description="When the last scan ended, RFC 3339")]
+    scan_ms: Annotated[float, Meta(description="How long it took, in milliseconds")]
+    scan_interval_s: Annotated[float, Meta(description="Seconds between two scans")]
+    roots: list[str]
+    problems: Annotated[list[Problem], Meta(description="What is not, or not wholly, indexed (the first 100)")]
+    problem_count: int
+    waiting: Annotated[str | None, Meta(description="Why indexing waits at the moment")]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+    size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
+
+
+@operation(
+    "knowledge_status", service="knowledge", access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES
+)
+class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
+    """Say how many notes are known, how many wait to be indexed, when the folders were last scanned, and what was
+    left out."""
+
+
+class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Four lines of text."""
+
+    text: str
+
+
+@operation(
+    "knowledge_stats_summary",
+    service="knowledge",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=10,
+    role=Role.RESOURCE,
+    text="text",
+    resource=Resource(uri="amalfa://stats/summary", name="stats-summary", mime_type="text/plain"),
+    surfaces=SURFACES,
+)
+class KnowledgeStatsSummary(Params[StatsSummary], frozen=True, kw_only=True):
+    """Numbers of nodes, edges and vectors of the notes, and their size on disk."""

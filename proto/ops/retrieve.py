@@ -1,0 +1,213 @@
+"""Operations of `retrieve`: named collections of text, found by words and by meaning.
+
+A collection holds *groups* (a note, a document, a conversation's turn); a group holds *items* (its sections), each
+with its text. Putting a group states its whole content at once, so that the write is idempotent and a crash can leave
+neither half.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Role, operation
+
+Collection = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description="The collection's name")]
+Value: TypeAlias = str | int | float | bool | list[str] | None
+"""What metadata may hold."""
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One searchable piece of a group."""
+
+    key: Annotated[
+        str, Meta(min_length=1, max_length=1024, description="Unique in its group, stable while the piece is the same")
+    ]
+    text: Annotated[str, Meta(description="What is searched and embedded")]
+    heading: Annotated[str, Meta(description="Heading path of the piece, found by words as the text is")] = ""
+    metadata: Annotated[dict[str, Value], Meta(description="Given back with a hit (its lines, say)")] = {}
+    embed: Annotated[
+        bool, Meta(description="Whether the piece gets a vector; without one it is found by words alone")
+    ] = True
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A group and all its items."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=1024, description="Unique in the collection")]
+    items: Annotated[list[Item], Meta(description="All of its pieces; those that are not here are removed")]
+    title: Annotated[str, Meta(description="Found by words, with more weight than the text")] = ""
+    metadata: Annotated[dict[str, Value], Meta(description="What filters look at, and given back with a hit")] = {}
+
+
+class PutResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a put did; all of it is on disk and found by words."""
+
+    groups: int
+    items_written: int
+    items_unchanged: int
+    items_removed: int
+    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")]
+
+
+@operation(
+    "retrieve_put",
+    service="retrieve",
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrievePut(Params[PutResult], frozen=True, kw_only=True):
+    """Set the whole content of groups, in one transaction; unchanged items keep their vectors."""
+
+    collection: Collection
+    groups: Annotated[list[Group], Meta(min_length=1, max_length=1024, description="The groups to set")]
+
+
+class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How much went; it is found no more by any means."""
+
+    groups: int
+    items: int
+
+
+@operation(
+    "retrieve_delete",
+    service="retrieve",
+    access=Access.DESTRUCTIVE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveDelete(Params[DeleteResult], frozen=True, kw_only=True):
+    """Remove groups; ids that are not there count for nothing."""
+
+    collection: Collection
+    groups: Annotated[list[str], Meta(min_length=1, max_length=4096, description="Ids of the groups")]
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A condition on the groups' metadata; several must all hold."""
+
+    field: Annotated[str, Meta(description="Name in the group's metadata")]
+    any_of: (
+        Annotated[list[str | int], Meta(description="Equal to one of these (for a list: holds one of them)")] | None
+    ) = None
+    prefix: Annotated[str, Meta(description="Text that starts with this")] | None = None
+    at_least: Annotated[float, Meta(description="Number not below this")] | None = None
+    at_most: Annotated[float, Meta(description="Number not above this")] | None = None
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A group with its best piece; `score` is its best item's, in [0, 1] after fusion."""
+
+    group: str
+    key: str
+    score: float
+    title: str
+    heading: str
+    text: Annotated[str, Meta(description="The whole text of the piece")]
+    group_metadata: dict[str, Value]
+    item_metadata: dict[str, Value]
+    lexical: Annotated[float | None, Meta(description="Its score by words, where it was found so")] = None
+    vector: Annotated[float | None, Meta(description="Its cosine, where it was found so")] = None
+    rerank: Annotated[float | None, Meta(description="The cross-encoder's score, where it ran")] = None
+
+
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Hits, best first, and the truth about how they were found."""
+
+    hits: list[Hit]
+    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank")]
+    degraded: Annotated[list[str], Meta(description="What should have run and did not, each with its reason")] = []
+    source: Annotated[str, Meta(description="vector+rerank, hybrid+rerank, hybrid, vector or lexical")] = "lexical"
+    vectors_waiting: int = 0
+
+
+class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the two orders become one."""
+
+    method: Annotated[
+        str, Meta(pattern="^(weighted|rrf|lexical|vector)$", description="weighted, rrf, lexical or vector")
+    ] = "weighted"
+    vector_weight: Annotated[float, Meta(ge=0, le=1, description="Share of the vector score under `weighted`")] = 0.65
+
+
+@operation(
+    "retrieve_search",
+    service="retrieve",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
+    """Search a collection by words and by meaning side by side, fuse, rerank where a cross-encoder is there."""
+
+    collection: Collection
+    query: Annotated[str, Meta(min_length=1, max_length=65536, description="Any text; there is no query syntax")]
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Groups to answer at most")] = 20
+    candidates: Annotated[int, Meta(ge=1, le=2000, description="Pieces that each stage hands on")] = 50
+    filters: Annotated[list[Filter], Meta(description="Conditions that all must hold")] = msgspec.field(
+        default_factory=list
+    )
+    fusion: Annotated[Fusion, Meta(description="How the two orders become one")] = Fusion()
+
+
+class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a collection holds and how far its vectors are."""
+
+    collection: str
+    groups: int
+    items: int
+    vectors: int
+    vectors_waiting: int
+    vectors_failed: Annotated[int, Meta(description="Of those that wait: pieces that the model failed on; they are tried again")] = 0
+    fingerprint: str | None
+    size_bytes: int
+    index: Annotated[str, Meta(description="Kind of vector index in use")]
+
+
+@operation(
+    "retrieve_status",
+    service="retrieve",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=10,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveStatus(Params[CollectionStatus], frozen=True, kw_only=True):
+    """How much a collection holds; one that was never written is empty, not an error."""
+
+    collection: Collection
+
+
+class GroupIds(msgspec.Struct, frozen=True, kw_only=True):
+    """Ids of groups, sorted, and whether more follow the last one."""
+
+    ids: list[str]
+    more: bool
+
+
+@operation(
+    "retrieve_groups",
+    service="retrieve",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveGroups(Params[GroupIds], frozen=True, kw_only=True):
+    """The ids of a collection's groups, page by page: what a caller needs to put two records in step after a crash."""
+
+    collection: Collection
+    after: Annotated[str, Meta(description="Ids greater than this one")] = ""
+    limit: Annotated[int, Meta(ge=1, le=10000, description="Ids to answer at most")] = 10000

@@ -1,0 +1,256 @@
+"""Operations of `yaml`: values in YAML files read and changed with every other byte left as it is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+
+SERVICE = "yaml"
+SURFACES = ("yaml",)
+
+CODES = {
+    -32000: "The file cannot be read or written",
+    -32001: "The file is not valid YAML 1.2",
+    -32002: "The path is not in the document",
+    -32003: "The change cannot be made at this path; the file is as it was",
+    -32602: "An argument is missing, unknown or of the wrong type",
+}
+
+File: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=4096, description="Path to the YAML file on disk, below the roots")
+]
+Path: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=65536,
+        description='Dotted and indexed path, such as `server.host`, `items[0].name` or `labels["a.b/c"]`',
+    ),
+]
+Document: TypeAlias = Annotated[int, Meta(ge=0, description="Which document of the file, counted from 0")]
+IfMatch: TypeAlias = Annotated[
+    str | None,
+    Meta(description="SHA-256 of the file's bytes that the change is meant for; refused if the file has changed since"),
+]
+DryRun: TypeAlias = Annotated[bool, Meta(description="Answer the unified diff and change nothing")]
+
+
+Text: TypeAlias = Annotated[str, Meta(description="The text of the answer, as a client shows it")]
+Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal: pass it as `if_match`")]
+
+
+class GetResult(msgspec.Struct, frozen=True):
+    """The source of one value."""
+
+    text: Annotated[str, Meta(description="The value exactly as it stands in the file")]
+    digest: Digest
+
+
+class EditResult(msgspec.Struct, frozen=True):
+    """What an edit did."""
+
+    text: Text
+    digest: Digest
+    changed: Annotated[bool, Meta(description="False where the file already read so, or nothing was written")]
+    diff: Annotated[str | None, Meta(description="For a dry run: the unified diff of what would change")] = None
+
+
+class CommentsResult(msgspec.Struct, frozen=True):
+    """The comments of one entry, without their `#`; null where there is none."""
+
+    above: str | None
+    beside: str | None
+    digest: Digest
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One way in which a document fails a schema."""
+
+    path: str
+    line: Annotated[int, Meta(description="Line in the file, counted from 1")]
+    column: Annotated[int, Meta(description="Column in characters, counted from 1")]
+    message: str
+
+
+class ValidateResult(msgspec.Struct, frozen=True):
+    """The faults of a document under a schema; none where it is valid."""
+
+    valid: bool
+    faults: list[Fault]
+    digest: Digest
+
+
+class SetEdit(msgspec.Struct, frozen=True, tag_field="op", tag="set", forbid_unknown_fields=True):
+    """As `noyalib_set`."""
+
+    path: Path
+    value: Annotated[str, Meta(description="The new value as a YAML fragment")]
+
+
+class DeleteEdit(msgspec.Struct, frozen=True, tag_field="op", tag="delete", forbid_unknown_fields=True):
+    """As `yaml_delete`."""
+
+    path: Path
+
+
+class AppendEdit(msgspec.Struct, frozen=True, tag_field="op", tag="append", forbid_unknown_fields=True):
+    """As `yaml_append`."""
+
+    path: Path
+    value: Annotated[str, Meta(description="The new item as a YAML fragment")]
+
+
+class RenameEdit(msgspec.Struct, frozen=True, tag_field="op", tag="rename", forbid_unknown_fields=True):
+    """As `yaml_rename`."""
+
+    path: Path
+    key: Annotated[str, Meta(description="The new key, as plain text without quotes")]
+
+
+class CommentEdit(msgspec.Struct, frozen=True, tag_field="op", tag="comment", forbid_unknown_fields=True):
+    """As `yaml_set_comments`."""
+
+    path: Path
+    above: Annotated[str | None, Meta(description="The comment lines straight above the entry; empty removes them")] = (
+        None
+    )
+    beside: Annotated[str | None, Meta(description="The comment at the end of its line; empty removes it")] = None
+
+
+Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
+
+
+@operation(
+    "noyalib_get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, title="Read a YAML value",
+    surfaces=SURFACES, codes=CODES, text="text",
+)  # fmt: skip
+class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
+    """Read the value at a path in a YAML file, exactly as it is written: quotes, spacing and inner comments included.
+
+    A key with nothing after it answers the empty text; an alias answers `*name`.
+    """
+
+    file: File
+    path: Path
+    document: Document = 0
+
+
+@operation(
+    "noyalib_set", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, title="Set a YAML value",
+    surfaces=SURFACES, codes=CODES, text="text",
+)  # fmt: skip
+class NoyalibSet(Params[EditResult], frozen=True, kw_only=True):
+    """Set the value at a path in a YAML file; comments, blank lines, order and style of everything else stay as they
+    are.
+
+    Missing keys are made. A change that would alter anything but this value is refused and leaves the file as it was.
+    """
+
+    file: File
+    path: Path
+    value: Annotated[str, Meta(description='The new value as YAML, such as `0.0.2`, `"hello"` or `[1, 2, 3]`')]
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+
+@operation(
+    "yaml_delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=30,
+    title="Delete a YAML entry", surfaces=SURFACES, codes=CODES, text="text",
+)  # fmt: skip
+class YamlDelete(Params[EditResult], frozen=True, kw_only=True):
+    """Delete the key or the item at a path, with the comments that belong to it."""
+
+    file: File
+    path: Path
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+
+@operation(
+    "yaml_append", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30,
+    title="Append to a YAML sequence", surfaces=SURFACES, codes=CODES, text="text",
+)  # fmt: skip
+class YamlAppend(Params[EditResult], frozen=True, kw_only=True):
+    """Append an item to the sequence at a path, in that sequence's own style."""
+
+    file: File
+    path: Path
+    value: Annotated[str, Meta(description="The new item as YAML")]
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+
+@operation(
+    "yaml_rename", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30, title="Rename a YAML key",
+    surfaces=SURFACES, codes=CODES, text="text",
+)  # fmt: skip
+class YamlRename(Params[EditResult], frozen=True, kw_only=True):
+    """Give the key at a path another name; its value, place and comments stay."""
+
+    file: File
+    path: Path
+    key: Annotated[str, Meta(description="The new key, as plain text; quoted in the file where it must be")]
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+
+@operation(
+    "yaml_get_comments", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30,
+    title="Read YAML comments", surfaces=SURFACES, codes=CODES,
+)  # fmt: skip
+class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
+    """Read the comments of the entry at a path: the lines directly above it, and the one behind it."""
+
+    file: File
+    path: Path
+    document: Document = 0
+
+
+@operation(
+    "yaml_set_comments", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30,
+    title="Write YAML comments", surfaces=SURFACES, codes=CODES, text="text",
+)  # fmt: skip
+class YamlSetComments(Params[EditResult], frozen=True, kw_only=True):
+    """Write the comments of the entry at a path; what is not given stays as it is, and empty removes."""
+
+    file: File
+    path: Path
+    above: Annotated[str | None, Meta(description="Lines above it, without `#`; empty removes them")] = None
+    beside: Annotated[str | None, Meta(description="Comment behind it, without `#`; empty removes it")] = None
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+
+@operation(
+    "yaml_edit", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=60,
+    title="Edit a YAML file in several places", surfaces=SURFACES, codes=CODES, text="text",
+)  # fmt: skip
+class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
+    """Make several edits of one file, each seeing those before it, all or none."""
+
+    file: File
+    edits: Annotated[list[Edit], Meta(min_length=1, max_length=1000, description="The edits, in order")]
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+
+@operation(
+    "yaml_validate", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30,
+    title="Check YAML against a JSON Schema", surfaces=SURFACES, codes=CODES,
+)  # fmt: skip
+class YamlValidate(Params[ValidateResult], frozen=True, kw_only=True):
+    """Check a document of a YAML file against a JSON Schema (2020-12 unless it says otherwise; no remote
+    references)."""
+
+    file: File
+    schema: Annotated[dict[str, Any], Meta(description="The JSON Schema itself")]
+    document: Document = 0

@@ -1,0 +1,32 @@
+# Sourced by the scripts beside it: sets `root` and `python`, and defines `ensure_environment [EXTRA]`, which sets up
+# .venv where it is missing or older than pyproject.toml.  Everything it prints goes to stderr, since the stdout of
+# `linckia stdio` belongs to the protocol.
+
+root=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P) || return 1
+python=$root/.venv/bin/python
+
+# The newest that all pinned dependencies have wheels for comes first.
+_candidates=(${LINCKIA_PYTHON:-} python3.13 python3.12 python3.11 python3.14 python3)
+
+ensure_environment() {
+    local extra=${1:-} a='' b='' have='' candidate
+    # The stamp is what it was made from, word for word: nothing to hash, and a moved checkout shows as well.
+    if [[ -x $python && -f $root/.venv/linckia-stamp$extra ]]; then
+        IFS= read -rd '' a <"$root/pyproject.toml"
+        IFS= read -rd '' b <"$root/scripts/constraints.txt"
+        IFS= read -rd '' have <"$root/.venv/linckia-stamp$extra"
+        [[ $have == "$root"$'\n'"$a$b" ]] && return 0
+    fi
+    for candidate in "${_candidates[@]}"; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            "$candidate" -I "$root/scripts/install.py" "$extra"
+            return
+        fi
+    done
+    {
+        echo "linckia: Python 3.11 or newer is needed, and none was found (tried: ${_candidates[*]})."
+        echo "Install one (Debian, Ubuntu: apt install python3 python3-venv; Fedora: dnf install python3),"
+        echo "or name it: LINCKIA_PYTHON=/path/to/python3 $0"
+    } >&2
+    return 1
+}

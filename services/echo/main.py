@@ -1,0 +1,21 @@
+"""The service `echo`: answers with what it was sent.  `doctor` and the benchmarks measure with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from proto.ops.echo import Echo, EchoParams
+from services.runtime.handlers import Context, Environment, Handlers
+
+
+@asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready at once."""
+    handlers = Handlers()
+
+    @handlers.handle(EchoParams)
+    async def echo(params: EchoParams, ctx: Context) -> Echo:
+        return Echo(message=params.message)
+
+    yield handlers

@@ -1,0 +1,141 @@
+"""The service `embed`: loads one model, warms it up, and answers `embed_texts` and `embed_model`.
+
+It is ready only after real forward passes, and ends itself when the model is lost. One process, one model; a pool is
+several encoders in front of the same batcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import torch
+import trio
+from msgspec import Meta
+
+from proto.arrays import pack
+from proto.errors import InvalidParams, OperationError
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
+from services.embed.batcher import Batcher, BatchLimits, watch_health
+from services.embed.model import Precision, TorchEncoder, Vectors, usable_cores
+from services.embed.tokens import Ids, TextTokenizer
+from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
+from services.runtime.handlers import Context, Environment, Handlers
+
+_TOKENIZE_AT_ONCE = 64
+"""Texts between two looks at cancellation and at the queue."""
+
+_CANARY = "The quick brown fox jumps over the lazy dog."
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[services.embed]`."""
+
+    model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
+    precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
+    threads: Annotated[
+        int, Meta(ge=0, description="Threads of a forward pass; 0 is the cores this process may use")
+    ] = 0
+    max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
+    query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
+    passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
+    batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a query may have to wait for")] = 50
+    max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
+    health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A model that has answered."""
+
+    files: ModelFiles
+    fingerprint: str
+    tokenizer: TextTokenizer
+    encoder: TorchEncoder
+    canary: Ids
+    canary_vector: Vectors
+
+
+def load(settings: Settings, device: str) -> Loaded:
+    """Read, load and warm up the model of `settings`.  Blocks.
+
+    Raises:
+        ModelMissing: it is not on this machine, or not in a form that is loaded.
+        OperationError: `device` is `cuda` and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise OperationError("no CUDA device is here, or this torch is built without CUDA; use the mode `cpu`")
+    torch.set_num_threads(settings.threads or usable_cores())
+    files = resolve(
+        settings.model,
+        query_prefix=settings.query_prefix,
+        passage_prefix=settings.passage_prefix,
+        max_tokens=settings.max_tokens,
+    )
+    tokenizer = TextTokenizer(files)
+    encoder = TorchEncoder(files, device=device, precision=settings.precision)
+    encoder.warm_up(files.max_tokens)
+    canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
+    return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.encode([canary])[0])
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready once the model has answered."""
+    try:
+        settings = msgspec.convert(env.settings, Settings)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"settings of embed: {error}") from None
+    device = env.mode or "cpu"
+    loaded = await trio.to_thread.run_sync(load, settings, device)
+    files, encoder = loaded.files, loaded.encoder
+    limits = BatchLimits(target_s=settings.batch_ms / 1000, max_waiting_tokens=settings.max_waiting_tokens)
+    if encoder.device == "cuda":
+        limits = msgspec.structs.replace(limits, first_tokens=16384)
+    batcher = Batcher(encoder.dimensions, limits)
+    env.background.start_soon(batcher.run, encoder)
+    env.background.start_soon(_watch, batcher, loaded, settings)
+    model = EmbedModel(
+        model=files.name,
+        fingerprint=loaded.fingerprint,
+        dimensions=encoder.dimensions,
+        max_tokens=files.max_tokens,
+        device=encoder.device,
+        precision=encoder.precision.value,
+    )
+    env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
+    # Queries have a thread of their own here too, or they would wait for the tokens of a bulk request.
+    lanes = {kind: trio.CapacityLimiter(1) for kind in TextKind}
+    handlers = Handlers()
+
+    @handlers.handle(EmbedTexts)
+    async def embed_texts(params: EmbedTexts, ctx: Context) -> EmbedResult:
+        batcher.admit(params.kind, len(params.texts))
+        ids: list[Ids] = []
+        truncated: list[int] = []
+        for start in range(0, len(params.texts), _TOKENIZE_AT_ONCE):
+            texts = params.texts[start : start + _TOKENIZE_AT_ONCE]
+            tokens = await trio.to_thread.run_sync(
+                loaded.tokenizer.encode, texts, params.kind, limiter=lanes[params.kind]
+            )
+            ids.extend(tokens.ids)
+            truncated.extend(start + index for index in tokens.truncated)
+        vectors = await batcher.embed(ids, params.kind)
+        return EmbedResult(
+            vectors=pack(vectors.astype(np.float32, copy=False)),
+            fingerprint=loaded.fingerprint,
+            truncated=truncated,
+            tokens=sum(len(each) for each in ids),
+        )
+
+    @handlers.handle(EmbedModelParams)
+    async def embed_model(params: EmbedModelParams, ctx: Context) -> EmbedModel:
+        return model
+
+    yield handlers
+
+
+async def _watch(batcher: Batcher, loaded: Loaded, settings: Settings) -> None:
+    await watch_health(batcher, loaded.canary, loaded.canary_vector, every_s=settings.health_every_s)

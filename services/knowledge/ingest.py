@@ -1,0 +1,384 @@
+"""Keeping the index in step with the folders, for as long as the service lives.
+
+One task walks the roots every second (less often where a walk is dear), compares the files' stamps with what is stored,
+and works off what differs in batches: read, put into the search, then recorded as done.  Between those two steps it
+may be killed at any point: what was put and not recorded is put once more, which changes nothing; what was given an id
+keeps it.  At the start, and whenever the search was away, both sides are compared id by id, so that no note is lost and none
+is there twice.  While the search is away the work waits, with growing pauses; the service goes on answering.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
+from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
+from services.knowledge import markdown, nodes
+from services.knowledge.batch import BATCH_FILES, Batch, gather
+from services.knowledge.files import OutsideRoots, Place, Stamp, TooLarge, Walk, Walker, digest, read
+from services.knowledge.nodes import Known
+from services.knowledge.store import Store
+from services.runtime.handlers import Environment
+
+COLLECTION = "notes"
+
+SCAN_INTERVAL_S = 1.0
+SCAN_CPU_SHARE = 0.05
+SCAN_TIME_SHARE = 0.25
+"""Of one processor, and of the time (a walk of a network folder waits more than it works)."""
+
+FIRST_PAUSE_S = 0.25
+LAST_PAUSE_S = 15.0
+RETRY_FILE_S = 60.0
+MAX_LONE_FAILURES = 8
+"""So many notes refused one by one mean that it is not the notes."""
+
+TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
+_VERSION = "markdown_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a walk shows against what is known."""
+
+    arrived: tuple[Place, ...]
+    changed: tuple[Place, ...]
+    gone: tuple[Place, ...]
+
+
+def compare(known: Mapping[Place, Known], walk: Walk) -> Changes:
+    """The difference; what the walk could not see is neither changed nor gone."""
+    arrived = tuple(place for place in walk.notes if place not in known)
+    changed = tuple(place for place, stamp in walk.notes.items() if place in known and known[place].stamp != stamp)
+    gone = tuple(place for place in known if place not in walk.notes and not walk.is_hidden_from_view(place))
+    return Changes(arrived, changed, gone)
+
+
+def moves(changes: Changes, known: Mapping[Place, Known], roots: Sequence[str], walk: Walk) -> dict[Place, str]:
+    """New files that are gone ones in another folder: same name, and same inode or same content."""
+    by_name: dict[str, list[Place]] = {}
+    for place in changes.gone:
+        by_name.setdefault(os.path.basename(place.path), []).append(place)
+    found: dict[Place, str] = {}
+    for place in changes.arrived:
+        candidates = by_name.get(os.path.basename(place.path), [])
+        for index, old in enumerate(candidates):
+            if _is_same(walk, place, known[old], roots):
+                found[place] = known[old].id
+                del candidates[index]
+                break
+    return found
+
+
+def _is_same(walk: Walk, place: Place, old: Known, roots: Sequence[str]) -> bool:
+    stamp = walk.notes[place]
+    if old.stamp is not None and (old.stamp.inode, old.stamp.size, old.stamp.mtime_ns) == (
+        stamp.inode, stamp.size, stamp.mtime_ns,
+    ):  # fmt: skip
+        return True
+    if old.hash is None:
+        return False
+    try:
+        return digest(read(place.absolute, roots, 0).text) == old.hash
+    except (OSError, OutsideRoots, TooLarge):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A file that could not be indexed; tried again once it changes, or after `retry_at` on trio's clock."""
+
+    reason: str
+    retry_at: float
+    stamp: Stamp | None
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the index is in step; what `degraded` and the status say."""
+
+    scanned: bool = False
+    scanned_at: float | None = None
+    scan_ms: float = 0.0
+    interval_s: float = SCAN_INTERVAL_S
+    waiting: str | None = None
+    walk_problems: dict[str, str] = field(default_factory=dict)
+
+
+def _interval(settings: Mapping[str, object]) -> float:
+    """Setting `scan_interval_s`: the least seconds between two walks.
+
+    Raises:
+        ValueError: it is not a number above 0.
+    """
+    value = settings.get("scan_interval_s", SCAN_INTERVAL_S)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ValueError(f"setting `scan_interval_s` of knowledge: {value!r} is not a number of seconds above 0")
+    return float(value)
+
+
+class Ingest:
+    """The task, and what it knows."""
+
+    def __init__(self, env: Environment, store: Store) -> None:
+        self.env = env
+        self.store = store
+        self.walker = Walker(env.roots)
+        self.roots = self.walker.roots
+        self.progress = Progress()
+        self._least_interval_s = _interval(env.settings)
+        self.known: dict[Place, Known] = {}
+        self.pending: dict[Place, None] = {}
+        self.failed: dict[Place, Failed] = {}
+        self._seen: Mapping[Place, Stamp] = {}
+        self._leaving = True
+        self._reconciled = False
+        self._wake = trio.Event()
+        self._next_scan = 0.0
+        self._retry_at = 0.0
+        self._pause_s = FIRST_PAUSE_S
+        self._lone_failures = 0
+        self._turn = trio.CapacityLimiter(1)
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self.passed = trio.Condition()
+
+    def hurry(self) -> None:
+        """Scan now instead of at the next turn."""
+        self._next_scan = 0.0
+        self._wake.set()
+
+    @property
+    def outstanding(self) -> int:
+        """Notes whose latest text is not in the search yet."""
+        return len(self.pending) + len(self.failed)
+
+    def degraded(self) -> list[str]:
+        """In what way an answer from the index may fall short of the files at this moment."""
+        said = []
+        if not self.progress.scanned:
+            said.append("index: the first scan of the folders is under way")
+        if self.pending:
+            said.append(f"index: {len(self.pending)} of {len(self.known)} notes are still to be indexed")
+        if self.failed:
+            said.append(
+                f"index: {len(self.failed)} of {len(self.known)} notes could not be indexed, see knowledge_status"
+            )
+        if self.progress.waiting and (self.pending or self._leaving or not self._reconciled):
+            said.append(f"index: waits, {self.progress.waiting}")
+        said += (
+            f"index: {root}: {self.progress.walk_problems[root]}"
+            for root in self.roots
+            if root in self.progress.walk_problems
+        )
+        return said
+
+    def problems(self) -> dict[str, str]:
+        """Files and folders that are not, or not wholly, indexed, and why."""
+        found = dict(self.progress.walk_problems)
+        found.update({place.absolute: known.problem for place, known in self.known.items() if known.problem})
+        found.update({place.absolute: failed.reason for place, failed in self.failed.items()})
+        return found
+
+    async def run(self) -> None:
+        """Work until `stop`, or until cancelled."""
+        try:
+            with self._scope:
+                await self._work()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """End the task; once this returns it uses neither the database nor a file, cancelled or not."""
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    async def _work(self) -> None:
+        await self._begin()
+        while True:
+            self._wake = trio.Event()
+            now = trio.current_time()
+            worked = False
+            try:
+                if now >= self._next_scan:
+                    await self._scan()
+                if now >= self._retry_at:
+                    worked = await self._step()
+            except LinckiaError as error:
+                # Who was away may have come back with less than it had.
+                self._reconciled = False
+                self._wait(f"the search is not available: {error}", error.failure.retry_after_ms or 0)
+            except sqlite3.OperationalError as error:
+                self._next_scan = max(self._next_scan, now + SCAN_INTERVAL_S)
+                self._wait(f"the database of notes cannot be used: {error}", 0)
+            self.env.info(notes=str(len(self.known)), pending=str(self.outstanding))
+            async with self.passed:
+                self.passed.notify_all()
+            if not worked:
+                await self._rest()
+
+    async def _begin(self) -> None:
+        def start(connection: sqlite3.Connection) -> dict[Place, Known]:
+            version = str(markdown.VERSION)
+            if nodes.setting(connection, _VERSION) != version:
+                connection.execute("UPDATE node SET hash=NULL")
+                nodes.set_setting(connection, _VERSION, version)
+            return nodes.load(connection)
+
+        self.known = await self.store.write(start)
+
+    async def _rest(self) -> None:
+        until = self._next_scan
+        if self._has_work():
+            until = min(until, max(self._retry_at, trio.current_time()))
+        with trio.move_on_at(until):
+            await self._wake.wait()
+
+    def _has_work(self) -> bool:
+        return bool(self.pending) or self._leaving or not self._reconciled
+
+    def _wait(self, reason: str, hint_ms: int) -> None:
+        """Pause the work, each time longer, at least as long as whoever refused it asks for."""
+        self._retry_at = trio.current_time() + max(self._pause_s, min(LAST_PAUSE_S, hint_ms / 1000))
+        self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
+        self.progress.waiting = reason
+
+    async def _scan(self) -> None:
+        def timed() -> tuple[Walk, float, float]:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            walk = self.walker.walk()
+            return walk, time.perf_counter() - wall, time.thread_time() - cpu
+
+        walk, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
+        changes = compare(self.known, walk)
+        if changes.arrived or changes.gone:
+            await self._come_and_go(changes, walk)
+        self._seen = walk.notes
+        for place in changes.changed:
+            failed = self.failed.get(place)
+            if failed and (trio.current_time() >= failed.retry_at or walk.notes[place] != failed.stamp):
+                del self.failed[place]
+        fresh = dict.fromkeys(place for place in (*changes.arrived, *changes.changed) if place not in self.failed)
+        # What was written just now goes before what waits since the start.
+        if fresh.keys() - self.pending.keys():
+            self.pending = {**fresh, **self.pending} if self.progress.scanned else {**self.pending, **fresh}
+        progress = self.progress
+        progress.scanned = True
+        progress.scanned_at = time.time()
+        progress.scan_ms = wall_s * 1000
+        progress.walk_problems = walk.problems
+        progress.interval_s = max(self._least_interval_s, cpu_s / SCAN_CPU_SHARE, wall_s / SCAN_TIME_SHARE)
+        self._next_scan = trio.current_time() + progress.interval_s
+
+    async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
+        """Forget the files that are gone and give ids to new ones, in one transaction."""
+        moved = await trio.to_thread.run_sync(moves, changes, self.known, self.roots, walk, limiter=self._turn)
+        ids = [self.known[place].id for place in changes.gone]
+
+        def change(connection: sqlite3.Connection) -> dict[Place, Known]:
+            nodes.depart(connection, ids, frozenset(moved.values()))
+            return nodes.arrive(connection, changes.arrived, moved, self.roots)
+
+        given = await self.store.write(change)
+        for place in changes.gone:
+            del self.known[place]
+            self.pending.pop(place, None)
+            self.failed.pop(place, None)
+        self.known.update(given)
+        self._leaving = self._leaving or bool(changes.gone)
+
+    async def _step(self) -> bool:
+        """Do one piece of work; answers whether there was any."""
+        if not self._reconciled:
+            await self._reconcile()
+        elif self._leaving:
+            await self._take_out()
+        elif self.pending:
+            await self._batch()
+        else:
+            return False
+        self._pause_s = FIRST_PAUSE_S
+        self.progress.waiting = None
+        return True
+
+    async def _reconcile(self) -> None:
+        """Compare the search's ids with ours: take out what we do not have, put what it does not have."""
+        theirs: set[str] = set()
+        after, more = "", True
+        while more:
+            page = await self.env.call(RetrieveGroups(collection=COLLECTION, after=after))
+            theirs.update(page.ids)
+            more = page.more and bool(page.ids)
+            after = page.ids[-1] if page.ids else after
+        ours = {known.id: place for place, known in self.known.items()}
+        strange = theirs - ours.keys()
+        missing = [id_ for id_, place in ours.items() if id_ not in theirs and self.known[place].hash is not None]
+
+        def change(connection: sqlite3.Connection) -> None:
+            nodes.leave(connection, strange)
+            nodes.put_again(connection, missing)
+
+        if strange or missing:
+            await self.store.write(change)
+        for id_ in missing:
+            place = ours[id_]
+            self.known[place] = Known(id_, None, None, 0, None)
+            self.pending[place] = None
+        self._reconciled = True
+
+    async def _take_out(self) -> None:
+        ids = await self.store.read(lambda connection: nodes.leaving(connection, 4096))
+        if not ids:
+            self._leaving = False
+            return
+        await self.env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
+        await self.store.write(lambda connection: nodes.left(connection, ids))
+
+    async def _batch(self) -> None:
+        wanted = []
+        for place in list(self.pending)[: 4 * BATCH_FILES]:
+            if place in self.known:
+                wanted.append((place, self.known[place]))
+            else:
+                del self.pending[place]
+        batch = await trio.to_thread.run_sync(gather, wanted, self.roots, limiter=self._turn)
+        retry_at = trio.current_time() + RETRY_FILE_S
+        put = list(batch.groups)
+        updates = [batch.updates[id_] for id_ in put] + batch.unchanged
+        if updates:
+            self.known.update(await self.store.write(lambda connection: nodes.settle(connection, updates)))
+        await self._put(list(batch.groups.values()), batch)
+        for place, reason in batch.failed.items():
+            self.failed[place] = Failed(reason, retry_at, self._seen.get(place))
+        for place in batch.read:
+            self.pending.pop(place, None)
+
+    async def _put(self, groups: list[Group], batch: Batch) -> list[str]:
+        """Put the groups, if need be in halves until the one that is refused stands alone; answers the ids that went in."""
+        if not groups:
+            return []
+        try:
+            await self.env.call(RetrievePut(collection=COLLECTION, groups=groups))
+        except TRANSIENT as error:
+            # Too much at once looks like this as well.
+            if len(groups) == 1 or not isinstance(error, Timeout):
+                raise
+        except LinckiaError as error:
+            if len(groups) == 1:
+                self._lone_failures += 1
+                if self._lone_failures > MAX_LONE_FAILURES:
+                    raise Unavailable(f"it refuses every note: {error}") from error
+                batch.failed[batch.updates[groups[0].id].place] = f"the search refused it: {error}"
+                return []
+        else:
+            self._lone_failures = 0
+            return [group.id for group in groups]
+        half = len(groups) // 2
+        return await self._put(groups[:half], batch) + await self._put(groups[half:], batch)

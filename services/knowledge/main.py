@@ -1,0 +1,227 @@
+"""The service: opens the database, starts the ingest beside it, and answers.
+
+It is ready at once: until the first scan is through it answers from what is stored, and says so in `degraded`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+from collections.abc import AsyncIterator
+
+import trio
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.knowledge import (
+    Direction,
+    ExploreLinks,
+    InjectTags,
+    InjectTagsResult,
+    KnowledgeStatsSummary,
+    KnowledgeStatus,
+    KnowledgeStatusResult,
+    ListDirectoryStructure,
+    NodeContent,
+    NoteLink,
+    Problem,
+    ReadNodeContent,
+    SearchDocuments,
+    SearchDocumentsResult,
+    SearchMetadata,
+    StatsSummary,
+)
+from proto.ops.retrieve import Fusion, RetrieveSearch, RetrieveStatus
+from services.knowledge import edges, files, nodes, search, tags
+from services.knowledge.ingest import COLLECTION, Ingest
+from services.knowledge.replace import Contended, rewrite
+from services.knowledge.store import Store
+from services.runtime.handlers import Context, Environment, Handlers
+
+SIMILAR = "SIMILAR"
+SIMILAR_AT_LEAST = 0.8
+SIMILAR_LIMIT = 10
+_SIMILAR_CHARS = 2000
+
+MAX_PROBLEMS = 100
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready once the database is open."""
+    store = await trio.to_thread.run_sync(Store, env.data_dir / "notes.db")
+    try:
+        ingest = Ingest(env, store)
+        env.background.start_soon(ingest.run)
+        try:
+            yield handlers_of(store, ingest)
+        finally:
+            await ingest.stop()
+    finally:
+        store.close()
+
+
+def handlers_of(store: Store, ingest: Ingest) -> Handlers:
+    """The operations on an open database with its ingest."""
+    handlers = Handlers()
+    reading = trio.CapacityLimiter(4)
+    writing = trio.CapacityLimiter(1)
+
+    async def text_of(node: nodes.Node) -> str:
+        def read() -> str:
+            return files.read(node.place.absolute, ingest.roots, time.time_ns()).text
+
+        try:
+            return await trio.to_thread.run_sync(read, limiter=reading)
+        except (FileNotFoundError, NotADirectoryError):
+            raise OperationError(f"File not found: {node.place.path}") from None
+        except OSError as error:
+            raise OperationError(f"File cannot be read: {node.place.path}: {error.strerror}") from None
+        except (files.OutsideRoots, files.TooLarge) as error:
+            raise OperationError(f"File cannot be read: {node.place.path}: {error}") from None
+
+    @handlers.handle(SearchDocuments)
+    async def search_documents(params: SearchDocuments, ctx: Context) -> SearchDocumentsResult:
+        if not params.query.strip():
+            raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
+        conditions = search.filters(params)
+        # Notes that are on their way out are dropped below; so many more are asked for.
+        going = await store.read(lambda connection: len(nodes.leaving(connection, 100)))
+        found = await ctx.call(
+            RetrieveSearch(
+                collection=COLLECTION,
+                query=params.query,
+                limit=min(1000, params.limit + going),
+                candidates=max(search.CANDIDATES, params.limit + going),
+                filters=conditions,
+            )
+        )
+        there = await store.read(lambda connection: nodes.existing(connection, (hit.group for hit in found.hits)))
+        hits = [search.hit(hit, params.query, found.source) for hit in found.hits if hit.group in there]
+        return SearchDocumentsResult(
+            results=hits[: params.limit],
+            metadata=SearchMetadata(
+                query=params.query,
+                sonar_enabled=False,
+                intent=None,
+                analysis=None,
+                stages=found.stages,
+                degraded=[*found.degraded, *ingest.degraded()],
+            ),
+        )
+
+    @handlers.handle(ReadNodeContent)
+    async def read_node_content(params: ReadNodeContent, ctx: Context) -> NodeContent:
+        node = await store.read(lambda connection: nodes.find(connection, params.id))
+        if node is None:
+            path = await store.read(lambda connection: nodes.departed_path(connection, params.id))
+            raise OperationError("Node not found." if path is None else f"File not found: {path}")
+        return NodeContent(text=await text_of(node))
+
+    @handlers.handle(ExploreLinks)
+    async def explore_links(params: ExploreLinks, ctx: Context) -> list[NoteLink]:
+        if params.relation is not None and params.relation.casefold() == SIMILAR.casefold():
+            return await similar(params.id, ctx)
+        out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
+        found, more = await store.read(
+            lambda connection: edges.explore(
+                connection, params.id, params.relation, out=out, into=into, depth=params.depth
+            )
+        )
+        if more:
+            ctx.log(
+                "warning",
+                f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach; these are the nearest",
+            )
+        plain = params.direction is Direction.OUT and params.depth == 1
+        return [
+            NoteLink(
+                target=edge.target,
+                type=edge.kind,
+                source=None if plain else edge.source,
+                depth=None if params.depth == 1 else edge.depth,
+            )
+            for edge in found
+        ]
+
+    async def similar(id_: str, ctx: Context) -> list[NoteLink]:
+        node = await store.read(lambda connection: nodes.find(connection, id_))
+        if node is None:
+            return []
+        text = (await text_of(node)).strip()[:_SIMILAR_CHARS]
+        if not text:
+            return []
+        found = await ctx.call(
+            RetrieveSearch(collection=COLLECTION, query=text, limit=SIMILAR_LIMIT + 1, fusion=Fusion(method="vector"))
+        )
+        close = [hit.group for hit in found.hits if hit.vector is not None and hit.vector >= SIMILAR_AT_LEAST]
+        there = await store.read(lambda connection: nodes.existing(connection, close))
+        return [NoteLink(target=other, type=SIMILAR) for other in close if other != id_ and other in there]
+
+    @handlers.handle(ListDirectoryStructure)
+    async def list_directory_structure(params: ListDirectoryStructure, ctx: Context) -> list[str]:
+        return await store.read(nodes.folders)
+
+    @handlers.handle(InjectTags)
+    async def inject_tags(params: InjectTags, ctx: Context) -> InjectTagsResult:
+        wanted = tags.checked(params.tags)
+        path = tags.locate(params.file_path, ingest.roots)
+        written: list[tags.Tagged] = []
+
+        def change(data: bytes) -> bytes:
+            written.append(tags.tagged(data, wanted))
+            return written[-1].data
+
+        try:
+            changed = await trio.to_thread.run_sync(rewrite, path, ingest.roots, change, limiter=writing)
+        except (FileNotFoundError, NotADirectoryError):
+            raise OperationError(f"File not found: {params.file_path}") from None
+        except (files.OutsideRoots, files.TooLarge, Contended) as error:
+            raise OperationError(f"Tags cannot be added to {params.file_path}: {error}") from None
+        except OSError as error:
+            raise OperationError(
+                f"Tags cannot be added to {params.file_path}: {os.strerror(error.errno or 0)}"
+            ) from None
+        if changed:
+            ingest.hurry()
+        done = "merged" if written[-1].merged else "injected"
+        return InjectTagsResult(
+            message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",
+            tags=list(written[-1].entries),
+            changed=changed,
+        )
+
+    @handlers.handle(KnowledgeStatus)
+    async def knowledge_status(params: KnowledgeStatus, ctx: Context) -> KnowledgeStatusResult:
+        problems = sorted(ingest.problems().items())
+        progress = ingest.progress
+        at = progress.scanned_at
+        return KnowledgeStatusResult(
+            notes=await store.read(nodes.count),
+            edges=await store.read(edges.count),
+            pending=ingest.outstanding,
+            scanning=not progress.scanned,
+            last_scan=None
+            if at is None
+            else datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds"),
+            scan_ms=round(progress.scan_ms, 2),
+            scan_interval_s=round(progress.interval_s, 2),
+            roots=list(ingest.roots),
+            problems=[Problem(path=files.printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
+            problem_count=len(problems),
+            waiting=progress.waiting,
+            rebuilt=store.rebuilt,
+            size_bytes=store.size_bytes(),
+        )
+
+    @handlers.handle(KnowledgeStatsSummary)
+    async def knowledge_stats_summary(params: KnowledgeStatsSummary, ctx: Context) -> StatsSummary:
+        held = await ctx.call(RetrieveStatus(collection=COLLECTION))
+        note_count, edge_count = await store.read(lambda connection: (nodes.count(connection), edges.count(connection)))
+        megabytes = (store.size_bytes() + held.size_bytes) / (1024 * 1024)
+        return StatsSummary(
+            text=f"Nodes: {note_count}\nEdges: {edge_count}\nVectors: {held.vectors}\nSize: {megabytes:.2f} MB"
+        )
+
+    return handlers

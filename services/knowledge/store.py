@@ -1,0 +1,171 @@
+"""The database of notes: one SQLite file in WAL mode, one writer, two readers.
+
+What `write` returned is on disk (`synchronous=FULL`).  The file can be rebuilt from the notes themselves, all but the ids that
+were given; one that is damaged is put aside and begun anew, and `rebuilt` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+SCHEMA_VERSION = 1
+READERS = 2
+
+_SCHEMA = """
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+-- A note.  Without a hash it was only found yet, or must be put again; the stamp (size to inode) is then of no account.
+CREATE TABLE node(
+    id TEXT PRIMARY KEY,
+    root TEXT NOT NULL,
+    path TEXT NOT NULL,
+    hash TEXT,
+    lead INTEGER NOT NULL DEFAULT 0,
+    size INTEGER NOT NULL DEFAULT 0,
+    mtime_ns INTEGER NOT NULL DEFAULT 0,
+    ctime_ns INTEGER NOT NULL DEFAULT 0,
+    inode INTEGER NOT NULL DEFAULT 0,
+    title TEXT NOT NULL DEFAULT '',
+    date REAL,
+    tags TEXT NOT NULL DEFAULT '[]',
+    problem TEXT,
+    UNIQUE(root, path)
+);
+
+-- Ids whose text is still to be taken out of the search.
+CREATE TABLE leaving(id TEXT PRIMARY KEY) WITHOUT ROWID;
+
+-- Ids that were notes once, so that asking for one says which file is gone.
+CREATE TABLE departed(id TEXT PRIMARY KEY, path TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+
+-- What a note answers to; the lower rank comes first.
+CREATE TABLE name(key TEXT NOT NULL, rank INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY(key, rank, id)) WITHOUT ROWID;
+CREATE INDEX name_id ON name(id);
+
+-- A reference; an edge where dst is known.  A fixed one points to a bare name, be there such a note or not.
+CREATE TABLE edge(
+    src TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    other_key TEXT NOT NULL,
+    fixed INTEGER NOT NULL,
+    dst TEXT,
+    PRIMARY KEY(src, position)
+) WITHOUT ROWID;
+CREATE INDEX edge_key ON edge(key);
+CREATE INDEX edge_other_key ON edge(other_key) WHERE other_key <> '';
+CREATE INDEX edge_dst ON edge(dst) WHERE dst IS NOT NULL;
+"""
+
+_log = logging.getLogger("linckia.knowledge")
+
+
+class Store:
+    """The open database."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, or begin it.
+
+        Raises:
+            sqlite3.Error, OSError: it can neither be opened nor begun.
+        """
+        self.path = path
+        self.rebuilt = False
+        try:
+            self._writer = _open(path)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and path.exists() and not _is_damaged(error):
+                raise
+            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+            _log.error("%s is damaged (%s): put aside as %s and begun anew", path, error, aside.name)
+            path.replace(aside)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            self.rebuilt = True
+            self._writer = _open(path)
+        self._readers = [_connect(path) for _ in range(READERS)]
+        self._write_turn = trio.CapacityLimiter(1)
+        self._read_turn = trio.CapacityLimiter(READERS)
+
+    async def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `change` in one transaction; once this returns, it is on disk.
+
+        An exception out of `change` undoes all of it.  Not interrupted by cancellation once it has begun.
+        """
+
+        def transaction() -> T:
+            connection = self._writer
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = change(connection)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return result
+
+        return await trio.to_thread.run_sync(transaction, limiter=self._write_turn)
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `query` on one consistent state of the database."""
+
+        def snapshot() -> T:
+            connection = self._readers.pop()
+            try:
+                connection.execute("BEGIN")
+                try:
+                    return query(connection)
+                finally:
+                    connection.execute("ROLLBACK")
+            finally:
+                self._readers.append(connection)
+
+        return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
+
+    def size_bytes(self) -> int:
+        """Of the database with its log."""
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def close(self) -> None:
+        for connection in (*self._readers, self._writer):
+            connection.close()
+
+
+def _is_damaged(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA cache_size=-16384")
+    return connection
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT")
+        elif version != SCHEMA_VERSION:
+            raise sqlite3.NotSupportedError(f"{path} was written by another version of this program (schema {version})")
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,1 @@
+"""Named collections of text, found by words and by meaning."""

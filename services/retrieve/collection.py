@@ -1,0 +1,281 @@
+"""One collection: its database, its vectors in memory, and the threads that work on them.
+
+One writer at a time, several readers beside it, all in worker threads, so that the event loop answers pings whatever
+a query costs. Vectors in memory change in the same thread right after the commit that they follow: what is committed
+and what is searched never part for longer than that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import trio
+
+from proto.errors import OperationError
+from proto.ops.retrieve import CollectionStatus, Group, GroupIds
+from services.retrieve import lexical, schema, store
+from services.retrieve.filters import Where
+from services.retrieve.store import Change, Found, Model, Stored, Waiting
+from services.retrieve.vectors import FlatIndex, ItemIds, Matrix, VectorIndex
+
+T = TypeVar("T")
+
+_CORRUPT_INDEX = 267
+"""SQLITE_CORRUPT_VTAB: the word index is damaged, the text is not."""
+
+_LOAD_AT_ONCE = 16384
+
+
+class VectorsLoading(Exception):
+    """The vectors are still being read from the database."""
+
+
+class Collection:
+    """Made by `open`, which blocks; the methods are for the event loop.
+
+    Args:
+        readers: shared by all collections: how many threads may read at once.
+    """
+
+    def __init__(self, name: str, path: Path, db: sqlite3.Connection, readers: trio.CapacityLimiter) -> None:
+        self.name = name
+        self._path = path
+        self._db = db
+        self._readers = readers
+        self._writer = trio.CapacityLimiter(1)
+        self._idle: list[sqlite3.Connection] = []
+        self._idle_lock = threading.Lock()
+        self._model: Model | None = store.current_model(db)
+        self._index: VectorIndex | None = None
+        self.waiting = store.count_waiting(db)
+        self.loaded = trio.Event()
+        self.has_work = trio.Event()
+
+    @classmethod
+    def open(cls, name: str, folder: Path, readers: trio.CapacityLimiter) -> Collection:
+        """Open or make the collection's database in `folder`.
+
+        Raises:
+            OperationError: the file is damaged, or was written by a newer version.
+        """
+        path = folder / f"{name}.db"
+        try:
+            return cls(name, path, schema.open_writer(path), readers)
+        except sqlite3.Error as error:
+            raise OperationError(f"collection {name} cannot be opened: {error}") from error
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the model whose vectors are searched."""
+        return None if self._model is None else self._model.fingerprint
+
+    @property
+    def vector_count(self) -> int:
+        """Vectors that a search would look at."""
+        return 0 if self._index is None else len(self._index)
+
+    # Writing
+
+    async def put(self, groups: Sequence[Group]) -> Change:
+        """Set groups in one transaction; on disk and found by words when this returns.
+
+        Cancellation: before the transaction nothing is done, after its start it is done as a whole.
+
+        Raises:
+            InvalidParams: a group or a key stands twice.
+            OperationError: the disk is full or failing; nothing was changed.
+        """
+        store.check(groups)
+        change = await self._write(lambda db: store.put(db, groups), self._follow)
+        self.waiting = change.waiting
+        if change.waiting:
+            self.has_work.set()
+        return change
+
+    async def delete(self, ids: Sequence[str]) -> Change:
+        """Remove groups in one transaction; found no more by any means when this returns."""
+        return await self._write(lambda db: store.delete(db, ids), self._follow)
+
+    async def adopt(self, fingerprint: str, dimensions: int) -> None:
+        """Make `fingerprint` the model of this collection's vectors; those that lack are queued."""
+        if self.fingerprint == fingerprint:
+            return
+
+        def load(model: Model) -> None:
+            self._model = model
+            self._load()
+
+        await self._write(lambda db: store.adopt_model(db, fingerprint, dimensions), load)
+        await self.count_waiting()
+        self.has_work.set()
+
+    async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> int:
+        """Keep vectors (float16 bytes) of that model; answers how many still had their item."""
+        model = self._model
+        if model is None or model.fingerprint != fingerprint:
+            return 0
+        kept = await self._write(
+            lambda db: store.settle(db, model, done), lambda kept: self._follow(Change(reused=kept))
+        )
+        return len(kept)
+
+    async def postpone(self, item: Waiting, until: float, error: str) -> None:
+        """See `store.postpone`."""
+        await self._write(lambda db: store.postpone(db, item, until, error), lambda _: None)
+
+    async def rebuild_words(self) -> None:
+        """Make the word index anew from the text."""
+        await self._write(lexical.rebuild, lambda _: None)
+
+    async def load(self) -> None:
+        """Bring the vectors into memory; `loaded` is set afterwards."""
+        await trio.to_thread.run_sync(self._load, limiter=self._writer)
+        self.loaded.set()
+
+    # Reading
+
+    async def find_words(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
+        """Item ids and BM25 scores, best first.  Raises sqlite3.DatabaseError where the word index is damaged."""
+        return await self._read(lambda db: lexical.Fts5(db).search(query, limit, where))
+
+    async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
+        """Item ids and cosines, best first.  Raises VectorsLoading."""
+        index = self._index
+        if index is None:
+            if self._model is not None and not self.loaded.is_set():
+                raise VectorsLoading
+            return []
+
+        def search(db: sqlite3.Connection) -> list[tuple[int, float]]:
+            return index.search(query, limit, None if where is None else _allowed(db, where))
+
+        return await self._read(search)
+
+    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+        """Cosines of those of `ids` that have a vector."""
+        return {} if self._index is None else self._index.cosines(query, ids)
+
+    async def groups_of(self, ids: Sequence[int]) -> dict[int, int]:
+        """See `store.groups_of`."""
+        return await self._read(lambda db: store.groups_of(db, ids))
+
+    async def items(self, ids: Sequence[int]) -> dict[int, Found]:
+        """The items of these ids that are still there."""
+        return await self._read(lambda db: store.items(db, ids))
+
+    async def group_ids(self, after: str, limit: int) -> GroupIds:
+        """A page of ids."""
+        return await self._read(lambda db: store.group_ids(db, after, limit))
+
+    async def due(self, now: float, limit: int) -> tuple[list[Waiting], float | None]:
+        """See `store.waiting`."""
+        return await self._read(lambda db: store.waiting(db, now, limit))
+
+    async def count_waiting(self) -> int:
+        """Items whose vector is still to come; `waiting` holds the last count."""
+        self.waiting = await self._read(store.count_waiting)
+        return self.waiting
+
+    async def status(self) -> CollectionStatus:
+        """How much there is."""
+        groups, items, vectors, waiting, failed = await self._read(store.counts)
+        self.waiting = waiting
+        files = (self._path, self._path.with_name(self._path.name + "-wal"))
+        return CollectionStatus(
+            collection=self.name,
+            groups=groups,
+            items=items,
+            vectors=vectors,
+            vectors_waiting=waiting,
+            vectors_failed=failed,
+            fingerprint=self.fingerprint,
+            size_bytes=sum(file.stat().st_size for file in files if file.exists()),
+            index="none" if self._index is None else self._index.kind,
+        )
+
+    def close(self) -> None:
+        """Close all connections; blocks for the last checkpoint."""
+        for db in self._idle:
+            db.close()
+        self._db.close()
+
+    # In worker threads
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T], follow: Callable[[T], None]) -> T:
+        def transaction() -> T:
+            db = self._db
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(db)
+                db.execute("COMMIT")
+            except BaseException:
+                # Some errors (a full disk) have rolled back already.
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            follow(result)
+            return result
+
+        try:
+            return await trio.to_thread.run_sync(transaction, limiter=self._writer)
+        except sqlite3.OperationalError as error:
+            raise OperationError(f"collection {self.name} cannot be written ({error}); nothing was changed") from error
+
+    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def snapshot() -> T:
+            with self._reader() as db:
+                # One snapshot for all that the work reads.
+                db.execute("BEGIN")
+                try:
+                    return work(db)
+                finally:
+                    db.execute("ROLLBACK")
+
+        return await trio.to_thread.run_sync(snapshot, limiter=self._readers)
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        with self._idle_lock:
+            db = self._idle.pop() if self._idle else None
+        db = db or schema.open_reader(self._path)
+        try:
+            yield db
+        finally:
+            with self._idle_lock:
+                self._idle.append(db)
+
+    def _follow(self, change: Change) -> None:
+        if self._index is not None:
+            self._index.remove(change.gone)
+            _add(self._index, change.reused)
+
+    def _load(self) -> None:
+        if self._model is None:
+            return
+        index = FlatIndex(self._model.dimensions)
+        stored = store.vectors(self._db, self._model)
+        for start in range(0, len(stored), _LOAD_AT_ONCE):
+            _add(index, stored[start : start + _LOAD_AT_ONCE])
+        self._index = index
+
+
+def is_index_damage(error: BaseException) -> bool:
+    """Whether a search failed because the word index, which can be made anew, is damaged."""
+    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", None) == _CORRUPT_INDEX
+
+
+def _add(index: VectorIndex, stored: Sequence[Stored]) -> None:
+    if stored:
+        matrix = np.frombuffer(b"".join(each.vector for each in stored), dtype="<f2").astype(np.float32)
+        index.add([each.item_id for each in stored], matrix.reshape(len(stored), -1))
+
+
+def _allowed(db: sqlite3.Connection, where: Where) -> ItemIds:
+    rows = db.execute(f"SELECT item_id FROM items WHERE group_id IN ({where.groups})", where.arguments)
+    return np.fromiter((row[0] for row in rows), dtype=np.int64)

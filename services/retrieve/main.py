@@ -1,0 +1,192 @@
+"""The service `retrieve`: opens what collections there are, answers its operations, and keeps vectors coming.
+
+A collection that cannot be opened fails its own calls and no other's. The service is ready as soon as its databases
+are open; vectors are brought into memory beside the first calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.retrieve import (
+    CollectionStatus,
+    DeleteResult,
+    GroupIds,
+    PutResult,
+    RetrieveDelete,
+    RetrieveGroups,
+    RetrievePut,
+    RetrieveSearch,
+    RetrieveStatus,
+    SearchResult,
+)
+from services.retrieve.collection import Collection
+from services.retrieve.outbox import run_outbox
+from services.retrieve.search import Patience, search
+from services.runtime.handlers import Context, Environment, Handlers
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[services.retrieve]`."""
+
+    readers: Annotated[int, Meta(ge=1, le=64, description="Threads that may read at once")] = 4
+    query_embed_s: Annotated[float, Meta(gt=0, description="How long a search waits for its query's vector")] = 2.0
+    passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
+
+
+class Collections:
+    """The collections of one folder by name, opened once each."""
+
+    def __init__(self, env: Environment, settings: Settings) -> None:
+        self._env = env
+        self._settings = settings
+        self._folder: Path = env.data_dir
+        self._readers = trio.CapacityLimiter(settings.readers)
+        self._open: dict[str, Collection] = {}
+        self._broken: dict[str, LinckiaError] = {}
+        self._opening = trio.Lock()
+        self._workers: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
+
+    async def open_all(self) -> None:
+        """Open what is there; a collection that cannot be is remembered with its reason."""
+        for path in sorted(self._folder.glob("*.db")):
+            if _NAME.fullmatch(path.stem):
+                try:
+                    await self._open_one(path.stem)
+                except LinckiaError as error:
+                    self._broken[path.stem] = error
+        self._show()
+
+    def existing(self, name: str) -> Collection | None:
+        """None where the collection was never written.  Raises what kept it from being opened."""
+        if name in self._broken:
+            raise self._broken[name]
+        return self._open.get(name)
+
+    async def get_or_make(self, name: str) -> Collection:
+        """The collection, made where it is not there yet."""
+        async with self._opening:
+            collection = self.existing(name) or await self._open_one(name)
+        self._show()
+        return collection
+
+    async def _open_one(self, name: str) -> Collection:
+        collection = await trio.to_thread.run_sync(Collection.open, name, self._folder, self._readers)
+        self._open[name] = collection
+        self._workers[name] = (trio.CancelScope(), trio.Event())
+        self._env.background.start_soon(self._keep_up, collection)
+        return collection
+
+    async def _keep_up(self, collection: Collection) -> None:
+        scope, ended = self._workers[collection.name]
+        try:
+            with scope:
+                await collection.load()
+                await run_outbox(collection, self._embed, self._model)
+        finally:
+            ended.set()
+
+    async def _embed(self, params: EmbedTexts) -> EmbedResult:
+        return await self._env.call(params, timeout_s=self._settings.passage_embed_s)
+
+    async def _model(self, params: EmbedModelParams) -> EmbedModel:
+        return await self._env.call(params, timeout_s=self._settings.query_embed_s)
+
+    def _show(self) -> None:
+        self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(sorted(self._broken)))
+
+    async def close(self) -> None:
+        """End the work on the databases, then close them."""
+        for collection in self._open.values():
+            scope, ended = self._workers[collection.name]
+            scope.cancel()
+            await ended.wait()
+            await trio.to_thread.run_sync(collection.close)
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready once all databases are open."""
+    try:
+        settings = msgspec.convert(env.settings, Settings)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"settings of retrieve: {error}") from None
+    collections = Collections(env, settings)
+    await collections.open_all()
+    patience = Patience(settings.query_embed_s)
+    handlers = Handlers()
+
+    @handlers.handle(RetrievePut)
+    async def put(params: RetrievePut, ctx: Context) -> PutResult:
+        collection = await collections.get_or_make(params.collection)
+        change = await collection.put(params.groups)
+        return PutResult(
+            groups=change.groups,
+            items_written=change.written,
+            items_unchanged=change.unchanged,
+            items_removed=change.removed,
+            vectors_waiting=change.waiting,
+        )
+
+    @handlers.handle(RetrieveDelete)
+    async def delete(params: RetrieveDelete, ctx: Context) -> DeleteResult:
+        collection = collections.existing(params.collection)
+        if collection is None:
+            return DeleteResult(groups=0, items=0)
+        change = await collection.delete(params.groups)
+        return DeleteResult(groups=change.groups, items=change.removed)
+
+    @handlers.handle(RetrieveSearch)
+    async def find(params: RetrieveSearch, ctx: Context) -> SearchResult:
+        collection = collections.existing(params.collection)
+        if collection is None:
+            return SearchResult(hits=[], stages=["lexical"], source="lexical")
+
+        async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
+            return await ctx.call(query, timeout_s=timeout_s)
+
+        def repair() -> None:
+            env.background.start_soon(collection.rebuild_words)
+
+        return await search(collection, params, embed, patience, repair)
+
+    @handlers.handle(RetrieveStatus)
+    async def status(params: RetrieveStatus, ctx: Context) -> CollectionStatus:
+        collection = collections.existing(params.collection)
+        if collection is None:
+            return CollectionStatus(
+                collection=params.collection,
+                groups=0,
+                items=0,
+                vectors=0,
+                vectors_waiting=0,
+                fingerprint=None,
+                size_bytes=0,
+                index="none",
+            )
+        return await collection.status()
+
+    @handlers.handle(RetrieveGroups)
+    async def groups(params: RetrieveGroups, ctx: Context) -> GroupIds:
+        collection = collections.existing(params.collection)
+        if collection is None:
+            return GroupIds(ids=[], more=False)
+        return await collection.group_ids(params.after, params.limit)
+
+    try:
+        yield handlers
+    finally:
+        with trio.CancelScope(shield=True):
+            await collections.close()

@@ -1,0 +1,395 @@
+"""What is kept of a collection, in SQL: groups, items, vectors and the outbox.
+
+Functions on one connection; those that write run inside the caller's transaction, so that a batch is on disk as a
+whole or not at all. They answer with what the vectors in memory must follow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from proto.errors import InvalidParams
+from proto.ops.retrieve import Group, GroupIds, Item, Value
+from services.retrieve.filters import check_metadata, filterable
+from services.retrieve.lexical import Fts5, Words
+
+Metadata: TypeAlias = dict[str, Value]
+
+_AT_ONCE = 500
+
+
+class Stored(NamedTuple):
+    """A vector as it lies in the database: float16, little-endian."""
+
+    item_id: int
+    vector: bytes
+
+
+class Change(msgspec.Struct):
+    """What a write did, and what the vectors in memory must follow."""
+
+    groups: int = 0
+    written: int = 0
+    unchanged: int = 0
+    gone: list[int] = []
+    reused: list[Stored] = []
+    removed: int = 0
+    waiting: int = 0
+
+
+class Waiting(NamedTuple):
+    """An item of the outbox; `hash` stands for the words that its vector has to be of."""
+
+    item_id: int
+    attempts: int
+    hash: bytes
+    text: str
+
+
+class Found(NamedTuple):
+    """An item with its group, as a hit shows it."""
+
+    item_id: int
+    group: str
+    key: str
+    title: str
+    heading: str
+    text: str
+    group_metadata: Metadata
+    item_metadata: Metadata
+
+
+class Model(NamedTuple):
+    """The model whose vectors the collection holds or is getting."""
+
+    model_id: int
+    fingerprint: str
+    dimensions: int
+
+
+def check(groups: Sequence[Group]) -> None:
+    """Raises InvalidParams where a group or a key stands twice, or metadata hold what JSON cannot."""
+    seen: set[str] = set()
+    for index, group in enumerate(groups):
+        if group.id in seen:
+            raise InvalidParams(
+                f"parameter `groups[{index}].id`: {group.id!r} stands twice", field=f"groups[{index}].id"
+            )
+        seen.add(group.id)
+        check_metadata(group.metadata, f"groups[{index}].metadata")
+        keys: set[str] = set()
+        for position, item in enumerate(group.items):
+            at = f"groups[{index}].items[{position}]"
+            if item.key in keys:
+                raise InvalidParams(f"parameter `{at}.key`: {item.key!r} stands twice in its group", field=f"{at}.key")
+            keys.add(item.key)
+            check_metadata(item.metadata, f"{at}.metadata")
+
+
+def put(db: sqlite3.Connection, groups: Sequence[Group]) -> Change:
+    """Set the whole content of `groups` (those that `check` lets pass)."""
+    change = Change(groups=len(groups))
+    model = current_model(db)
+    for group in groups:
+        _put_group(db, group, model, change)
+    change.waiting = count_waiting(db)
+    return change
+
+
+def delete(db: sqlite3.Connection, ids: Sequence[str]) -> Change:
+    """Remove the groups of these ids."""
+    change = Change()
+    for group in ids:
+        row = db.execute("SELECT group_id, title FROM groups WHERE id = ?", (group,)).fetchone()
+        if row is None:
+            continue
+        items = [int(each[0]) for each in db.execute("SELECT item_id FROM items WHERE group_id = ?", (row[0],))]
+        _remove_items(db, row[1], items, change)
+        change.removed += len(items)
+        db.execute("DELETE FROM group_values WHERE group_id = ?", (row[0],))
+        db.execute("DELETE FROM groups WHERE group_id = ?", (row[0],))
+        change.groups += 1
+    return change
+
+
+def _put_group(db: sqlite3.Connection, group: Group, model: Model | None, change: Change) -> None:
+    metadata = msgspec.json.encode(group.metadata)
+    row = db.execute("SELECT group_id, title, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
+    if row is None:
+        cursor = db.execute(
+            "INSERT INTO groups (id, title, metadata) VALUES (?, ?, ?)", (group.id, group.title, metadata)
+        )
+        group_id, title = int(cursor.lastrowid or 0), group.title
+    else:
+        group_id, title = int(row[0]), str(row[1])
+        if (title, bytes(row[2])) != (group.title, metadata):
+            db.execute(
+                "UPDATE groups SET title = ?, metadata = ? WHERE group_id = ?", (group.title, metadata, group_id)
+            )
+    if row is None or bytes(row[2]) != metadata:
+        db.execute("DELETE FROM group_values WHERE group_id = ?", (group_id,))
+        db.executemany(
+            "INSERT INTO group_values (group_id, field, value) VALUES (?, ?, ?)",
+            ((group_id, field, value) for field, value in filterable(group.metadata)),
+        )
+    old = {
+        str(key): (int(item_id), bytes(content))
+        for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
+    }
+    hashes = [_hash(group.title, item) for item in group.items]
+    fresh = [
+        position for position, item in enumerate(group.items) if old.get(item.key, (0, b""))[1] != hashes[position]
+    ]
+    # Taken before anything is removed: a piece that only moved keeps its vector.
+    vectors = _vectors_of(db, {hashes[position] for position in fresh}, model)
+    kept = {item.key for item in group.items}
+    replaced = [old[group.items[position].key][0] for position in fresh if group.items[position].key in old]
+    gone = [item_id for key, (item_id, _) in old.items() if key not in kept]
+    _remove_items(db, title, replaced + gone, change)
+    change.removed += len(gone)
+    fresh_positions = set(fresh)
+    words: list[Words] = []
+    for position, item in enumerate(group.items):
+        if position in fresh_positions:
+            item_id = _insert(db, group_id, position, item, hashes[position])
+            words.append(Words(item_id, group.title, item.heading, item.text))
+            change.written += 1
+            _queue(db, item_id, item, vectors.get(hashes[position]), model, change)
+        elif _update(db, old[item.key][0], position, item, change):
+            change.written += 1
+        else:
+            change.unchanged += 1
+    Fts5(db).add(words)
+
+
+def _insert(db: sqlite3.Connection, group_id: int, position: int, item: Item, content: bytes) -> int:
+    cursor = db.execute(
+        "INSERT INTO items (group_id, key, position, heading, text, metadata, hash, embed) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            group_id,
+            item.key,
+            position,
+            item.heading,
+            item.text,
+            msgspec.json.encode(item.metadata),
+            content,
+            item.embed,
+        ),
+    )
+    return int(cursor.lastrowid or 0)
+
+
+def _queue(
+    db: sqlite3.Connection, item_id: int, item: Item, vector: bytes | None, model: Model | None, change: Change
+) -> None:
+    if not item.embed:
+        return
+    if vector is not None and model is not None:
+        db.execute(
+            "INSERT INTO vectors (item_id, model_id, vector) VALUES (?, ?, ?)", (item_id, model.model_id, vector)
+        )
+        change.reused.append(Stored(item_id, vector))
+    else:
+        db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
+
+
+def _update(db: sqlite3.Connection, item_id: int, position: int, item: Item, change: Change) -> bool:
+    """Bring what is no part of the words up to date; whether anything but the position differed."""
+    metadata = msgspec.json.encode(item.metadata)
+    row = db.execute("SELECT position, metadata, embed FROM items WHERE item_id = ?", (item_id,)).fetchone()
+    if (int(row[0]), bytes(row[1]), bool(row[2])) == (position, metadata, item.embed):
+        return False
+    db.execute(
+        "UPDATE items SET position = ?, metadata = ?, embed = ? WHERE item_id = ?",
+        (position, metadata, item.embed, item_id),
+    )
+    if bool(row[2]) and not item.embed:
+        db.execute("DELETE FROM vectors WHERE item_id = ?", (item_id,))
+        db.execute("DELETE FROM outbox WHERE item_id = ?", (item_id,))
+        change.gone.append(item_id)
+    elif item.embed and not row[2]:
+        db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
+    return bytes(row[1]) != metadata or bool(row[2]) != item.embed
+
+
+def _remove_items(db: sqlite3.Connection, title: str, items: Sequence[int], change: Change) -> None:
+    """Remove items of one group, whose words were indexed under `title`."""
+    words = Fts5(db)
+    for some in _portions(items):
+        marks = ", ".join("?" * len(some))
+        rows = db.execute(f"SELECT item_id, heading, text FROM items WHERE item_id IN ({marks})", some).fetchall()
+        words.remove(Words(int(item_id), title, heading, text) for item_id, heading, text in rows)
+        for table in ("vectors", "outbox", "items"):
+            db.execute(f"DELETE FROM {table} WHERE item_id IN ({marks})", some)
+    change.gone.extend(items)
+
+
+def _vectors_of(db: sqlite3.Connection, hashes: set[bytes], model: Model | None) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    if model is None:
+        return found
+    for some in _portions(sorted(hashes)):
+        found.update(
+            db.execute(
+                "SELECT hash, vector FROM items JOIN vectors ON vectors.item_id = items.item_id "
+                f"WHERE model_id = ? AND hash IN ({', '.join('?' * len(some))})",
+                (model.model_id, *some),
+            )
+        )
+    return found
+
+
+def _portions(values: Sequence[int] | Sequence[bytes]) -> Iterable[Sequence[int | bytes]]:
+    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
+
+
+def _hash(title: str, item: Item) -> bytes:
+    content = msgspec.msgpack.encode((title, item.heading, item.text))
+    return hashlib.sha256(content).digest()
+
+
+def passage(title: str, heading: str, text: str) -> str:
+    """What is embedded of an item: its title and heading path before its text, each once."""
+    lines: list[str] = []
+    for line in (title.strip(), heading.strip()):
+        if line and not text.lstrip().startswith(line) and not any(line in other for other in lines):
+            lines = [other for other in lines if other not in line]
+            lines.append(line)
+    return "\n".join((*lines, text))
+
+
+def count_waiting(db: sqlite3.Connection) -> int:
+    """Items whose vector is still to come."""
+    return int(db.execute("SELECT count(*) FROM outbox").fetchone()[0])
+
+
+def counts(db: sqlite3.Connection) -> tuple[int, int, int, int, int]:
+    """Groups, items, vectors of the current model, items that wait, and those of them that failed before."""
+    row = db.execute(
+        "SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM items), "
+        "(SELECT count(*) FROM vectors WHERE model_id = "
+        "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')), "
+        "(SELECT count(*) FROM outbox), (SELECT count(*) FROM outbox WHERE attempts > 0)"
+    ).fetchone()
+    return int(row[0]), int(row[1]), int(row[2]), int(row[3]), int(row[4])
+
+
+def group_ids(db: sqlite3.Connection, after: str, limit: int) -> GroupIds:
+    """Ids greater than `after`, in the order of their code points."""
+    rows = db.execute("SELECT id FROM groups WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)).fetchall()
+    return GroupIds(ids=[str(row[0]) for row in rows[:limit]], more=len(rows) > limit)
+
+
+def groups_of(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, int]:
+    """The group of each of these items that is still there, by its internal number."""
+    found: dict[int, int] = {}
+    for some in _portions(ids):
+        marks = ", ".join("?" * len(some))
+        found.update(db.execute(f"SELECT item_id, group_id FROM items WHERE item_id IN ({marks})", some))
+    return found
+
+
+def items(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Found]:
+    """The items of these ids that are still there."""
+    found: dict[int, Found] = {}
+    for some in _portions(ids):
+        rows = db.execute(
+            "SELECT item_id, id, key, title, heading, text, groups.metadata, items.metadata FROM items "
+            f"JOIN groups ON groups.group_id = items.group_id WHERE item_id IN ({', '.join('?' * len(some))})",
+            some,
+        )
+        for item_id, group, key, title, heading, text, group_metadata, item_metadata in rows:
+            found[int(item_id)] = Found(
+                int(item_id), group, key, title, heading, text, _metadata(group_metadata), _metadata(item_metadata)
+            )
+    return found
+
+
+def _metadata(stored: bytes) -> Metadata:
+    return msgspec.json.decode(stored, type=Metadata)
+
+
+def current_model(db: sqlite3.Connection) -> Model | None:
+    """The model that the collection's vectors are of; None before the first."""
+    row = db.execute(
+        "SELECT model_id, fingerprint, dimensions FROM models "
+        "WHERE model_id = (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')"
+    ).fetchone()
+    return None if row is None else Model(int(row[0]), str(row[1]), int(row[2]))
+
+
+def adopt_model(db: sqlite3.Connection, fingerprint: str, dimensions: int) -> Model:
+    """Make this the collection's model; every item without a vector of it goes to the outbox."""
+    db.execute("INSERT OR IGNORE INTO models (fingerprint, dimensions) VALUES (?, ?)", (fingerprint, dimensions))
+    row = db.execute("SELECT model_id, dimensions FROM models WHERE fingerprint = ?", (fingerprint,)).fetchone()
+    model = Model(int(row[0]), fingerprint, int(row[1]))
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('model', ?)", (str(model.model_id),))
+    db.execute(
+        "DELETE FROM outbox WHERE item_id IN (SELECT item_id FROM vectors WHERE model_id = ?)", (model.model_id,)
+    )
+    # What failed under another model may succeed under this one.
+    db.execute("UPDATE outbox SET attempts = 0, not_before = 0, error = ''")
+    db.execute(
+        "INSERT OR IGNORE INTO outbox (item_id) SELECT item_id FROM items WHERE embed = 1 AND item_id NOT IN "
+        "(SELECT item_id FROM vectors WHERE model_id = ?)",
+        (model.model_id,),
+    )
+    return model
+
+
+def vectors(db: sqlite3.Connection, model: Model) -> list[Stored]:
+    """All vectors of `model`."""
+    rows = db.execute("SELECT item_id, vector FROM vectors WHERE model_id = ? ORDER BY item_id", (model.model_id,))
+    return [Stored(int(item_id), bytes(vector)) for item_id, vector in rows]
+
+
+def waiting(db: sqlite3.Connection, now: float, limit: int) -> tuple[list[Waiting], float | None]:
+    """Items of the outbox whose time has come, and when the next one's comes where there is none (Unix time)."""
+    rows = db.execute(
+        "SELECT outbox.item_id, attempts, hash, title, heading, text FROM outbox "
+        "JOIN items ON items.item_id = outbox.item_id JOIN groups ON groups.group_id = items.group_id "
+        "WHERE not_before <= ? ORDER BY not_before, outbox.item_id LIMIT ?",
+        (now, limit),
+    ).fetchall()
+    due = [
+        Waiting(int(item_id), int(attempts), bytes(content), passage(title, heading, text))
+        for item_id, attempts, content, title, heading, text in rows
+    ]
+    if due:
+        return due, None
+    next_time = db.execute("SELECT min(not_before) FROM outbox").fetchone()[0]
+    return due, None if next_time is None else float(next_time)
+
+
+def settle(db: sqlite3.Connection, model: Model, done: Sequence[tuple[Waiting, bytes]]) -> list[Stored]:
+    """Keep vectors of `model` for those items that still hold the words the vectors are of; answers which."""
+    kept: list[Stored] = []
+    if current_model(db) != model:
+        return kept
+    for item, vector in done:
+        same = db.execute(
+            "SELECT 1 FROM items WHERE item_id = ? AND hash = ? AND embed = 1", (item.item_id, item.hash)
+        ).fetchone()
+        if same is None:
+            continue
+        db.execute(
+            "INSERT OR REPLACE INTO vectors (item_id, model_id, vector) VALUES (?, ?, ?)",
+            (item.item_id, model.model_id, vector),
+        )
+        db.execute("DELETE FROM outbox WHERE item_id = ?", (item.item_id,))
+        kept.append(Stored(item.item_id, vector))
+    return kept
+
+
+def postpone(db: sqlite3.Connection, item: Waiting, until: float, error: str) -> None:
+    """The item's vector failed; try again at `until` (Unix time)."""
+    db.execute(
+        "UPDATE outbox SET attempts = attempts + 1, not_before = ?, error = ? WHERE item_id = ?",
+        (until, error[:1000], item.item_id),
+    )

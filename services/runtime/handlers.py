@@ -1,0 +1,137 @@
+"""How a service is written: handlers for operations, and what a handler is given.
+
+    @asynccontextmanager
+    async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+        handlers = Handlers()
+
+        @handlers.handle(NoyalibGet)
+        async def get(params: NoyalibGet, ctx: Context) -> NoyalibGetResult:
+            ...
+
+        yield handlers          # from here on the service is ready
+
+What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
+orderly end.  A handler is cancelled when its caller cancels, disconnects or runs out of time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import trio
+
+from proto.birth import Birth
+from proto.operation import Params, operation_of
+
+P = TypeVar("P", bound=Params[Any])
+R = TypeVar("R")
+
+
+class Context(Protocol):
+    """The call being served."""
+
+    @property
+    def caller(self) -> str:
+        """`client`, or the name of the calling service."""
+
+    @property
+    def trace(self) -> str:
+        """W3C traceparent of the call."""
+
+    @property
+    def deadline(self) -> float:
+        """On trio's clock; the handler is cancelled then."""
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell the caller how far the work has come; costs nothing where nobody asked."""
+
+    def log(self, level: str, message: str) -> None:
+        """A line for the service's log and for the client that made this call (`debug` … `error`)."""
+
+    async def emit(self, item: object) -> None:
+        """Send one item of a streamed result; waits while the caller has no room for it."""
+
+    async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
+        """Call an operation of another service, through the kernel, within this call's deadline and trace.
+
+        Raises LinckiaError of the kind that the kernel or the other service answered.
+        """
+
+    async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A request to the client that made this call (`elicitation/create`, `sampling/createMessage`).
+
+        Raises LinckiaError where the client is not there, cannot, or will not.
+        """
+
+
+class Environment(Protocol):
+    """What a service is born with."""
+
+    @property
+    def service(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def mode(self) -> str:
+        """The fall-back mode of this generation (`cuda`, `cpu`); empty where the child spec lists none."""
+
+    @property
+    def data_dir(self) -> Path:
+        """The service's own folder; it exists, and nobody else opens what is in it."""
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The real paths below which files may be read or changed."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The service's own table of the settings, `[services.NAME]`, already merged with the environment."""
+
+    @property
+    def background(self) -> trio.Nursery:
+        """For tasks that live as long as the service.  One that raises ends the process, and it is started anew."""
+
+    def info(self, **values: str) -> None:
+        """What `status` shows of this service; replaces the values of the same names."""
+
+    def publish(self, topic: str, body: object) -> None:
+        """An event for whoever subscribed to `topic`."""
+
+    async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
+        """Call an operation of another service on this service's own account."""
+
+
+Handler = Callable[[Any, Context], Awaitable[object]]
+
+
+class Handlers:
+    """The handlers of one service by operation."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, tuple[type[Params[Any]], Handler]] = {}
+
+    def handle(
+        self, params: type[P]
+    ) -> Callable[[Callable[[P, Context], Awaitable[R]]], Callable[[P, Context], Awaitable[R]]]:
+        """Register the decorated coroutine for the operation that `params` declares."""
+        declared = operation_of(params)
+
+        def register(handler: Callable[[P, Context], Awaitable[R]]) -> Callable[[P, Context], Awaitable[R]]:
+            if declared.name in self.by_name:
+                raise ValueError(f"operation {declared.name} has two handlers")
+            self.by_name[declared.name] = (params, handler)
+            return handler
+
+        return register
+
+
+OpenService = Callable[[Environment], contextlib.AbstractAsyncContextManager[Handlers]]
+"""What a service's module must have as `open_service`."""
+
+
+__all__ = ["AsyncIterator", "Birth", "Context", "Environment", "Handler", "Handlers", "OpenService"]

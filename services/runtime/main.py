@@ -1,0 +1,95 @@
+"""A service process: from a birth certificate and an inherited descriptor to a running loop, and its exit code.
+
+    python -m services.runtime.main FD BIRTH_JSON
+
+is how the kernel starts one from nothing; a zygote calls `run` in the forked child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import trio
+
+from proto import frames
+from proto.link import LinkClosed, NngLink
+from services.runtime import kin
+from services.runtime.handlers import Birth, OpenService
+from services.runtime.loop import ServiceLoop, watch_sigterm
+from services.runtime.sandbox import confine
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_KERNEL_GONE = 3
+EXIT_USAGE = 2
+
+LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
+"""No message on the link is longer than a part and its frame; anything longer is not ours."""
+
+_log = logging.getLogger("linckia.service")
+
+
+def run(birth: Birth, link_fd: int) -> int:
+    """Serve until drained, and return the exit code.  Never raises for what happens inside the service."""
+    _prepare(birth)
+    code = EXIT_OK
+    try:
+        kin.bind(birth.parent_pid, birth.service)
+        for name in birth.ops_modules:
+            importlib.import_module(name)
+        open_service: OpenService = importlib.import_module(birth.module).open_service
+        data_dir = Path(birth.data_dir)
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if birth.confinement is not None:
+            # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
+            # children.
+            _log.info("confined by %s", confine(birth.confinement, data_dir))
+        trio.run(_main, birth, link_fd, open_service)
+    except* (LinkClosed, kin.KernelGone):
+        _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
+        code = EXIT_KERNEL_GONE
+    except* Exception:
+        _log.exception("%s generation %d ends with an error", birth.service, birth.generation)
+        code = EXIT_FAILED
+    return code
+
+
+async def _main(birth: Birth, link_fd: int, open_service: OpenService) -> None:
+    link = NngLink(link_fd, max_message_bytes=LINK_MESSAGE_BYTES)
+    with contextlib.closing(link):
+        async with trio.open_nursery() as nursery:
+            loop = ServiceLoop(birth, link)
+            nursery.start_soon(watch_sigterm, loop)
+            await loop.run(open_service)
+            nursery.cancel_scope.cancel()
+
+
+def _prepare(birth: Birth) -> None:
+    # A stack dump of every thread on SIGABRT is what the kill ladder leaves in the log of a hung service.
+    faulthandler.enable()
+    # Ctrl-C at a terminal is the kernel's to handle: it stops its services in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s {birth.service}/{birth.generation} %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 2 or not argv[0].isdigit():
+        sys.stderr.write("usage: python -m services.runtime.main FD BIRTH_JSON (the kernel starts services itself)\n")
+        return EXIT_USAGE
+    return run(msgspec.json.decode(argv[1], type=Birth), int(argv[0]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""Services in one process over in-memory links, for tests: the real loop, the real handlers, no kernel and no process.
+
+    async with services_in_process({"retrieve": retrieve.open_service}, tmp_path, roots=[…]) as bench:
+        result = await bench.call(RetrievePut(…))
+
+Calls from one service to another are passed between them as the kernel would; a service named in a declaration but
+not given is Unavailable.  `bench.stop(name)` ends one as a crash would (its link closes), `bench.start(name)` brings
+the next generation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from proto import ops
+from proto.channel import Channel
+from proto.errors import LinckiaError, Unavailable
+from proto.frames import Call, Fault, Item, Ping, Pong, Progress, Ready, Return
+from proto.link import LinkClosed, memory_link
+from proto.operation import Params, operation_of
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import Birth, OpenService
+from services.runtime.loop import ServiceLoop, new_trace
+
+R = TypeVar("R")
+
+
+class _Running:
+    def __init__(self, channel: Channel, outgoing: Outgoing, scope: trio.CancelScope) -> None:
+        self.channel = channel
+        self.outgoing = outgoing
+        self.scope = scope
+        self.ready = trio.Event()
+        self.ended = trio.Event()
+        self.info: dict[str, str] = {}
+        self.progress: list[Progress] = []
+
+
+class Bench:
+    """The services under test; `call` acts as a client, or as the service named by `caller`."""
+
+    def __init__(self, services: Mapping[str, OpenService], folder: Path, roots: Sequence[Path],
+                 settings: Mapping[str, dict[str, Any]], table: ops.Table, nursery: trio.Nursery) -> None:  # fmt: skip
+        self._services = services
+        self._folder = folder
+        self._roots = tuple(str(root) for root in roots)
+        self._settings = settings
+        self._table = table
+        self._nursery = nursery
+        self._generations: dict[str, int] = {}
+        self.running: dict[str, _Running] = {}
+        self.failures: list[BaseException] = []
+
+    async def start(self, name: str, *, mode: str = "") -> None:
+        """Start the next generation and wait until it is ready."""
+        self._generations[name] = self._generations.get(name, 0) + 1
+        birth = Birth(
+            service=name, module="", generation=self._generations[name], parent_pid=0, mode=mode,
+            operations=tuple(op.name for op in self._table.of_service(name)),
+            data_dir=str(self._folder / name), roots=self._roots, settings=self._settings.get(name, {}),
+        )  # fmt: skip
+        Path(birth.data_dir).mkdir(parents=True, exist_ok=True)
+        ours, theirs = memory_link()
+        channel = Channel(ours)
+        running = _Running(channel, Outgoing(channel, "client", 0), trio.CancelScope())
+        self.running[name] = running
+
+        async def serve() -> None:
+            with running.scope:
+                try:
+                    await ServiceLoop(birth, theirs).run(self._services[name])
+                except* LinkClosed:
+                    pass
+                except* Exception as group:
+                    self.failures.append(group)
+                finally:
+                    ours.close()
+                    running.ended.set()
+                    running.ready.set()
+
+        self._nursery.start_soon(serve)
+        self._nursery.start_soon(channel.run_sender)
+        self._nursery.start_soon(self._read, running)
+        await running.ready.wait()
+        if self.failures:
+            raise self.failures[0]
+
+    async def stop(self, name: str) -> None:
+        """End the service as a crash would: nothing of it runs on, its link is closed."""
+        running = self.running.pop(name)
+        running.scope.cancel()
+        await running.ended.wait()
+        running.outgoing.fail_all(Unavailable(f"{name} died"))
+
+    async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
+        """Call an operation as a client would; raises its LinckiaError."""
+        target = self.running.get(operation_of(params).service)
+        if target is None:
+            raise Unavailable(f"service {operation_of(params).service} is not running")
+        return await target.outgoing.call(params, parent=None, trace=new_trace(), deadline=None, timeout_s=timeout_s)
+
+    async def _read(self, running: _Running) -> None:
+        with contextlib.suppress(LinkClosed):
+            while True:
+                frame = await running.channel.receive()
+                match frame:
+                    case Ready(info=info):
+                        running.info = info
+                        running.ready.set()
+                    case Return() | Fault():
+                        running.outgoing.answer(frame)
+                    case Item():
+                        running.outgoing.item(frame)
+                    case Progress():
+                        running.progress.append(frame)
+                    case Call():
+                        self._nursery.start_soon(self._pass_on, running, frame)
+                    case Ping(n=n):
+                        running.channel.post(Pong(n, 0))
+                    case _:
+                        continue
+
+    async def _pass_on(self, origin: _Running, call: Call) -> None:
+        try:
+            target = self.running.get(self._table.find(call.op).service)
+            if target is None:
+                raise Unavailable(f"service {self._table.find(call.op).service} is not running")
+            body, items = await target.outgoing.raw(
+                call.op, call.params, parent=None, trace=call.trace, limit_s=call.left_ms / 1000
+            )
+            answer: Return | Fault = Return(call.id, body)
+            for item in items:
+                origin.channel.post(Item(call.id, item))
+        except LinckiaError as error:
+            answer = Fault(call.id, error.failure)
+        with contextlib.suppress(LinkClosed):
+            origin.channel.post(answer)
+
+
+@contextlib.asynccontextmanager
+async def services_in_process(
+    services: Mapping[str, OpenService],
+    folder: Path,
+    *,
+    roots: Sequence[Path] = (),
+    settings: Mapping[str, dict[str, Any]] | None = None,
+    ops_modules: Sequence[str] = (),
+) -> AsyncIterator[Bench]:
+    """Run `services` (name → open_service), started in the order given; each has its data in `folder/NAME`."""
+    async with trio.open_nursery() as nursery:
+        bench = Bench(services, folder, roots, settings or {}, ops.load(ops_modules), nursery)
+        for name in services:
+            await bench.start(name)
+        yield bench
+        nursery.cancel_scope.cancel()

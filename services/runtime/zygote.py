@@ -1,0 +1,181 @@
+"""A zygote: a process that has imported what its services need, uses none of it, and forks them.
+
+    python -m services.runtime.zygote FD BIRTH_JSON
+
+It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
+ever.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
+by the operating system at once, and the zygote's own death concerns no service.  A module that cannot be imported is
+reported and left out; a service that needs it then fails by itself, with the reason in its own log.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import NoReturn
+
+import msgspec
+
+from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, Loaded, ZygoteBirth
+from services.runtime import kin
+from services.runtime import main as service_main
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_KERNEL_GONE = 3
+
+ADOPTION_TIMEOUT_S = 5.0
+"""The first of the two forks ends in milliseconds; past this the kernel is no subreaper, and the service would not die
+with it."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Fork)
+
+
+def preload(names: tuple[str, ...]) -> dict[str, str]:
+    """Import the modules; those that could not be imported, and why."""
+    failed: dict[str, str] = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {error}"
+    return failed
+
+
+def threads() -> int:
+    """Of this process, those that C libraries started included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def serve(control: socket.socket, parent_pid: int) -> None:
+    """Fork what is asked for until the kernel closes its end."""
+    while True:
+        packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 2)
+        if not packet:
+            return
+        try:
+            reply = _fork(_decoder.decode(packet), fds, parent_pid)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        control.send(_encoder.encode(reply))
+
+
+def _fork(request: Fork, fds: list[int], parent_pid: int) -> Forked:
+    if len(fds) != 2:
+        return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2")
+    if (running := threads()) != 1:
+        return Forked(id=request.id, error=f"the zygote has {running} threads, so a fork would not be safe")
+    receive, send = os.pipe()
+    try:
+        try:
+            first = os.fork()
+        except OSError as error:
+            return Forked(id=request.id, error=f"fork: {error}")
+        if first == 0:
+            _fork_again(send, request, fds, parent_pid)
+        os.close(send)
+        send = -1
+        written = os.read(receive, 32)
+        # After this, the kernel is the service's parent.
+        os.waitpid(first, 0)
+    finally:
+        os.close(receive)
+        if send >= 0:
+            os.close(send)
+    if not written:
+        return Forked(id=request.id, error="the second fork failed; the zygote's log says why")
+    return Forked(id=request.id, pid=int(written))
+
+
+def _fork_again(send: int, request: Fork, fds: list[int], parent_pid: int) -> NoReturn:
+    code = EXIT_FAILED
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(request.birth, request.env, fds[0], fds[1], parent_pid)
+        os.write(send, str(pid).encode())
+        code = 0
+    except OSError:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _become(birth: Birth, env: dict[str, str], link_fd: int, log_fd: int, parent_pid: int) -> NoReturn:
+    """In the forked child: be the service."""
+    code = EXIT_FAILED
+    try:
+        # Its own session and process group: what it spawns dies with it, and nobody else does.
+        os.setsid()
+        _take_descriptors(link_fd, log_fd)
+        os.environ.update(env)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if "numpy.random" in sys.modules:
+            # `random` seeds itself anew after a fork; numpy's old generator would repeat in every child.
+            importlib.import_module("numpy.random").seed()
+        gc.enable()
+        _await_adoption(parent_pid)
+        code = service_main.run(birth, link_fd)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _take_descriptors(link_fd: int, log_fd: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    os.set_inheritable(link_fd, False)
+    os.closerange(3, link_fd)
+    os.closerange(link_fd + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _await_adoption(parent_pid: int) -> None:
+    deadline = time.monotonic() + ADOPTION_TIMEOUT_S
+    while os.getppid() != parent_pid:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the kernel did not become the parent of this process")
+        time.sleep(0.0002)
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 2 or not argv[0].isdigit():
+        sys.stderr.write("usage: python -m services.runtime.zygote FD BIRTH_JSON (the kernel starts zygotes itself)\n")
+        return EXIT_USAGE
+    birth = msgspec.json.decode(argv[1], type=ZygoteBirth)
+    try:
+        kin.bind(birth.parent_pid, f"zygote-{birth.name}")
+    except kin.KernelGone:
+        return EXIT_KERNEL_GONE
+    started = time.monotonic()
+    with socket.socket(fileno=int(argv[0])) as control:
+        # Objects that live for ever are kept out of the collector's sight, which would write to their pages and so
+        # unshare them.
+        gc.disable()
+        failed = preload(birth.preload)
+        gc.collect()
+        gc.freeze()
+        took_ms = (time.monotonic() - started) * 1000
+        try:
+            control.send(_encoder.encode(Loaded(threads=threads(), took_ms=took_ms, failed=failed)))
+            serve(control, birth.parent_pid)
+        except (BrokenPipeError, ConnectionResetError):
+            return EXIT_KERNEL_GONE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

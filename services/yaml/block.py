@@ -1,0 +1,433 @@
+"""Block structure: the part of the parser that reads one document's nodes by their indentation.
+
+It is one loop over an explicit stack of open block collections, so depth costs memory and never Python's stack. Each
+turn of the loop is at the beginning of a line (`_line`), at a node (`_node`) or has reached the document's end. What is
+most of a real file, whole lines `key: value` and `- value`, is read by one pattern a line.
+"""
+
+from typing import Final
+
+from services.yaml.builder import Builder
+from services.yaml.errors import SyntaxFault
+from services.yaml.events import (
+    BLOCK_MAPPING,
+    BLOCK_SEQUENCE,
+    EMPTY,
+    MAPPING,
+    SCALAR,
+    SEQUENCE,
+)
+from services.yaml.flow import FlowReader
+from services.yaml.properties import Properties, read_properties
+from services.yaml.scalars import count_breaks, fold_plain, read_block_scalar, read_quoted
+from services.yaml.tokens import (
+    ANCHOR,
+    BLANK_LINES,
+    COLON,
+    COMMENT,
+    LINE_REST,
+    MARKER,
+    PLAIN_BLOCK,
+    PLAIN_FOLD,
+    PLAIN_NEXT_BLOCK,
+    SPACING,
+    TAB_LINE,
+    fast_entries,
+    fast_items,
+)
+
+ROOT: Final = -1
+_MARKS: Final = frozenset("-?:")
+_SPACE: Final = frozenset(" \t\r\n")
+
+
+class BlockReader:
+    """Reads the content of one document into a `Builder`. Made anew for each document."""
+
+    def __init__(self, builder: Builder, tags: dict[str, str], max_depth: int, lenient_closers: bool) -> None:
+        self.out = builder
+        self.text = builder.text
+        self.size = len(builder.text)
+        self.tags = tags
+        self.max_depth = max_depth
+        self.lenient_closers = lenient_closers
+        # The stack of open block collections: kind, column, index of the opening event, and for a mapping whether an
+        # explicit key still awaits its value.
+        self.kinds: list[int] = [ROOT]
+        self.columns: list[int] = [-1]
+        self.opens: list[int] = [-1]
+        self.explicit: list[bool] = [False]
+        # What the innermost collection awaits: a node (then `null_at` is where it stands if it turns out empty).
+        self.awaiting = True
+        self.null_at = 0
+        self.may_be_indentless = False
+        self.held: Properties | None = None
+        self.line = 0
+
+    def read(self, pos: int, line: int, on_marker_line: bool) -> int:
+        """Read from `pos` up to the next document marker or the end of the text, and return that offset.
+
+        `line` is where the current line begins; `on_marker_line` says that `pos` follows a `---`, where only a scalar,
+        a flow collection or properties may stand. Raises SyntaxFault.
+        """
+        self.line = line
+        self.null_at = pos
+        if on_marker_line:
+            pos = self._after_indicator(pos, block_allowed=False)
+        while pos >= 0:
+            pos = self._next_line(pos)
+        return ~pos
+
+    # Each reading method returns the offset where the next line begins, or ~offset at the document's end.
+
+    def _next_line(self, pos: int) -> int:
+        text = self.text
+        if not self.awaiting:
+            kind = self.kinds[-1]
+            if kind == MAPPING:
+                if not self.explicit[-1]:
+                    pos = self._fast_mapping(pos)
+            elif kind == SEQUENCE:
+                pos = self._fast_sequence(pos)
+        while True:
+            match = BLANK_LINES.match(text, pos)
+            if match is None:
+                raise AssertionError("a pattern of stars always matches")
+            at = match.end()
+            if at < self.size and text[at] == "#":
+                comment = COMMENT.match(text, at)
+                if comment is None:
+                    raise AssertionError("a comment always matches at #")
+                pos = comment.end()
+                self.out.comment(at, pos)
+                continue
+            break
+        column = match.end(1) - match.start(1)
+        self.line = match.start(1)
+        if at == self.size or (at == match.start(1) and text[at] in "-." and MARKER.match(text, at)):
+            self._finish()
+            return ~match.start(1)
+        tabbed = match.end(2) != -1
+        dash = text[at] == "-" and text[at + 1 : at + 2] in ("", " ", "\t", "\r", "\n")
+        if self.awaiting:
+            parent = self.columns[-1]
+            if column > parent:
+                return self._node(at, block_allowed=not tabbed)
+            if column == parent and dash and self.may_be_indentless and not tabbed:
+                return self._node(at, block_allowed=True)
+            self._empty()
+        columns = self.columns
+        while columns[-1] > column:
+            self._close()
+        if columns[-1] == column and self.kinds[-1] == SEQUENCE and not dash and columns[-2] == column:
+            self._close()
+        if columns[-1] != column:
+            if self.kinds[-1] == ROOT:
+                raise SyntaxFault("unexpected content after the end of the document's value", at)
+            raise SyntaxFault(f"this line is indented by {column}: the enclosing lines by {columns[-1]}", at)
+        if tabbed:
+            raise SyntaxFault("a tab cannot indent a line: use spaces", match.end(1))
+        if self.kinds[-1] == SEQUENCE:
+            if not dash:
+                raise SyntaxFault("expected a sequence entry: - and a space", at)
+            self._await(at + 1, indentless=False)
+            return self._after_indicator(at + 1, block_allowed=True)
+        if self.kinds[-1] == ROOT:
+            raise SyntaxFault("unexpected content after the end of the document's value", at)
+        return self._mapping_entry(at)
+
+    def _fast_mapping(self, pos: int) -> int:
+        out = self.out
+        column = self.columns[-1]
+        match = fast_entries(column).match
+        found = match(self.text, pos)
+        if found is None:
+            return pos
+        events, starts, bodies, stops = out.events.append, out.starts.append, out.bodies.append, out.stops.append
+        while found is not None:
+            key, plain, double, single, comment = found.groups()
+            start = pos + column
+            events((SCALAR, ":", key, None, None))
+            starts(start)
+            bodies(start)
+            stops(start + len(key))
+            if plain is not None:
+                events((SCALAR, ":", plain, None, None))
+                start, stop = found.span(2)
+            elif double is not None:
+                events((SCALAR, '"', double, None, None))
+                start, stop = found.span(3)
+                start -= 1
+                stop += 1
+            else:
+                events((SCALAR, "'", single, None, None))
+                start, stop = found.span(4)
+                start -= 1
+                stop += 1
+            starts(start)
+            bodies(start)
+            stops(stop)
+            if comment is not None:
+                out.comments.append(found.span(5))
+            pos = found.end()
+            found = match(self.text, pos)
+        out.last_stop = stop
+        return pos
+
+    def _fast_sequence(self, pos: int) -> int:
+        out = self.out
+        match = fast_items(self.columns[-1]).match
+        while (found := match(self.text, pos)) is not None:
+            plain, double, single, comment = found.groups()
+            if plain is not None:
+                start, stop = found.span(1)
+                out.node((SCALAR, ":", plain, None, None), start, start, stop)
+            elif double is not None:
+                start, stop = found.span(2)
+                out.node((SCALAR, '"', double, None, None), start - 1, start - 1, stop + 1)
+            else:
+                start, stop = found.span(3)
+                out.node((SCALAR, "'", single, None, None), start - 1, start - 1, stop + 1)
+            if comment is not None:
+                out.comments.append(found.span(4))
+            pos = found.end()
+        return pos
+
+    def _mapping_entry(self, at: int) -> int:
+        text = self.text
+        mark = text[at]
+        if mark in "?:" and text[at + 1 : at + 2] in ("", " ", "\t", "\r", "\n"):
+            if mark == "?":
+                self._settle_explicit()
+                self.explicit[-1] = True
+                self._await(at + 1, indentless=True)
+                return self._after_indicator(at + 1, block_allowed=True)
+            if self.explicit[-1]:
+                self.explicit[-1] = False
+                self._await(at + 1, indentless=True)
+                return self._after_indicator(at + 1, block_allowed=True)
+            self.out.node(EMPTY, at, at, at)
+            self._await(at + 1, indentless=True)
+            return self._after_indicator(at + 1, block_allowed=False)
+        self._settle_explicit()
+        return self._node(at, block_allowed=False, entry=True)
+
+    def _settle_explicit(self) -> None:
+        if self.explicit[-1]:
+            stop = self.out.last_stop
+            self.out.node(EMPTY, stop, stop, stop)
+            self.explicit[-1] = False
+
+    def _await(self, null_at: int, *, indentless: bool) -> None:
+        self.awaiting = True
+        self.null_at = null_at
+        self.may_be_indentless = indentless
+
+    def _after_indicator(self, at: int, *, block_allowed: bool) -> int:
+        """Go on after `-`, `?`, `:` or `---`: with the node on this line, or with the next line."""
+        text = self.text
+        content = SPACING.match(text, at).end()  # type: ignore[union-attr]  # a pattern of stars always matches
+        if content == self.size or text[content] in "\r\n" or (text[content] == "#" and content > at):
+            return self._line_end(content)
+        if content == at:
+            raise SyntaxFault("white space is needed here", at)
+        if block_allowed and "\t" in text[at:content]:
+            block_allowed = False
+        return self._node(content, block_allowed=block_allowed)
+
+    def _line_end(self, at: int) -> int:
+        """Check that nothing but a comment follows on the line, and return where the next line begins."""
+        match = LINE_REST.match(self.text, at)
+        if match is None or match.group(3) is None:
+            raise SyntaxFault("unexpected text after the value", match.end() if match else at)
+        if match.group(2):
+            if not match.group(1) and at > self.line and self.text[at - 1] not in " \t":
+                raise SyntaxFault("a comment needs white space before its #", at)
+            self.out.comment(match.start(2), match.end(2))
+        return match.end()
+
+    def _node(self, at: int, *, block_allowed: bool, entry: bool = False) -> int:
+        """Read the node at `at`, or (for `entry`) the implicit key of the innermost mapping."""
+        text = self.text
+        start = at
+        own: Properties | None = None
+        mark = text[at]
+        if mark in "&!":
+            own, at = read_properties(text, at, self.tags, flow=False)
+            if at == self.size or text[at] in "\r\n" or text[at] == "#":
+                if entry:
+                    raise SyntaxFault("expected a key after this anchor or tag", start)
+                self.held = own if self.held is None else self.held.joined(own)
+                self.null_at = own.stop
+                return self._line_end(at)
+            mark = text[at]
+        if mark in _MARKS and text[at + 1 : at + 2] in ("", " ", "\t", "\r", "\n"):
+            return self._indicator(at, mark, own, block_allowed=block_allowed, entry=entry)
+        if mark in "|>":
+            return self._block_scalar(at, own, entry)
+        out = self.out
+        first_event = len(out.events)
+        line = self.line
+        anchor, tag = (own.anchor, own.tag) if own else (None, None)
+        if mark == "*":
+            match = ANCHOR.match(text, at)
+            if match is None:
+                raise SyntaxFault("an alias needs a name after *", at)
+            if own is not None:
+                raise SyntaxFault("an alias can have no anchor or tag", at)
+            stop = match.end()
+            value = match.group(1)
+        elif mark in "\"'":
+            value, stop, multiline = read_quoted(text, at, line, self.columns[-1] + 1)
+            if multiline:
+                self.line = self._line_of(stop)
+        elif mark in "[{":
+            value = ""
+            reader = FlowReader(out, self.tags, self.columns[-1], self.max_depth - len(self.columns), self.lenient_closers)
+            stop = reader.read(at, own)
+            if reader.multiline:
+                self.line = self._line_of(stop)
+        else:
+            match = PLAIN_BLOCK.match(text, at)
+            if match is None:
+                raise SyntaxFault(f"a value cannot begin with {mark!r}: quote it", at)
+            stop = match.end()
+            value = match.group()
+        colon = COLON.match(text, stop) if self.line == line else None
+        if colon is not None:
+            if not entry:
+                if not block_allowed:
+                    raise SyntaxFault("a block mapping cannot begin on this line: quote the value or indent it below", at)
+                self._open(MAPPING, start, start - line, first_event)
+            if mark not in "[{":
+                out.node(
+                    (7, "", value, None, None) if mark == "*" else (SCALAR, mark if mark in "\"'" else ":", value, anchor, tag),
+                    start, at, stop,
+                )  # fmt: skip
+            self._await(colon.end(), indentless=True)
+            return self._after_indicator(colon.end(), block_allowed=False)
+        if entry:
+            raise SyntaxFault("expected a key with a colon and white space after it", start)
+        held = self.held
+        self.held = None
+        self.awaiting = False
+        if held is not None:
+            if mark == "*":
+                raise SyntaxFault("an alias can have no anchor or tag", at)
+            own = held if own is None else held.joined(own)
+            anchor, tag, start = own.anchor, own.tag, own.start
+        if mark == "*":
+            out.node((7, "", value, None, None), start, at, stop)
+        elif mark in "\"'":
+            out.node((SCALAR, mark, value, anchor, tag), start, at, stop)
+        elif mark in "[{":
+            if held is not None:
+                out.rename(first_event, anchor, tag, start)
+        else:
+            stop = self._plain(value, start, at, stop, anchor, tag)
+        return self._line_end(stop)
+
+    def _plain(self, value: str, start: int, at: int, stop: int, anchor: str | None, tag: str | None) -> int:
+        text = self.text
+        need = self.columns[-1] + 1
+        parts: list[str] = []
+        breaks: list[int] = []
+        while (fold := PLAIN_FOLD.match(text, stop)) is not None:
+            begin = fold.end()
+            if fold.end(2) - fold.start(2) < need or begin == self.size or text[begin] == "#":
+                break
+            if fold.start(2) == begin and MARKER.match(text, begin):
+                break
+            more = PLAIN_NEXT_BLOCK.match(text, begin)
+            if more is None:
+                break
+            parts.append(more.group())
+            breaks.append(count_breaks(fold.group(1)))
+            stop = more.end()
+            self.line = fold.start(2)
+            if COLON.match(text, stop):
+                raise SyntaxFault("a key cannot cover several lines, nor a mapping begin inside a plain scalar", begin)
+        if parts:
+            value = fold_plain([value, *parts], breaks)
+        self.out.node((SCALAR, ":", value, anchor, tag), start, at, stop)
+        return stop
+
+    def _indicator(self, at: int, mark: str, own: Properties | None, *, block_allowed: bool, entry: bool) -> int:
+        if entry:
+            if mark != ":" or own is None:
+                raise SyntaxFault(f"a {mark!r} entry cannot stand here", at)
+            self.out.node((SCALAR, ":", "", own.anchor, own.tag), own.start, own.stop, own.stop)
+        elif not block_allowed:
+            raise SyntaxFault(f"a block collection cannot begin on this line with {mark!r}: indent it below", at)
+        elif mark == ":":
+            start = own.start if own is not None else at
+            self._open(MAPPING, start, start - self.line, len(self.out.events))
+            if own is None:
+                self.out.node(EMPTY, at, at, at)
+            else:
+                self.out.node((SCALAR, ":", "", own.anchor, own.tag), own.start, own.stop, own.stop)
+        elif own is not None:
+            raise SyntaxFault("an anchor or tag of a block collection stands on the line before it", own.start)
+        else:
+            self._open(SEQUENCE if mark == "-" else MAPPING, at, at - self.line, len(self.out.events))
+            self.explicit[-1] = mark == "?"
+            self._await(at + 1, indentless=mark == "?")
+            return self._after_indicator(at + 1, block_allowed=True)
+        self._await(at + 1, indentless=True)
+        return self._after_indicator(at + 1, block_allowed=False)
+
+    def _block_scalar(self, at: int, own: Properties | None, entry: bool) -> int:
+        if entry:
+            raise SyntaxFault("a block scalar cannot be a key without ?", at)
+        if self.held is not None:
+            own = self.held if own is None else self.held.joined(own)
+            self.held = None
+        scalar = read_block_scalar(self.text, at, self.columns[-1])
+        if scalar.comment is not None:
+            self.out.comments.append(scalar.comment)
+        anchor, tag, start = (own.anchor, own.tag, own.start) if own is not None else (None, None, at)
+        self.out.node((SCALAR, self.text[at], scalar.value, anchor, tag), start, at, scalar.stop)
+        self.awaiting = False
+        if len(self.columns) > 1 and TAB_LINE.match(self.text, scalar.next_line):
+            raise SyntaxFault("a line of a tab cannot follow a block scalar's lines: use spaces or leave it empty", scalar.next_line)
+        return scalar.next_line
+
+    def _open(self, kind: int, body: int, column: int, index: int) -> None:
+        """Open a block collection before the event `index`; properties held from the lines before are its own."""
+        held = self.held
+        self.held = None
+        if len(self.columns) > self.max_depth:
+            raise SyntaxFault(f"nesting is deeper than {self.max_depth} levels", body)
+        if held is None:
+            self.out.open(BLOCK_MAPPING if kind == MAPPING else BLOCK_SEQUENCE, body, body, index)
+        else:
+            self.out.open((kind, "", "", held.anchor, held.tag), held.start, body, index)
+        self.kinds.append(kind)
+        self.columns.append(column)
+        self.opens.append(index)
+        self.explicit.append(False)
+
+    def _close(self) -> None:
+        self._settle_explicit()
+        self.explicit.pop()
+        self.columns.pop()
+        self.out.close(self.opens.pop(), self.kinds.pop())
+
+    def _empty(self) -> None:
+        held = self.held
+        self.held = None
+        if held is None:
+            self.out.node(EMPTY, self.null_at, self.null_at, self.null_at)
+        else:
+            self.out.node((SCALAR, ":", "", held.anchor, held.tag), held.start, held.stop, held.stop)
+        self.awaiting = False
+
+    def _finish(self) -> None:
+        if self.awaiting:
+            self._empty()
+        while len(self.columns) > 1:
+            self._close()
+
+    def _line_of(self, at: int) -> int:
+        text = self.text
+        return max(text.rfind("\n", self.line, at), text.rfind("\r", self.line, at)) + 1

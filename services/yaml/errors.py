@@ -1,0 +1,51 @@
+"""The one exception of the YAML library, with the error codes that its callers see.
+
+Every refusal is a `YamlError`: its code says which kind, its message says where (line:column, path) and what would be
+right. An operation that raises it has changed nothing.
+"""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Error codes of the YAML operations, as JSON-RPC carries them."""
+
+    IO = -32000
+    PARSE = -32001
+    NOT_FOUND = -32002
+    NOT_APPLICABLE = -32003
+    INVALID_PARAMS = -32602
+
+
+class YamlError(Exception):
+    """A refusal: `code` is one of `Code`, `message` is one line for the caller.
+
+    `expected` and `found` are the content hashes of a refused `if_match`, else None.
+    """
+
+    def __init__(self, code: Code, message: str, *, expected: str | None = None, found: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return f"{self.message} ({int(self.code)})"
+
+
+class SyntaxFault(Exception):
+    """Text that is not YAML 1.2: what is wrong, and the character offset where it was noticed."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+
+
+def line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """The 1-based line and column (in characters) of an offset; LF, CR and CRLF end a line, nothing else does."""
+    head = text[:offset]
+    line_breaks = head.count("\n") + head.count("\r") - head.count("\r\n")
+    start = max(head.rfind("\n"), head.rfind("\r")) + 1
+    return line_breaks + 1, offset - start + 1

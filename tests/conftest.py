@@ -1,0 +1,31 @@
+"""Every coroutine test runs under trio; `autojump_clock` gives it a clock that jumps ahead whenever all tasks wait."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    names = inspect.signature(test).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    clock = pyfuncitem.funcargs.get("autojump_clock")
+    assert clock is None or isinstance(clock, trio.testing.MockClock)
+    run: Callable[[], Coroutine[Any, Any, None]] = functools.partial(test, **arguments)
+    trio.run(run, clock=clock)
+    return True

@@ -1,0 +1,150 @@
+"""A real kernel in a process of its own, for tests and benchmarks, and the handles to look at it and hurt it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from kernel.control.address import socket_path
+from kernel.control.client import Client, ControlError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+START_TIMEOUT_S = 60.0
+
+
+class RunningKernel:
+    """A kernel that `running` started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], data_dir: Path) -> None:
+        self.process = process
+        self.data_dir = data_dir
+
+    def call(self, name: str, params: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """Call an operation as the command line does.  Raises CallFailed."""
+        with Client(self.data_dir) as client:
+            return client.call(name, params or {}, timeout_s=timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.call("kernel_status")
+        return answer
+
+    def service(self, name: str) -> dict[str, Any]:
+        """The status of one service."""
+        found: dict[str, Any] = next(s for s in self.status()["services"] if s["name"] == name)
+        return found
+
+    def services(self) -> list[str]:
+        return [service["name"] for service in self.status()["services"]]
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> int:
+        """Send a signal to a service's process; answers its pid."""
+        pid: int = self.service(name)["pid"]
+        os.kill(pid, number)
+        return pid
+
+    def wait_ready(self, *names: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Until the services (all where none is named) are READY."""
+        give_up = time.monotonic() + timeout_s
+        while True:
+            status = {s["name"]: s for s in self.status()["services"]}
+            if all(status[name]["state"] == "ready" for name in names or status):
+                return
+            if time.monotonic() > give_up:
+                raise AssertionError(f"not ready in {timeout_s} s: {json.dumps(status, indent=1)}")
+            time.sleep(0.02)
+
+    def log(self, name: str) -> str:
+        path = self.data_dir / "logs" / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+@contextlib.contextmanager
+def running(
+    data_dir: Path,
+    roots: Sequence[Path] = (),
+    *,
+    options: Sequence[str] = ("--no-http",),
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = (sys.executable, "-m", "kernel.cli", "serve"),
+    all_ready: bool = True,
+) -> Iterator[RunningKernel]:
+    """Start a kernel and wait until it answers; at the end it is stopped in order, or killed if it does not end."""
+    process = subprocess.Popen(
+        [*command, *map(str, roots), "--data", str(data_dir), *options],
+        cwd=REPOSITORY,
+        env={**os.environ, **(environment or {})},
+        stderr=subprocess.DEVNULL,
+    )
+    kernel = RunningKernel(process, data_dir)
+    try:
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                kernel.status()
+                break
+            except ControlError:
+                if process.poll() is not None or time.monotonic() > give_up:
+                    raise AssertionError(f"the kernel did not start:\n{kernel.log('kernel')}") from None
+                time.sleep(0.01)
+        if all_ready:
+            kernel.wait_ready()
+        yield kernel
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Answer:
+    """One call's outcome, with its times on the monotonic clock."""
+
+    __slots__ = ("failure", "result", "returned", "sent")
+
+    def __init__(self, sent: float, returned: float, result: Any, failure: dict[str, Any] | None) -> None:
+        self.sent = sent
+        self.returned = returned
+        self.result = result
+        self.failure = failure
+
+
+class Connection:
+    """One control connection under trio: a call at a time."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+
+    async def call(self, name: str, params: Mapping[str, Any]) -> Answer:
+        sent = time.monotonic()
+        await self._stream.send_all(json.dumps({"call": name, "params": params}).encode() + b"\n")
+        while b"\n" not in self._buffer:
+            data = await self._stream.receive_some()
+            if not data:
+                raise AssertionError(f"the kernel closed the connection while {name} was running")
+            self._buffer += data
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer = bytearray(rest)
+        message = json.loads(line)
+        return Answer(sent, time.monotonic(), message.get("result"), message.get("failure"))
+
+
+@contextlib.asynccontextmanager
+async def connection(data_dir: Path) -> AsyncIterator[Connection]:
+    stream = await trio.open_unix_socket(str(socket_path(data_dir)))
+    async with stream:
+        yield Connection(stream)

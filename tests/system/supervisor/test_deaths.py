@@ -1,0 +1,230 @@
+"""Real processes die in every way there is; the supervisor notices, names the cause, and starts the next generation."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+from pathlib import Path
+
+import pytest
+import trio
+
+from kernel.ports import CauseKind, ServiceState
+from kernel.supervisor.spec import Backoff
+from proto.frames import Return
+from tests.system.support.ops import Echo, Misbehave
+from tests.system.support.rig import exists, is_alive, supervised, trial, until
+
+PATIENCE_S = 30
+
+
+async def test_killed_service_answers_again_at_once_from_a_zygote(tmp_path: Path) -> None:
+    took_ms: list[float] = []
+    with trio.fail_after(PATIENCE_S):
+        async with supervised(tmp_path, trial()) as rig:
+            await rig.ready()
+            for generation in range(1, 16):
+                begun = trio.current_time()
+                os.kill(rig.pid(), signal.SIGKILL)
+                await rig.sink.until("up", "trial", generation + 1)
+                assert await rig.sink.said(Echo(text="here again")) == "here again"
+                took_ms.append((trio.current_time() - begun) * 1000)
+            report = rig.report()
+            assert report.how == "zygote"
+            assert report.deaths == {"signal": 15}
+            assert report.restarts == 15
+            assert all(r.ready_ms is not None and 0 < r.answered_ms < r.ready_ms for r in report.recoveries)
+    # 16 ms on an idle machine; a test run shares it with others.
+    assert statistics.median(took_ms) < 150, took_ms
+
+
+async def test_every_answer_that_arrived_is_delivered_before_the_death_is_told(tmp_path: Path) -> None:
+    with trio.fail_after(PATIENCE_S):
+        async with supervised(tmp_path, trial()) as rig:
+            await rig.ready()
+            for number in range(200):
+                rig.sink.post(Echo(text=str(number)))
+            answer = await rig.sink.call(Echo(text="the last"))
+            assert isinstance(answer, Return)
+            rig.sink.post(Misbehave(how="exit", amount=3))
+            await rig.sink.until("down", "trial", 1)
+            answers = [frame for frame in rig.sink.frames if isinstance(frame, Return)]
+            assert len(answers) == 201
+            cause = rig.sink.causes["trial", 1]
+            assert (cause.kind, cause.code) == (CauseKind.EXIT, 3)
+
+
+@pytest.mark.parametrize(("how", "number"), [("segfault", signal.SIGSEGV), ("spin", signal.SIGABRT)])
+async def test_crash_leaves_the_stack_in_the_log(tmp_path: Path, how: str, number: int) -> None:
+    with trio.fail_after(PATIENCE_S):
+        async with supervised(tmp_path, trial(hang_timeout_s=0.5)) as rig:
+            await rig.ready()
+            rig.sink.post(Misbehave(how=how))
+            await rig.ready(after=1)
+            cause = rig.sink.causes["trial", 1]
+            assert cause.code == number
+            if how == "spin":
+                assert cause.kind is CauseKind.HANG
+                assert "_hold_the_interpreter" in rig.log()
+            else:
+                assert cause.text == "killed by SIGSEGV"
+                assert "Segmentation fault" in rig.log()
+
+
+async def test_stopped_process_is_a_hang_and_its_stack_is_dumped(tmp_path: Path) -> None:
+    with trio.fail_after(PATIENCE_S):
+        async with supervised(tmp_path, trial(hang_timeout_s=0.5)) as rig:
+            await rig.ready()
+            begun = trio.current_time()
+            os.kill(rig.pid(), signal.SIGSTOP)
+            await rig.sink.until("down", "trial", 1)
+            assert 0.4 < trio.current_time() - begun < 3
+            cause = rig.sink.causes["trial", 1]
+            assert cause.kind is CauseKind.HANG
+            assert cause.text.startswith("answered no ping for 0.")
+            assert "Fatal Python error: Aborted" in rig.log()
+            await rig.ready(after=1)
+
+
+async def test_blocked_event_loop_that_ignores_every_signal_but_the_last_is_ended(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial(hang_timeout_s=0.4, abort_timeout_s=0.2), settings={"deaf": True}) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            rig.sink.post(Misbehave(how="deaf"))
+            await rig.sink.until("down", "trial", 1)
+            cause = rig.sink.causes["trial", 1]
+            assert (cause.kind, cause.code) == (CauseKind.HANG, signal.SIGKILL)
+
+
+async def test_ladder_goes_from_drain_to_abort_for_a_service_that_ignores_sigterm(tmp_path: Path) -> None:
+    spec = trial(shutdown_timeout_s=0.1, term_timeout_s=0.2, hang_timeout_s=60)
+    async with supervised(tmp_path, spec) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            # The interpreter is held, so neither the drain nor SIGTERM is heard.
+            rig.sink.post(Misbehave(how="spin"))
+            await trio.sleep(0.1)
+            rig.supervisor.stop("trial")
+            await rig.supervisor.wait_for("trial", {ServiceState.STOPPED})
+            cause = rig.sink.causes["trial", 1]
+            assert (cause.kind, cause.code) == (CauseKind.STOPPED, signal.SIGABRT)
+            assert "_hold_the_interpreter" in rig.log()
+
+
+async def test_service_past_its_memory_limit_is_replaced_and_the_tally_says_so(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial(memory_limit_bytes=120 * 2**20)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            report = await rig.ready()
+            assert report.memory_bytes is not None
+            assert report.memory_bytes < 100 * 2**20
+            rig.sink.post(Misbehave(how="leak", amount=110))
+            await rig.ready(after=1)
+            cause = rig.sink.causes["trial", 1]
+            assert cause.kind is CauseKind.MEMORY
+            assert "its limit is 120 MiB" in cause.text
+            # It could still answer, so it was drained.
+            assert cause.code == 0
+            assert rig.report().deaths == {"memory": 1}
+
+
+async def test_runaway_memory_is_not_given_time_to_finish(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial(memory_limit_bytes=120 * 2**20)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            rig.sink.post(Misbehave(how="leak", amount=300))
+            await rig.ready(after=1)
+            assert rig.sink.causes["trial", 1].code == signal.SIGKILL
+
+
+async def test_crash_at_start_becomes_failed_with_the_last_words_and_no_busy_loop(tmp_path: Path) -> None:
+    backoff = Backoff(base_s=0.02, retry_s=0.5)
+    spec = trial(intensity=3, backoff=backoff)
+    async with supervised(tmp_path, spec, settings={"at_start": "exit"}) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.supervisor.wait_for("trial", {ServiceState.FAILED})
+            report = rig.report()
+            assert report.generation == 4
+            assert report.reason == "4 deaths within 30 s; the last: exit code 7: the disk is full"
+            assert report.retry_in_s is not None
+            assert 0 < report.retry_in_s <= 0.6
+            await rig.supervisor.wait_for("trial", {ServiceState.FAILED}, after_generation=6)
+            # Three tries, half a second apart at least.
+            gaps = [late - early for early, late in zip(rig.starts()[4:], rig.starts()[5:], strict=False)]
+            assert min(gaps) > 0.45
+
+
+async def test_start_that_takes_too_long_is_ended_and_named(tmp_path: Path) -> None:
+    spec = trial(startup_timeout_s=0.3, intensity=0)
+    async with supervised(tmp_path, spec, settings={"at_start": "sleep"}) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.supervisor.wait_for("trial", {ServiceState.FAILED})
+            assert rig.report().deaths == {"startup_timeout": 1}
+            assert "not ready within 0.3 s" in rig.report().reason
+
+
+async def test_what_a_service_spawned_dies_with_it_and_is_collected(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial()) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            child = int(await rig.sink.said(Misbehave(how="spawn")))
+            assert is_alive(child)
+            os.kill(rig.pid(), signal.SIGKILL)
+            await rig.sink.until("down", "trial", 1)
+            await until(lambda: not exists(child))
+
+
+async def test_orphan_that_left_its_group_is_collected_when_it_ends(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial()) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            daemon = int(await rig.sink.said(Misbehave(how="daemon")))
+            await until(lambda: not exists(daemon))
+            # And the service itself is not mistaken for one.
+            assert await rig.sink.said(Echo(text="still here")) == "still here"
+
+
+async def test_exit_codes_of_the_kernels_other_children_are_not_stolen(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial()) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            process = await trio.lowlevel.open_process(["sh", "-c", "exit 42"])
+            # Longer than the reaper's interval, in which it comes by and must leave the zombie alone.
+            await trio.sleep(2.5)
+            assert await process.wait() == 42
+
+
+async def test_manual_stop_is_not_followed_by_a_resurrection(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial()) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            pid = rig.pid()
+            rig.supervisor.stop("trial")
+            await rig.supervisor.wait_for("trial", {ServiceState.STOPPED})
+            assert not is_alive(pid)
+            assert rig.sink.told == [("up", "trial", 1), ("draining", "trial", 1), ("down", "trial", 1)]
+            assert not rig.sink.causes["trial", 1].is_crash
+            await trio.sleep(0.5)
+            assert rig.report().generation == 1
+            rig.supervisor.start("trial")
+            await rig.ready(after=1)
+
+
+async def test_calls_in_hand_are_answered_before_an_orderly_restart(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial()) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            numbers = [rig.sink.post(Echo(text=str(n))) for n in range(500)]
+            rig.supervisor.restart("trial")
+            await rig.ready(after=1)
+            answered = {frame.id for frame in rig.sink.frames if isinstance(frame, Return)}
+            assert answered == set(numbers)
+
+
+async def test_fall_back_mode_is_entered_after_repeated_deaths(tmp_path: Path) -> None:
+    spec = trial(modes=("cuda", "cpu"), backoff=Backoff(base_s=0.01))
+    async with supervised(tmp_path, spec, settings={"bad_modes": ["cuda"]}) as rig:
+        with trio.fail_after(PATIENCE_S):
+            report = await rig.ready()
+            assert (report.mode, report.generation, report.deaths) == ("cpu", 4, {"exit": 3})
+            assert report.info["mode"] == "cpu"

@@ -1,0 +1,122 @@
+"""Zygotes: forks are fast, and whatever is wrong with a zygote, services start all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from kernel.supervisor.spec import ZygoteSpec
+from kernel.supervisor.status import ZygoteReport
+from tests.system.support.ops import Echo
+from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial, until
+
+PATIENCE_S = 30
+
+
+def zygote(rig: Rig) -> ZygoteReport:
+    (report,) = rig.supervisor.status().zygotes
+    return report
+
+
+async def zygote_is(rig: Rig, state: str, *, other_than: int = 0) -> int:
+    """Once the zygote is in that state; its pid."""
+    await until(lambda: zygote(rig).state == state and zygote(rig).pid != other_than)
+    return zygote(rig).pid or 0
+
+
+async def test_dying_zygote_takes_no_service_with_it_and_comes_back(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial()) as rig:
+        with trio.fail_after(PATIENCE_S):
+            report = await rig.ready()
+            assert report.how == "zygote"
+            old = await zygote_is(rig, "ready")
+            os.kill(old, signal.SIGKILL)
+            await zygote_is(rig, "ready", other_than=old)
+            assert await rig.sink.said(Echo(text="unhurt")) == "unhurt"
+            assert rig.report().generation == 1
+            os.kill(rig.pid(), signal.SIGKILL)
+            assert (await rig.ready(after=1)).how == "zygote"
+
+
+async def test_service_and_zygote_killed_together_come_back(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial()) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            os.kill(await zygote_is(rig, "ready"), signal.SIGKILL)
+            os.kill(rig.pid(), signal.SIGKILL)
+            await rig.ready(after=1)
+            assert await rig.sink.said(Echo(text="back")) == "back"
+
+
+async def test_hung_zygote_is_replaced_and_the_service_starts_without_it(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, fork_timeout_s=0.3)
+    async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            hung = await zygote_is(rig, "ready")
+            os.kill(hung, signal.SIGSTOP)
+            os.kill(rig.pid(), signal.SIGKILL)
+            assert (await rig.ready(after=1)).how == "exec"
+            assert not is_alive(hung)
+            await zygote_is(rig, "ready")
+
+
+async def test_module_that_cannot_be_imported_is_reported_and_left_out(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=("no.such.module", *LIGHT.preload))
+    async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            assert (await rig.ready()).how == "zygote"
+            assert list(zygote(rig).failed_modules) == ["no.such.module"]
+            assert "No module named 'no'" in rig.log("zygote-light")
+
+
+async def test_zygote_that_dies_of_its_modules_leaves_services_to_start_from_nothing(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=("tests.system.support.deadly",))
+    async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            assert (await rig.ready()).how == "exec"
+            await zygote_is(rig, "backoff")
+
+
+async def test_zygote_whose_modules_start_threads_never_forks(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=("tests.system.support.threaded",))
+    async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            assert (await rig.ready()).how == "exec"
+            await zygote_is(rig, "unfit")
+            os.kill(rig.pid(), signal.SIGKILL)
+            assert (await rig.ready(after=1)).how == "exec"
+
+
+async def test_forked_service_is_as_clean_as_one_started_from_nothing(tmp_path: Path) -> None:
+    async with supervised(tmp_path, trial(env={"GREETING": "hello"}), trial("other", zygote=None)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            for name, how in (("trial", "zygote"), ("other", "exec")):
+                assert (await rig.ready(name)).how == how
+                pid = rig.pid(name)
+                assert os.getsid(pid) == os.getpgid(pid) == pid
+                about = look_at(pid)
+                assert about.oom_score_adj == 500
+                assert about.open_files == {str(tmp_path / "logs" / f"{name}.log")}
+                assert f"PPid:\t{os.getpid()}\n" in about.status
+                assert f"Name:\t{name}\n" in about.status
+
+
+class Looks(NamedTuple):
+    oom_score_adj: int
+    open_files: set[str]
+    status: str
+
+
+def look_at(pid: int) -> Looks:
+    folder = Path(f"/proc/{pid}")
+    targets = {os.readlink(entry) for entry in (folder / "fd").iterdir()}
+    return Looks(
+        oom_score_adj=int((folder / "oom_score_adj").read_text(encoding="ascii")),
+        open_files={target for target in targets if target.startswith("/") and not target.startswith("/dev")},
+        status=(folder / "status").read_text(encoding="ascii"),
+    )

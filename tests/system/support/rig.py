@@ -1,0 +1,192 @@
+"""A supervisor over real processes, with a sink that records what the router would be told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from kernel.ports import Cause, ServiceState
+from kernel.supervisor.spec import ServiceSpec, TreeSpec, ZygoteSpec
+from kernel.supervisor.status import ServiceReport
+from kernel.supervisor.supervisor import Supervisor
+from proto import frames
+from proto.birth import Birth
+from proto.channel import Channel
+from proto.frames import AnyFrame, Call, Fault, Hello, Return
+from proto.operation import Params, operation_of
+from tests.system.support.ops import Echo, Misbehave
+
+OPERATIONS = tuple(sorted(operation_of(params).name for params in (Echo, Misbehave)))
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+LIGHT = ZygoteSpec(name="light", preload=("tests.system.support.service",))
+
+
+def trial(name: str = "trial", **changes: Any) -> ServiceSpec:
+    """The test service, with quick pings."""
+    spec = ServiceSpec(name=name, module="tests.system.support.service", zygote="light", ping_interval_s=0.05)
+    return msgspec.structs.replace(spec, **changes)
+
+
+class Sink:
+    """`kernel.ports.GenerationSink`: keeps what it is told, and makes calls."""
+
+    def __init__(self) -> None:
+        self.channels: dict[str, Channel] = {}
+        self.told: list[tuple[str, str, int]] = []
+        self.causes: dict[tuple[str, int], Cause] = {}
+        self.states: list[tuple[float, str, ServiceState]] = []
+        self.frames: list[AnyFrame] = []
+        self._ids = itertools.count(1)
+        self._answers: dict[int, Callable[[Return | Fault], None]] = {}
+        self.changed = trio.lowlevel.ParkingLot()
+
+    def up(self, hello: Hello, channel: Channel) -> None:
+        self.channels[hello.service] = channel
+        self._note("up", hello.service, hello.generation)
+
+    def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
+        self.frames.append(frame)
+        if isinstance(frame, Return | Fault) and frame.id in self._answers:
+            self._answers.pop(frame.id)(frame)
+
+    def draining(self, service: str, generation: int) -> None:
+        self._note("draining", service, generation)
+
+    def down(self, service: str, generation: int, cause: Cause) -> None:
+        self.channels.pop(service, None)
+        self.causes[service, generation] = cause
+        self._note("down", service, generation)
+
+    def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
+        self.states.append((trio.current_time(), service, state))
+
+    def _note(self, what: str, service: str, generation: int) -> None:
+        self.told.append((what, service, generation))
+        self.changed.unpark_all()
+
+    async def until(self, what: str, service: str, generation: int) -> None:
+        while (what, service, generation) not in self.told:
+            await self.changed.park()
+
+    def post(self, params: Params[Any], service: str = "trial") -> int:
+        """Make a call without waiting for its answer."""
+        number = next(self._ids)
+        name = operation_of(params).name
+        self.channels[service].post(Call(number, name, frames.pack_body(params), 10_000, TRACE, "client", 0))
+        return number
+
+    async def call(self, params: Params[Any], service: str = "trial") -> Return | Fault:
+        """Make a call and wait for its answer."""
+        answered = trio.Event()
+        answers: list[Return | Fault] = []
+        number = self.post(params, service)
+
+        def receive(frame: Return | Fault) -> None:
+            answers.append(frame)
+            answered.set()
+
+        self._answers[number] = receive
+        await answered.wait()
+        return answers[0]
+
+    async def said(self, params: Params[Any], service: str = "trial") -> str:
+        """The text of the answer."""
+        answer = await self.call(params, service)
+        assert isinstance(answer, Return), answer
+        text = msgspec.msgpack.decode(answer.body)["text"]
+        assert isinstance(text, str)
+        return text
+
+
+class Rig:
+    """A supervisor that runs, and its sink."""
+
+    def __init__(self, supervisor: Supervisor, sink: Sink, folder: Path) -> None:
+        self.supervisor = supervisor
+        self.sink = sink
+        self.folder = folder
+
+    def report(self, name: str = "trial") -> ServiceReport:
+        return next(report for report in self.supervisor.status().services if report.name == name)
+
+    async def ready(self, name: str = "trial", after: int = 0) -> ServiceReport:
+        """Once a generation later than `after` is READY."""
+        await self.supervisor.wait_for(name, {ServiceState.READY}, after_generation=after)
+        return self.report(name)
+
+    def starts(self, name: str = "trial") -> list[float]:
+        """When each generation was started."""
+        return [at for at, service, state in self.sink.states if (service, state) == (name, ServiceState.STARTING)]
+
+    def log(self, name: str = "trial") -> str:
+        return (self.folder / "logs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def pid(self, name: str = "trial") -> int:
+        pid = self.report(name).pid
+        assert pid is not None
+        return pid
+
+
+def births(folder: Path, settings: dict[str, Any] | None = None) -> Callable[[ServiceSpec, int, str], Birth]:
+    def birth(spec: ServiceSpec, generation: int, mode: str) -> Birth:
+        return Birth(
+            service=spec.name,
+            module=spec.module,
+            generation=generation,
+            operations=OPERATIONS,
+            parent_pid=os.getpid(),
+            data_dir=str(folder / spec.name),
+            roots=(),
+            mode=mode,
+            settings=settings or {},
+        )
+
+    return birth
+
+
+@asynccontextmanager
+async def supervised(
+    folder: Path,
+    *specs: ServiceSpec | TreeSpec,
+    zygotes: tuple[ZygoteSpec, ...] = (LIGHT,),
+    settings: dict[str, Any] | None = None,
+) -> AsyncIterator[Rig]:
+    """A running supervisor; ended in order at the end."""
+    sink = Sink()
+    tree = TreeSpec(name="root", children=specs)
+    supervisor = Supervisor(tree, zygotes, sink, births(folder, settings), folder / "logs")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        try:
+            yield Rig(supervisor, sink, folder)
+        finally:
+            with trio.CancelScope(shield=True):
+                await supervisor.shutdown()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process that is not a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return stat[stat.rindex(")") + 2] not in "ZX"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Until the world outside this process is so: nobody tells of that, so it is looked at again and again."""
+    while not condition():  # noqa: ASYNC110  # there is no event to wait for
+        await trio.sleep(0.01)
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, be it a zombie."""
+    return Path(f"/proc/{pid}").exists()

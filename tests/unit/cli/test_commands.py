@@ -1,0 +1,215 @@
+"""Commands that need no kernel, and what the others show."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel.cli import completion, status
+from kernel.cli.journal import HumanLines, JsonLines, Rotating
+from kernel.cli.logs import last_lines
+from kernel.cli.main import describe, main
+from kernel.control.client import CallFailed
+from proto.ops import load
+
+SERVICE: dict[str, Any] = {
+    "name": "embed",
+    "state": "ready",
+    "reason": "",
+    "generation": 3,
+    "pid": 42,
+    "mode": "cpu",
+    "uptime_s": 200.0,
+    "restarts": 2,
+    "deaths": {"signal": 2},
+    "last_death": "killed by signal 9",
+    "rss_bytes": 300 * 2**20,
+    "pss_bytes": None,
+    "in_flight": 1,
+    "queued": 4,
+    "retry_in_s": None,
+    "recovery_ms": 12.4,
+    "info": {"model": "all-MiniLM-L6-v2"},
+}
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    try:
+        code = main(argv)
+    except SystemExit as exit:
+        code = int(exit.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINCKIA_DATA", str(tmp_path / "data"))
+
+
+def test_help_teaches_with_a_first_session(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for words in ("linckia serve", "linckia stdio", "linckia call", "linckia doctor"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["sttus"], "did you mean status?"),
+        ([], "COMMAND"),
+        (["call"], "NAME"),
+        (["call", "x", "{"], "not JSON"),
+        (["call", "x", "[]"], "array"),
+        (["call", "x", "3"], "number"),
+        (["tools", "--surface", "yml"], "did you mean yaml?"),
+        (["stdio", "/nowhere"], "/nowhere"),
+        (["stdio", __file__], "is a file"),
+        (["serve", "/nowhere"], "/nowhere"),
+        (["serve", "--http", "x:y"], "HOST:PORT"),
+        (["serve", "--http", "0.0.0.0:3000"], "token"),
+        (["logs", "-n", "-3"], "-3"),
+        (["top", "--interval", "0"], "0.1"),
+        (["completion", "pwsh"], "bash, zsh, fish"),
+    ],
+)
+def test_wrong_usage_says_what_would_be_right_and_exits_with_2(
+    capsys: pytest.CaptureFixture[str], argv: list[str], words: str
+) -> None:
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "argv", [["status"], ["call", "mcp.echo"], ["stop"], ["restart", "embed"], ["start", "embed"], ["stop", "embed"]]
+)
+def test_without_a_kernel_the_error_says_how_to_start_one(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (1, "")
+    assert "linckia serve" in err
+
+
+def test_tools_lists_the_table_without_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "tools")
+    assert code == 0
+    assert any(line.split()[:3] == ["mcp.echo", "echo", "read"] for line in out.splitlines())
+    listed = json.loads(run(capsys, "tools", "--json")[1])
+    assert next(tool for tool in listed if tool["name"] == "mcp.echo")["inputSchema"]["type"] == "object"
+
+
+def test_a_log_that_is_not_there_names_those_that_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    logs = tmp_path / "data" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "embed.log").write_text("one\ntwo\nthree\n")
+    assert run(capsys, "logs", "embd")[::2] == (1, f"linckia: no log of 'embd' in {logs}; did you mean embed?\n")
+    assert run(capsys, "logs", "embed", "-n", "2")[:2] == (0, "two\nthree\n")
+
+
+def test_the_last_lines_of_a_long_log_are_found_from_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "long.log"
+    log.write_text("".join(f"line {n} {'x' * 100}\n" for n in range(5000)))
+    assert [line.split()[1] for line in last_lines(log, 3)] == ["4997", "4998", "4999"]
+    assert len(last_lines(log, 10_000)) == 5000
+    assert last_lines(log, 0) == []
+
+
+def test_a_row_shows_the_deaths_with_their_causes() -> None:
+    row = [cell if isinstance(cell, str) else cell[0] for cell in status.rows({"services": [SERVICE]})[0]]
+    assert row[:9] == ["embed", "ready", "3", "42", "3 min", "2", "12 ms", "300 MiB", "1+4"]
+    assert row[9] == "cpu; model: all-MiniLM-L6-v2; deaths: signal 2; last: killed by signal 9"
+
+
+def test_a_failed_service_says_when_the_next_start_is_tried() -> None:
+    failed = SERVICE | {"state": "failed", "reason": "5 deaths in 60 s", "retry_in_s": 30.0, "pid": None}
+    row = [cell if isinstance(cell, str) else cell[0] for cell in status.rows({"services": [failed]})[0]]
+    assert row[3] == "-"
+    assert row[9].startswith("5 deaths in 60 s; next try in 30 s")
+
+
+def test_a_failure_says_whether_the_work_may_have_been_done() -> None:
+    text = describe(CallFailed({"message": "it died", "executed": "maybe", "retry_after_ms": 1500}))
+    assert "may have been done" in text
+    assert "1.5 s" in text
+
+
+def test_the_journal_keeps_fields_and_tracebacks_on_one_line() -> None:
+    try:
+        raise ValueError("torn")
+    except ValueError:
+        record = logging.getLogger("linckia.x").makeRecord(
+            "linckia.x", logging.ERROR, __file__, 1, "died: %s", ("embed",), sys.exc_info(), extra={"pid": 7}
+        )
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert (fields["message"], fields["level"], fields["pid"]) == ("died: embed", "error", 7)
+    assert "ValueError: torn" in fields["error"]
+    assert HumanLines(colour=False).format(record).splitlines()[0].endswith("x           died: embed")
+
+
+def test_stderr_follows_the_log_through_its_rotation(tmp_path: Path) -> None:
+    program = (
+        "import logging, os, pathlib, sys\n"
+        "import kernel.cli.journal as journal\n"
+        "journal.ROTATE_BYTES = 2000\n"
+        "journal.open_journal(pathlib.Path(sys.argv[1]), 'info', watched=False)\n"
+        "for n in range(60): logging.getLogger('linckia.x').info('line %d', n)\n"
+        "os.write(2, b'last words\\n')\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=30)
+    logs = tmp_path / "logs"
+    assert sorted(path.name for path in logs.iterdir())[:2] == ["kernel.log", "kernel.log.1"]
+    assert len(list(logs.iterdir())) <= 4
+    assert (logs / "kernel.log").read_text().endswith("last words\n")
+
+
+def test_the_log_goes_on_in_a_new_file_past_its_limit(tmp_path: Path) -> None:
+    handler = Rotating(tmp_path / "kernel.log", with_stderr=False)
+    handler.maxBytes = 100
+    for n in range(3):
+        handler.emit(logging.makeLogRecord({"msg": f"{n}" * 60}))
+    handler.close()
+    assert (tmp_path / "kernel.log").read_text() == "2" * 60 + "\n"
+    assert (tmp_path / "kernel.log.2").read_text() == "0" * 60 + "\n"
+
+
+def complete_in_bash(script: str, *words: str) -> list[str]:
+    setting = f"COMP_WORDS=({' '.join(words)} ''); COMP_CWORD={len(words)}; "
+    if words[-1].startswith("+"):
+        words = (*words[:-1], words[-1][1:])
+        setting = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+    done = subprocess.run(
+        ["bash", "-c", script + "\n" + setting + '_linckia; printf "%s\\n" "${COMPREPLY[@]}"'],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    )
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_operations_services_and_surfaces() -> None:
+    script = completion.bash(list(completion.commands()))
+    assert complete_in_bash(script, "linckia", "+sta") == ["status", "start"]
+    assert "mcp.echo" in complete_in_bash(script, "linckia", "call")
+    assert "echo" in complete_in_bash(script, "linckia", "restart")
+    assert complete_in_bash(script, "linckia", "tools", "--surface", "+ya") == ["yaml"]
+    assert complete_in_bash(script, "linckia", "serve", "+--no-") == ["--no-http"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_script_names_every_operation_that_may_be_called(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    _, out, _ = run(capsys, "completion", shell)
+    assert all(name in out for name, op in load().items() if op.admits("operator"))
+    if (interpreter := shutil.which(shell)) is not None:
+        assert subprocess.run([interpreter, "-n"], input=out, text=True, timeout=10).returncode == 0

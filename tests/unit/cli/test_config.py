@@ -1,0 +1,169 @@
+"""Settings: each layer over the one before, and every mistake named with where it was made and what would be right."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kernel.config import Config, ConfigError, Flags, load
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    return data_dir
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "notes"
+    root.mkdir()
+    return root
+
+
+def write(data_dir: Path, text: str) -> None:
+    (data_dir / "linckia.toml").write_text(text)
+
+
+def load_in(data_dir: Path, environment: dict[str, str] | None = None, flags: Flags | None = None) -> Config:
+    return load(flags or Flags(), {"LINCKIA_DATA": str(data_dir), **(environment or {})}, known_services={"embed"})
+
+
+def test_without_any_setting_http_listens_on_the_loopback_only(data_dir: Path) -> None:
+    config = load_in(data_dir)
+    assert config.http is not None
+    assert (config.http.host, config.http.port, config.http.token) == ("127.0.0.1", 3000, None)
+    assert config.roots == ()
+    assert config.data_dir == data_dir
+
+
+def test_a_later_layer_wins_and_leaves_the_rest_alone(data_dir: Path) -> None:
+    write(data_dir, 'log_level = "debug"\n[http]\nport = 4000\nhost = "127.0.0.2"\n')
+    config = load_in(data_dir, {"LINCKIA_HTTP": ":5000"}, Flags(log_level="error"))
+    assert config.http is not None
+    assert (config.http.host, config.http.port) == ("127.0.0.2", 5000)
+    assert config.log_level == "error"
+
+
+def test_a_named_file_goes_over_the_one_in_the_data_directory(data_dir: Path, tmp_path: Path) -> None:
+    write(data_dir, "[http]\nport = 4000\n")
+    named = tmp_path / "other.toml"
+    named.write_text("[http]\nport = 4001\n")
+    config = load_in(data_dir, flags=Flags(config_file=str(named)))
+    assert config.http is not None
+    assert config.http.port == 4001
+
+
+def test_roots_are_real_paths_counted_once(data_dir: Path, root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    assert load_in(data_dir, flags=Flags(roots=(str(link), str(root)))).roots == (root,)
+
+
+def test_relative_roots_of_a_file_start_from_its_folder(data_dir: Path, root: Path) -> None:
+    write(data_dir, 'roots = ["../notes"]\n')
+    assert load_in(data_dir).roots == (root,)
+
+
+def test_roots_of_the_environment_are_separated_as_in_path(data_dir: Path, root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    assert load_in(data_dir, {"LINCKIA_ROOTS": os.pathsep.join((str(root), str(other)))}).roots == (root, other)
+
+
+def test_a_service_gets_its_own_table_from_every_layer(data_dir: Path) -> None:
+    write(data_dir, '[services.embed]\nmodel = "a"\nbatch = 8\n')
+    config = load_in(data_dir, {"LINCKIA_SERVICES__EMBED__BATCH": "16", "LINCKIA_SERVICES__EMBED__DEVICE": "cpu"})
+    assert config.services == {"embed": {"model": "a", "batch": 16, "device": "cpu"}}
+
+
+def test_http_can_be_switched_off(data_dir: Path) -> None:
+    assert load_in(data_dir, flags=Flags(http="off")).http is None
+
+
+def test_the_token_is_read_from_its_file(data_dir: Path) -> None:
+    (data_dir / "token").write_text("0123456789abcdef\n")
+    write(data_dir, '[http]\nhost = "0.0.0.0"\ntoken_file = "token"\n')
+    config = load_in(data_dir)
+    assert config.http is not None
+    assert config.http.token == "0123456789abcdef"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
+    config = load_in(data_dir, flags=Flags(http=f"{host}:1"))
+    assert config.http is not None
+    assert config.http.is_loopback
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ('rots = ["."]', ("rots", "roots")),
+        ("[http]\nprot = 1", ("http.prot", "port")),
+        ('[http]\nport = "3000"', ("http.port", "int")),
+        ("[http]\nport = 70000", ("http.port", "65535")),
+        ('log_level = "loud"', ("log_level", "debug, info, warning or error")),
+        ("[services.embd]\nmodel = 1", ("embd", "embed")),
+        ('[http]\ntoken = "short"', ("http.token", "16")),
+        ('[http]\ntoken = "0123456789abcdef"\ntoken_file = "x"', ("http.token", "http.token_file")),
+        ('[http]\ntoken_file = "nowhere"', ("http.token_file", "nowhere")),
+        ('roots = ["nowhere"]', ("nowhere", "does not exist")),
+        ('roots = ["linckia.toml"]', ("linckia.toml", "is a file")),
+        ('[http]\nhost = "0.0.0.0"', ("0.0.0.0", "LINCKIA_TOKEN")),
+        ("[http", ("not valid TOML",)),
+        ("http = 3", ("http",)),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_would_be_right(data_dir: Path, toml: str, words: tuple[str, ...]) -> None:
+    write(data_dir, toml)
+    with pytest.raises(ConfigError) as caught:
+        load_in(data_dir)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"LINCKIA_ROTS": "."}, ("LINCKIA_ROTS", "LINCKIA_ROOTS")),
+        ({"LINCKIA_HTTP": "nowhere:port"}, ("LINCKIA_HTTP", "HOST:PORT")),
+        ({"LINCKIA_HTTP": "127.0.0.1:99999"}, ("LINCKIA_HTTP", "99999")),
+        ({"LINCKIA_HTTP": "http://127.0.0.1"}, ("LINCKIA_HTTP", "HOST:PORT")),
+        ({"LINCKIA_HTTP": "127.0.0.1:"}, ("LINCKIA_HTTP", "HOST:PORT")),
+        ({"LINCKIA_MAX_BODY_BYTES": "1 MB"}, ("LINCKIA_MAX_BODY_BYTES", "bytes")),
+        ({"LINCKIA_SERVICES__EMBED": "x"}, ("LINCKIA_SERVICES__NAME__KEY",)),
+        ({"LINCKIA_CONFIG": "/nowhere.toml"}, ("/nowhere.toml",)),
+    ],
+)
+def test_a_wrong_variable_is_named(data_dir: Path, environment: dict[str, str], words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_in(data_dir, environment)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_what_the_set_up_reads_is_no_mistake_here(data_dir: Path) -> None:
+    assert load_in(data_dir, {"LINCKIA_TORCH": "cpu", "LINCKIA_PYTHON": "python3.11"}).http is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        (":80", ("127.0.0.1", 80)),
+        ("80", ("127.0.0.1", 80)),
+        ("localhost", ("localhost", 3000)),
+        ("[::1]:80", ("::1", 80)),
+        ("[::1]", ("::1", 3000)),
+        ("::1", ("::1", 3000)),
+    ],
+)
+def test_an_address_may_leave_out_host_or_port(data_dir: Path, text: str, address: tuple[str, int]) -> None:
+    (data_dir / "token").write_text("0123456789abcdef")
+    config = load_in(data_dir, flags=Flags(http=text, token_file=str(data_dir / "token")))
+    assert config.http is not None
+    assert (config.http.host, config.http.port) == address

@@ -1,0 +1,115 @@
+"""The set-up script: what it takes for complete, what it repairs, which torch it asks for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scripts import install
+
+
+def package(site: Path, name: str, version: str, files: dict[str, str]) -> Path:
+    """An installed package as pip leaves it."""
+    metadata = site / f"{name}-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("")
+    (metadata / "INSTALLER").write_text("pip\n")
+    record = ""
+    for path, text in files.items():
+        (site / path).parent.mkdir(exist_ok=True)
+        (site / path).write_text(text)
+        record += f"{path},sha256=x,{len(text)}\n"
+    (metadata / "RECORD").write_text(record + f"{name}/__pycache__/x.cpython-311.pyc,,\n{metadata.name}/RECORD,,\n")
+    return metadata
+
+
+def test_a_whole_package_is_left_alone(tmp_path: Path) -> None:
+    metadata = package(tmp_path, "whole", "1.0", {"whole/__init__.py": "x = 1\n"})
+    install.forget_torn_packages(tmp_path)
+    assert metadata.exists()
+
+
+@pytest.mark.parametrize("harm", ["missing", "short", "no record"])
+def test_a_package_in_pieces_is_installed_again(tmp_path: Path, harm: str) -> None:
+    metadata = package(tmp_path, "torn", "1.0", {"torn/__init__.py": "x = 1\n"})
+    if harm == "missing":
+        (tmp_path / "torn/__init__.py").unlink()
+    elif harm == "short":
+        (tmp_path / "torn/__init__.py").write_text("x")
+    else:
+        (metadata / "RECORD").unlink()
+    install.forget_torn_packages(tmp_path)
+    assert not install.is_there("torn==1.0", install.installed(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("requirement", "there"),
+    [("torch==2.13.0", True), ("torch==2.13.1", False), ("my-pack.age==1.0", True), ("absent==1.0", False)],
+)
+def test_an_exact_version_is_there_whatever_its_local_label(tmp_path: Path, requirement: str, there: bool) -> None:
+    package(tmp_path, "torch", "2.13.0+cpu", {})
+    package(tmp_path, "my_pack.age", "1.0", {})
+    assert install.is_there(requirement, install.installed(tmp_path)) is there
+
+
+def test_torch_may_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("cpu", "cuda"):
+        monkeypatch.setenv("LINCKIA_TORCH", kind)
+        assert install.torch_kind()[0] == kind
+    monkeypatch.setenv("LINCKIA_TORCH", "rocm")
+    with pytest.raises(install.SetupFailed, match="cpu or cuda"):
+        install.torch_kind()
+
+
+@pytest.mark.parametrize(
+    ("version", "needs", "cpu"),
+    [
+        ("2.13.0+cpu", ["filelock"], True),
+        ("2.13.0", ["filelock", "nvidia-cudnn-cu13==9; platform_system == 'Linux'"], False),
+        ("2.13.0", ["filelock", "triton==3; platform_system == 'Linux'"], False),
+        ("2.13.0", ["filelock", "nvidia-x; extra == 'cuda'"], True),
+    ],
+)
+def test_a_build_with_cuda_is_known_by_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, version: str, needs: list[str], cpu: bool
+) -> None:
+    report = json.dumps({"install": [{"metadata": {"version": version, "requires_dist": needs}}]})
+    answer = subprocess.CompletedProcess([], 0, stdout=report, stderr="")
+    monkeypatch.setattr(install, "pip", lambda *arguments, timeout_s=None: answer)
+    assert install.resolves_to_cpu("torch==2.13.0") is cpu
+
+
+def test_the_cpu_build_is_looked_for_where_pip_would_bring_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(install, "torch_kind", lambda: ("cpu", "no GPU"))
+    monkeypatch.setattr(install, "resolves_to_cpu", lambda requirement, *options, timeout_s=None: bool(options))
+    monkeypatch.setattr(install, "pip_install", lambda *arguments: asked.extend(arguments))
+    install.install_torch("torch==2.13.0")
+    assert asked[-1] == "torch==2.13.0+cpu"
+    assert install.TORCH_CPU_INDEX in asked
+
+
+def test_where_the_cpu_index_is_out_of_reach_the_plain_build_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(install, "torch_kind", lambda: ("cpu", "no GPU"))
+    monkeypatch.setattr(
+        install, "resolves_to_cpu", lambda requirement, *options, timeout_s=None: None if options else False
+    )
+    monkeypatch.setattr(install, "pip_install", lambda *arguments: asked.extend(arguments))
+    install.install_torch("torch==2.13.0")
+    assert asked[-1] == "torch==2.13.0"
+
+
+def test_every_pin_is_exact_and_every_constraint_too() -> None:
+    wanted = tomllib.loads((install.ROOT / "pyproject.toml").read_text())["project"]
+    pins = [*wanted["dependencies"], *wanted["optional-dependencies"]["dev"]]
+    constraints = [line for line in install.CONSTRAINTS.read_text().splitlines() if line and not line.startswith("#")]
+    assert all("==" in pin for pin in [*pins, *constraints])
+    versions = dict(map(install.pinned, constraints))
+    for pin in pins:
+        name, version = install.pinned(pin)
+        assert versions.get(name, version) == version, f"{name} differs between pyproject.toml and constraints.txt"

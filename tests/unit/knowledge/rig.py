@@ -1,0 +1,171 @@
+"""The service of notes on real files and its real database, with a search in memory whose failures a test can choose."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from proto.errors import LinckiaError
+from proto.ops.knowledge import KnowledgeStatus, KnowledgeStatusResult
+from proto.ops.retrieve import (
+    CollectionStatus,
+    DeleteResult,
+    Filter,
+    Group,
+    GroupIds,
+    Hit,
+    PutResult,
+    RetrieveDelete,
+    RetrieveGroups,
+    RetrievePut,
+    RetrieveSearch,
+    RetrieveStatus,
+    SearchResult,
+)
+from services.knowledge.main import open_service
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.testing import Bench, services_in_process
+
+
+class MemorySearch:
+    """A search that finds words; it outlives the services that run on it, as a disk does.
+
+    `refuse` is asked before each put and delete, and may answer a failure.  `puts` and `deletes` record the ids.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.puts: list[list[str]] = []
+        self.deletes: list[list[str]] = []
+        self.searches: list[RetrieveSearch] = []
+        self.refuse: Callable[[list[str]], LinckiaError | None] = lambda ids: None
+
+    @property
+    def put_ids(self) -> list[str]:
+        return [id_ for batch in self.puts for id_ in batch]
+
+    @asynccontextmanager
+    async def open(self, env: Environment) -> AsyncIterator[Handlers]:
+        handlers = Handlers()
+
+        @handlers.handle(RetrievePut)
+        async def put(params: RetrievePut, ctx: Context) -> PutResult:
+            ids = [group.id for group in params.groups]
+            if (failure := self.refuse(ids)) is not None:
+                raise failure
+            self.puts.append(ids)
+            self.groups.update({group.id: group for group in params.groups})
+            return PutResult(groups=len(ids), items_written=0, items_unchanged=0, items_removed=0, vectors_waiting=0)
+
+        @handlers.handle(RetrieveDelete)
+        async def delete(params: RetrieveDelete, ctx: Context) -> DeleteResult:
+            if (failure := self.refuse(params.groups)) is not None:
+                raise failure
+            self.deletes.append(params.groups)
+            gone = [self.groups.pop(id_) for id_ in params.groups if id_ in self.groups]
+            return DeleteResult(groups=len(gone), items=0)
+
+        @handlers.handle(RetrieveGroups)
+        async def groups(params: RetrieveGroups, ctx: Context) -> GroupIds:
+            if (failure := self.refuse([])) is not None:
+                raise failure
+            ids = sorted(id_ for id_ in self.groups if id_ > params.after)
+            return GroupIds(ids=ids[: params.limit], more=len(ids) > params.limit)
+
+        @handlers.handle(RetrieveStatus)
+        async def status(params: RetrieveStatus, ctx: Context) -> CollectionStatus:
+            items = [item for group in self.groups.values() for item in group.items]
+            return CollectionStatus(
+                collection=params.collection, groups=len(self.groups), items=len(items),
+                vectors=sum(item.embed for item in items), vectors_waiting=0, fingerprint=None,
+                size_bytes=1024 * 1024, index="none",
+            )  # fmt: skip
+
+        @handlers.handle(RetrieveSearch)
+        async def search(params: RetrieveSearch, ctx: Context) -> SearchResult:
+            self.searches.append(params)
+            words = params.query.lower().split()
+            hits = []
+            for group in self.groups.values():
+                if not all(_holds(group, condition) for condition in params.filters):
+                    continue
+                score, best = max(
+                    ((sum(w in item.text.lower() for w in words), -i) for i, item in enumerate(group.items)), default=(0, 0)
+                )
+                if score:
+                    item = group.items[-best]
+                    hits.append(
+                        Hit(
+                            group=group.id, key=item.key, score=score / len(words), title=group.title, vector=0.9,
+                            heading=item.heading, text=item.text, group_metadata=group.metadata, item_metadata=item.metadata,
+                        )
+                    )  # fmt: skip
+            hits.sort(key=lambda hit: (-hit.score, hit.group))
+            return SearchResult(hits=hits[: params.limit], stages=["lexical"], degraded=[], source="lexical")
+
+        yield handlers
+
+
+def _holds(group: Group, condition: Filter) -> bool:
+    value = group.metadata[condition.field]
+    if condition.any_of is not None:
+        return any(one in condition.any_of for one in (value if isinstance(value, list) else [value]))
+    if condition.prefix is not None:
+        return str(value).startswith(condition.prefix)
+    assert isinstance(value, int | float)
+    return (condition.at_least is None or value >= condition.at_least) and (
+        condition.at_most is None or value <= condition.at_most
+    )
+
+
+@asynccontextmanager
+async def notes_service(folder: Path, *roots: Path, search: MemorySearch | None = None) -> AsyncIterator[Bench]:
+    """The service over `roots`, its data in `folder`."""
+    memory = search or MemorySearch()
+    services = {"retrieve": memory.open, "knowledge": open_service}
+    settings = {"knowledge": {"scan_interval_s": 0.02}}
+    async with services_in_process(services, folder, roots=roots, settings=settings) as bench:
+        yield bench
+        if "knowledge" in bench.running:
+            await bench.stop("knowledge")
+
+
+async def settled(bench: Bench, notes: int | None = None, within_s: float = 10.0) -> KnowledgeStatusResult:
+    """The status once a scan that began after this call is through and nothing is pending (and there are `notes` notes)."""
+    before = (await bench.call(KnowledgeStatus())).last_scan
+    return await until(
+        bench,
+        lambda status: (
+            status.last_scan != before
+            and not status.pending
+            and not status.scanning
+            and (notes is None or status.notes == notes)
+        ),
+        within_s,
+    )
+
+
+async def until(
+    bench: Bench, holds: Callable[[KnowledgeStatusResult], bool], within_s: float = 10.0
+) -> KnowledgeStatusResult:
+    """The status once `holds` is true of it."""
+    with trio.fail_after(within_s):
+        while True:
+            status = await bench.call(KnowledgeStatus())
+            if holds(status):
+                return status
+            await trio.sleep(0.01)
+
+
+def write(root: Path, path: str, text: str) -> Path:
+    """A file below `root` with its folders."""
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text.encode())
+    return file
+
+
+__all__ = ["Bench", "MemorySearch", "notes_service", "settled", "until", "write"]

@@ -1,0 +1,142 @@
+"""What a declaration gives: schemas, validation with the field's name, text, and its place in the table."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from proto import ops
+from proto.errors import InvalidParams, UnknownOperation
+from proto.operation import Access, Params, operation, operation_of, validate
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A thing."""
+
+    name: Annotated[str, Meta(description="Its name")]
+
+
+class Inner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nested."""
+
+    depth: Annotated[int, Meta(ge=1, le=5)] = 1
+
+
+@operation("find", service="finder", access=Access.READ, idempotent=True, deadline_s=1.5)
+class Find(Params[Found], frozen=True, kw_only=True):
+    """Find a thing.
+
+    By its name.
+    """
+
+    name: Annotated[str, Meta(description="What it is called", max_length=10)]
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    tags: list[str] = msgspec.field(default_factory=list)
+    inner: Inner | None = None
+
+
+@operation("names", service="finder", access=Access.READ, idempotent=True, deadline_s=1)
+class Names(Params[list[str]], frozen=True, kw_only=True):
+    """All names."""
+
+
+def test_input_schema_is_an_object_with_descriptions_and_bounds() -> None:
+    schema = operation_of(Find).input_schema
+    assert schema["type"] == "object"
+    assert schema["required"] == ["name"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["name"] == {"type": "string", "description": "What it is called", "maxLength": 10}
+    assert schema["properties"]["limit"] == {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
+    assert "title" not in schema
+
+
+def test_schema_references_are_local_and_resolve() -> None:
+    for op in ops.load().values():
+        for schema in (op.input_schema, op.output_schema):
+            if schema is not None:
+                assert schema["type"] == "object", op.name
+                for ref in _refs(schema):
+                    assert ref.startswith("#/$defs/"), op.name
+                    assert ref.removeprefix("#/$defs/") in schema["$defs"], op.name
+
+
+def _refs(node: object) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [ref for value in node.values() for ref in _refs(value)]
+    if isinstance(node, list):
+        return [ref for value in node for ref in _refs(value)]
+    return []
+
+
+def test_result_that_is_no_object_is_wrapped() -> None:
+    op = operation_of(Names)
+    assert op.wraps_result
+    assert op.output_schema == {
+        "type": "object",
+        "properties": {"result": {"type": "array", "items": {"type": "string"}}},
+        "required": ["result"],
+    }
+    assert not operation_of(Find).wraps_result
+
+
+def test_description_is_the_docstring_and_deadline_is_in_milliseconds() -> None:
+    op = operation_of(Find)
+    assert op.description == "Find a thing.\n\nBy its name."
+    assert op.deadline_ms == 1500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "says"),
+    [
+        ({}, "name", "missing required parameter `name`"),
+        ({"name": 3}, "name", "expected `str`, got `int`"),
+        ({"name": None}, "name", "expected `str`, got `null`"),
+        ({"name": "a", "nme": "b"}, "nme", "known parameters: name, limit, tags, inner"),
+        ({"name": "a" * 11}, "name", "length <= 10"),
+        ({"name": "a", "limit": 0}, "limit", ">= 1"),
+        ({"name": "a", "limit": 101}, "limit", "<= 100"),
+        ({"name": "a", "limit": "5"}, "limit", "expected `int`, got `str`"),
+        ({"name": "a", "limit": 1.5}, "limit", "expected `int`"),
+        ({"name": "a", "limit": True}, "limit", "expected `int`, got `bool`"),
+        ({"name": "a", "tags": ["x", 1]}, "tags[1]", "expected `str`, got `int`"),
+        ({"name": "a", "tags": "x"}, "tags", "expected `array`, got `str`"),
+        ({"name": "a", "inner": {"depth": 9}}, "inner.depth", "<= 5"),
+        ({"name": "a", "inner": {"width": 9}}, "inner.width", "unknown parameter"),
+    ],
+)
+def test_bad_argument_is_named_with_what_would_be_right(arguments: dict[str, Any], field: str, says: str) -> None:
+    with pytest.raises(InvalidParams) as caught:
+        validate(Find, arguments)
+    assert caught.value.failure.field == field
+    assert says in caught.value.failure.message
+
+
+def test_integral_float_is_an_integer_as_json_schema_says() -> None:
+    assert validate(Find, {"name": "a", "limit": 5.0}).limit == 5
+
+
+def test_undeclared_params_are_refused() -> None:
+    class Bare(Params[Found], frozen=True, kw_only=True):
+        pass
+
+    with pytest.raises(TypeError, match="not declared"):
+        operation_of(Bare)
+
+
+def test_operation_without_docstring_is_refused() -> None:
+    with pytest.raises(TypeError, match="docstring"):
+
+        @operation("mute", service="finder", access=Access.READ, idempotent=True, deadline_s=1)
+        class Mute(Params[Found], frozen=True, kw_only=True):
+            name: str
+
+
+def test_table_finds_by_name_and_says_what_is_near() -> None:
+    table = ops.load()
+    assert table.find("kernel_status").service == "kernel"
+    with pytest.raises(UnknownOperation, match="kernel_status"):
+        table.find("kernel_statsu")

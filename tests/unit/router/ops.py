@@ -1,0 +1,60 @@
+"""Operations of a service that exists only in these tests."""
+
+from __future__ import annotations
+
+import msgspec
+
+from proto.operation import Access, Params, operation
+
+OPTIONAL = True
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said, and who heard it."""
+
+    text: str
+    generation: int
+    caller: str
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers."""
+
+    numbers: list[int]
+
+
+@operation(
+    "test.say", service="speaker", access=Access.READ, idempotent=True, deadline_s=10, callers=("client", "relay")
+)
+class Say(Params[Said], frozen=True, kw_only=True):
+    """Say it back."""
+
+    text: str
+
+
+@operation("test.write", service="speaker", access=Access.WRITE, idempotent=False, deadline_s=10)
+class Write(Params[Said], frozen=True, kw_only=True):
+    """Something that must not be done twice."""
+
+    text: str
+
+
+@operation("test.count", service="speaker", access=Access.READ, idempotent=True, deadline_s=10, stream="numbers")
+class Count(Params[Counted], frozen=True, kw_only=True):
+    """Count up to a number, one item at a time."""
+
+    n: int
+
+
+@operation("test.relay", service="relay", access=Access.READ, idempotent=True, deadline_s=10)
+class Relay(Params[Said], frozen=True, kw_only=True):
+    """Have the speaker say it."""
+
+    text: str
+
+
+@operation("test.secret", service="speaker", access=Access.READ, idempotent=True, deadline_s=10, callers=("relay",))
+class Secret(Params[Said], frozen=True, kw_only=True):
+    """For the relay alone."""
+
+    text: str

@@ -1,0 +1,155 @@
+"""A router with real service loops at the other end of in-memory links; the rig plays the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import trio
+
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.lane import Limits
+from kernel.router.router import Router
+from proto import ops
+from proto.channel import Channel
+from proto.errors import OperationError
+from proto.frames import Hello
+from proto.link import LinkClosed, memory_link
+from services.runtime.handlers import Birth, Context, Environment, Handlers, OpenService
+from services.runtime.loop import ServiceLoop
+from tests.unit.router.ops import Count, Counted, Relay, Said, Say, Secret, Write
+
+KILLED = Cause(CauseKind.SIGNAL, 9, "killed by signal 9")
+CRASHED = Cause(CauseKind.SIGNAL, 11, "segmentation fault")
+
+
+class Rig:
+    """`hold` makes handlers wait; `seen` is what reached a handler, in order."""
+
+    def __init__(self, nursery: trio.Nursery, limits: Limits) -> None:
+        self.table = ops.load(["tests.unit.router.ops"])
+        self.router = Router(self.table, {"speaker": limits, "relay": Limits(8, 8)})
+        self.nursery = nursery
+        self.hold = trio.Event()
+        self.hold.set()
+        self.seen: list[str] = []
+        self.stopped: list[str] = []
+        self.arrived = trio.Event()
+        self._generations: dict[str, int] = {"speaker": 0, "relay": 0}
+        self._live: dict[str, tuple[trio.CancelScope, Channel]] = {}
+
+    async def up(self, service: str = "speaker") -> None:
+        self._generations[service] += 1
+        generation = self._generations[service]
+        birth = Birth(
+            service=service,
+            module="",
+            generation=generation,
+            operations=tuple(op.name for op in self.table.of_service(service)),
+            parent_pid=0,
+            data_dir="/nonexistent",
+            roots=(),
+        )
+        ours, theirs = memory_link()
+        channel = Channel(ours)
+        scope = trio.CancelScope()
+        open_service: OpenService = {"speaker": self._speaker, "relay": self._relay}[service]
+        ready = trio.Event()
+
+        async def serve() -> None:
+            with scope, contextlib.suppress(BaseExceptionGroup):
+                await ServiceLoop(birth, theirs).run(open_service)
+
+        async def read() -> None:
+            with contextlib.suppress(LinkClosed):
+                while True:
+                    frame = await channel.receive()
+                    if type(frame).__name__ == "Ready":
+                        self.router.up(Hello(1, service, generation, 0, birth.operations), channel)
+                        self.router.state(service, ServiceState.READY, "", None)
+                        ready.set()
+                    elif not isinstance(frame, Hello):
+                        self.router.frame(service, generation, frame)
+
+        self._live[service] = (scope, channel)
+        self.nursery.start_soon(serve)
+        self.nursery.start_soon(channel.run_sender)
+        self.nursery.start_soon(read)
+        await ready.wait()
+
+    def down(self, cause: Cause = KILLED, service: str = "speaker") -> None:
+        scope, channel = self._live.pop(service)
+        scope.cancel()
+        channel.close()
+        self.router.down(service, self._generations[service], cause)
+        self.router.state(service, ServiceState.STARTING, "restarting", None)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for an arrival that makes `condition` true."""
+        while not condition():
+            self.arrived = trio.Event()
+            await self.arrived.wait()
+
+    @contextlib.asynccontextmanager
+    async def _speaker(self, env: Environment) -> AsyncIterator[Handlers]:
+        handlers = Handlers()
+
+        async def answer(text: str, ctx: Context) -> Said:
+            self.seen.append(text)
+            self.arrived.set()
+            try:
+                await self.hold.wait()
+            except trio.Cancelled:
+                self.stopped.append(text)
+                self.arrived.set()
+                raise
+            if text == "fail":
+                raise OperationError("it failed", field="text")
+            return Said(text=text, generation=env.generation, caller=ctx.caller)
+
+        @handlers.handle(Say)
+        async def say(params: Say, ctx: Context) -> Said:
+            ctx.progress(1, 2, "half")
+            return await answer(params.text, ctx)
+
+        @handlers.handle(Write)
+        async def write(params: Write, ctx: Context) -> Said:
+            return await answer(params.text, ctx)
+
+        @handlers.handle(Secret)
+        async def secret(params: Secret, ctx: Context) -> Said:
+            return await answer(params.text, ctx)
+
+        @handlers.handle(Count)
+        async def count(params: Count, ctx: Context) -> Counted:
+            for n in range(params.n):
+                await ctx.emit(n)
+            return Counted(numbers=[])
+
+        yield handlers
+
+    @contextlib.asynccontextmanager
+    async def _relay(self, env: Environment) -> AsyncIterator[Handlers]:
+        handlers = Handlers()
+
+        @handlers.handle(Relay)
+        async def relay(params: Relay, ctx: Context) -> Said:
+            if params.text == "ask":
+                answer = await ctx.ask_client("elicitation/create", {"message": "well?"})
+                return Said(text=str(answer["content"]), generation=env.generation, caller=ctx.caller)
+            if params.text.startswith("secret"):
+                return await ctx.call(Secret(text=params.text))
+            return await ctx.call(Say(text=params.text))
+
+        yield handlers
+
+
+@contextlib.asynccontextmanager
+async def rig(*, in_flight: int = 8, queue: int = 8, up: bool = True) -> AsyncIterator[Rig]:
+    async with trio.open_nursery() as nursery:
+        made = Rig(nursery, Limits(in_flight, queue))
+        await nursery.start(made.router.run)
+        if up:
+            await made.up()
+        yield made
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,276 @@
+"""What the router promises its callers, with real service loops and trio's mock clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kernel.ports import Cause, CauseKind, ServiceState
+from proto.errors import (
+    Executed,
+    Forbidden,
+    MaybeExecuted,
+    OperationError,
+    Overloaded,
+    Quarantined,
+    Timeout,
+    Unavailable,
+)
+from proto.operation import Params, operation_of
+from tests.unit.router.ops import Count, Relay, Say, Secret, Write
+from tests.unit.router.rig import CRASHED, KILLED, Rig, rig
+
+
+async def call(r: Rig, params: Params[Any], **options: Any) -> Any:
+    return await r.router.call(operation_of(params), params, **options)
+
+
+async def test_call_reaches_its_handler_and_comes_back() -> None:
+    async with rig() as r:
+        assert await call(r, Say(text="hello")) == {"text": "hello", "generation": 1, "caller": "client"}
+
+
+async def test_own_failure_of_an_operation_arrives_as_it_was_raised() -> None:
+    async with rig() as r:
+        with pytest.raises(OperationError, match="it failed") as caught:
+            await call(r, Say(text="fail"))
+        assert caught.value.failure.field == "text"
+
+
+async def test_streamed_items_are_gathered_in_order_past_the_window() -> None:
+    async with rig() as r:
+        assert await call(r, Count(n=500)) == {"numbers": list(range(500))}
+
+
+async def test_progress_reaches_the_caller() -> None:
+    class Heard:
+        def __init__(self) -> None:
+            self.progressed: list[tuple[float, float | None, str | None]] = []
+
+        def progress(self, done: float, total: float | None, message: str | None) -> None:
+            self.progressed.append((done, total, message))
+
+        def log(self, level: str, logger: str, message: str) -> None:
+            raise AssertionError("nothing was logged")
+
+        async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+            raise AssertionError("nothing was asked")
+
+    heard = Heard()
+    async with rig() as r:
+        await call(r, Say(text="x"), upcalls=heard)
+    assert heard.progressed == [(1, 2, "half")]
+
+
+async def test_service_calls_service_with_its_own_name_and_asks_the_client_of_the_outer_call() -> None:
+    class Asked:
+        def progress(self, done: float, total: float | None, message: str | None) -> None: ...
+
+        def log(self, level: str, logger: str, message: str) -> None: ...
+
+        async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+            return {"content": f"{method}: {params['message']}"}
+
+    async with rig() as r:
+        await r.up("relay")
+        assert (await call(r, Relay(text="on")))["caller"] == "relay"
+        assert (await call(r, Relay(text="secret")))["text"] == "secret"
+        assert (await call(r, Relay(text="ask"), upcalls=Asked()))["text"] == "elicitation/create: well?"
+        with pytest.raises(Unavailable, match="not made by a client"):
+            await call(r, Relay(text="ask"))
+
+
+async def test_operation_refuses_a_caller_that_it_does_not_admit() -> None:
+    async with rig() as r:
+        with pytest.raises(Forbidden):
+            await call(r, Secret(text="x"))
+        assert r.seen == []
+
+
+async def test_idempotent_call_is_retried_on_the_next_generation() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await call(r, Say(text="again")))
+
+        nursery.start_soon(ask)
+        await r.until(lambda: r.seen == ["again"])
+        r.down(CRASHED)
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [{"text": "again", "generation": 2, "caller": "client"}]
+
+
+async def test_call_that_may_not_be_repeated_says_that_it_may_have_been_done() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+
+        async def ask() -> None:
+            with pytest.raises(MaybeExecuted) as caught:
+                await call(r, Write(text="once"))
+            assert caught.value.failure.executed is Executed.MAYBE
+
+        nursery.start_soon(ask)
+        await r.until(lambda: r.seen == ["once"])
+        r.down()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert r.seen == ["once"]
+
+
+async def test_call_made_while_the_service_is_down_waits_for_the_next_generation() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.down()
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await call(r, Write(text="later")))
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [a["generation"] for a in answers] == [2]
+
+
+async def test_request_that_crashes_two_generations_is_refused_and_its_neighbours_are_answered() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        outcomes: dict[str, str] = {}
+
+        async def ask(text: str) -> None:
+            try:
+                outcomes[text] = (await call(r, Say(text=text)))["text"]
+            except Quarantined:
+                outcomes[text] = "quarantined"
+
+        for text in ("poison", "innocent", "bystander"):
+            nursery.start_soon(ask, text)
+            await r.until(lambda text=text: text in r.seen)  # type: ignore[misc]  # mypy cannot type a default in a lambda
+        r.down(CRASHED)
+        r.seen.clear()
+        await r.up()
+        await r.until(lambda: len(r.seen) >= 1)
+        # Suspects are tried one at a time; whichever is alone at the second crash is convicted, alone.
+        assert len(r.seen) == 1
+        first = r.seen[0]
+        r.down(CRASHED)
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert outcomes == {
+            text: ("quarantined" if text == first else text) for text in ("poison", "innocent", "bystander")
+        }
+        with pytest.raises(Quarantined) as caught:
+            await call(r, Say(text=first))
+        assert caught.value.failure.executed is Executed.NO
+
+
+async def test_kills_from_outside_convict_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await call(r, Say(text="same")))
+
+        for _ in range(8):
+            nursery.start_soon(ask)
+        for _ in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+            r.down(KILLED)
+            await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        r.hold.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [a["generation"] for a in answers] == [4] * 8
+        assert (await call(r, Say(text="same")))["text"] == "same"
+
+
+async def test_past_the_queue_calls_are_refused_as_overloaded(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig(in_flight=2, queue=3) as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        done: list[str] = []
+
+        async def ask(text: str) -> None:
+            done.append((await call(r, Say(text=text)))["text"])
+
+        for n in range(5):
+            nursery.start_soon(ask, str(n))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (r.router.lane("speaker").in_flight, r.router.lane("speaker").queued) == (2, 3)
+        with pytest.raises(Overloaded) as caught:
+            await call(r, Say(text="6"))
+        assert caught.value.failure.retry_after_ms
+        r.hold.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(done) == ["0", "1", "2", "3", "4"]
+
+
+async def test_cancelling_the_caller_stops_the_handler_and_frees_its_place() -> None:
+    async with rig(in_flight=1) as r:
+        r.hold = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, r, Say(text="unwanted"))
+            await r.until(lambda: r.seen == ["unwanted"])
+            nursery.cancel_scope.cancel()
+        await r.until(lambda: r.stopped == ["unwanted"])
+        r.hold.set()
+        assert (await call(r, Say(text="next")))["text"] == "next"
+
+
+async def test_deadline_stops_the_handler_and_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as r:
+        r.hold = trio.Event()
+        with pytest.raises(Timeout) as caught:
+            await call(r, Write(text="slow"), timeout_s=3)
+        assert caught.value.failure.executed is Executed.MAYBE
+        await r.until(lambda: r.stopped == ["slow"])
+
+
+async def test_call_that_was_never_delivered_is_told_as_not_executed(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig(up=False) as r:
+        with pytest.raises(Timeout) as caught:
+            await call(r, Write(text="x"), timeout_s=3)
+        assert caught.value.failure.executed is Executed.NO
+
+
+async def test_failed_service_refuses_at_once_with_the_cause_and_the_next_try(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with rig(up=False) as r, trio.open_nursery() as nursery:
+
+        async def waiting() -> None:
+            with pytest.raises(Unavailable, match="exit code 1"):
+                await call(r, Say(text="waiting"))
+
+        nursery.start_soon(waiting)
+        await trio.testing.wait_all_tasks_blocked()
+        r.router.state("speaker", ServiceState.FAILED, "exit code 1, five times", trio.current_time() + 30)
+        before = trio.current_time()
+        with pytest.raises(Unavailable, match="exit code 1") as caught:
+            await call(r, Say(text="x"))
+        assert trio.current_time() == before
+        assert caught.value.failure.retry_after_ms == pytest.approx(30_000, abs=100)
+
+
+async def test_calls_of_a_dead_service_are_withdrawn_from_those_it_called() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        await r.up("relay")
+        r.hold = trio.Event()
+
+        async def ask() -> None:
+            with pytest.raises(Unavailable):
+                await call(r, Relay(text="orphan"))
+
+        nursery.start_soon(ask)
+        await r.until(lambda: r.seen == ["orphan"])
+        r.down(Cause(CauseKind.EXIT, 1), "relay")
+        await r.until(lambda: r.stopped == ["orphan"])
+        r.router.state("relay", ServiceState.STOPPED, "stopped by hand", None)

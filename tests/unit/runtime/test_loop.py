@@ -1,0 +1,232 @@
+"""What the loop of a service promises the kernel, over an in-memory link and trio's mock clock."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from proto import frames
+from proto.birth import Birth
+from proto.channel import Channel
+from proto.errors import Kind
+from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return
+from proto.link import LinkClosed, memory_link
+from proto.operation import Access, Params, operation
+from services.runtime.handlers import Context, Environment, Handlers, OpenService
+from services.runtime.loop import ServiceLoop
+
+F = TypeVar("F")
+
+
+class Number(msgspec.Struct, frozen=True, kw_only=True):
+    """A number."""
+
+    n: int
+
+
+@operation("loop.wait", service="waiter", access=Access.READ, idempotent=True, deadline_s=10)
+class Wait(Params[Number], frozen=True, kw_only=True):
+    """Wait for so many seconds."""
+
+    seconds: float
+
+
+class Waiter:
+    """A service that waits; what happened to it is kept in `events`."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.fail_in_background = trio.Event()
+
+    @contextlib.asynccontextmanager
+    async def open(self, env: Environment) -> AsyncIterator[Handlers]:
+        handlers = Handlers()
+        env.info(colour="blue")
+
+        async def background() -> None:
+            await self.fail_in_background.wait()
+            raise RuntimeError("background task failed")
+
+        env.background.start_soon(background)
+
+        @handlers.handle(Wait)
+        async def wait(params: Wait, ctx: Context) -> Number:
+            if params.seconds < 0:
+                raise ZeroDivisionError
+            try:
+                await trio.sleep(params.seconds)
+            except trio.Cancelled:
+                self.events.append("cancelled")
+                raise
+            return Number(n=1)
+
+        yield handlers
+        self.events.append("closed")
+
+
+class Line:
+    """The kernel's end."""
+
+    def __init__(self, nursery: trio.Nursery, open_service: OpenService, operations: tuple[str, ...]) -> None:
+        ours, theirs = memory_link()
+        birth = Birth(
+            service="waiter", module="", generation=3, operations=operations, parent_pid=0, data_dir="/", roots=()
+        )
+        self.channel = Channel(ours)
+        self.ended = trio.Event()
+        self.error: BaseException | None = None
+
+        async def serve() -> None:
+            try:
+                await ServiceLoop(birth, theirs).run(open_service)
+            except BaseException as error:
+                self.error = error
+                if isinstance(error, trio.Cancelled):
+                    raise
+            finally:
+                theirs.close()
+                self.ended.set()
+
+        nursery.start_soon(serve)
+
+    def call(self, call_id: int, seconds: float, *, left_ms: int = 60_000) -> None:
+        body = frames.pack_body(Wait(seconds=seconds))
+        self.channel.post(Call(call_id, "loop.wait", body, left_ms, "00-trace", "client", 3))
+
+    async def expect(self, kind: type[F]) -> F:
+        frame: AnyFrame = await self.channel.receive()
+        assert isinstance(frame, kind), frame
+        return frame
+
+    async def begin(self) -> None:
+        hello = await self.expect(Hello)
+        assert (hello.protocol, hello.service, hello.generation) == (frames.PROTOCOL, "waiter", 3)
+        assert (await self.expect(Ready)).info == {"colour": "blue"}
+
+
+@contextlib.asynccontextmanager
+async def line(waiter: Waiter, operations: tuple[str, ...] = ("loop.wait",)) -> AsyncIterator[Line]:
+    async with trio.open_nursery() as nursery:
+        yield Line(nursery, waiter.open, operations)
+        nursery.cancel_scope.cancel()
+
+
+async def test_drain_finishes_calls_in_hand_refuses_new_ones_and_says_bye(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        kernel.call(1, 2.0)
+        kernel.channel.post(Drain(5000))
+        kernel.call(2, 0.0)
+        refused = await kernel.expect(Fault)
+        assert (refused.id, refused.failure.kind) == (2, Kind.UNAVAILABLE)
+        assert (await kernel.expect(Return)).id == 1
+        await kernel.expect(Bye)
+        assert waiter.events == ["closed"]
+        kernel.channel.post(ByeAck())
+        await kernel.ended.wait()
+        assert kernel.error is None
+
+
+async def test_drain_past_its_time_answers_what_it_cuts_short(autojump_clock: trio.testing.MockClock) -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        kernel.call(1, 100.0)
+        kernel.channel.post(Drain(500))
+        cut = await kernel.expect(Fault)
+        assert (cut.failure.kind, cut.failure.executed) == (Kind.UNAVAILABLE, "maybe")
+        await kernel.expect(Bye)
+        assert waiter.events == ["cancelled", "closed"]
+
+
+async def test_cancel_stops_the_handler_and_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        kernel.call(1, 100.0)
+        kernel.channel.post(Cancel(1))
+        assert (await kernel.expect(Fault)).failure.kind is Kind.CANCELLED
+        assert waiter.events == ["cancelled"]
+
+
+async def test_time_left_ends_the_handler(autojump_clock: trio.testing.MockClock) -> None:
+    async with line(Waiter()) as kernel:
+        await kernel.begin()
+        kernel.call(1, 100.0, left_ms=300)
+        assert (await kernel.expect(Fault)).failure.kind is Kind.TIMEOUT
+        assert trio.current_time() < 50
+
+
+async def test_defect_in_a_handler_is_told_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async with line(Waiter()) as kernel:
+        await kernel.begin()
+        kernel.call(1, -1)
+        failure = (await kernel.expect(Fault)).failure
+        assert failure.kind is Kind.INTERNAL
+        assert "Traceback" not in failure.message
+        assert "ZeroDivisionError" not in failure.message
+        assert "00-trace" in failure.message
+        assert "ZeroDivisionError" in caplog.text
+        kernel.call(2, 0)
+        assert (await kernel.expect(Return)).id == 2
+
+
+async def test_ping_is_answered_while_calls_run() -> None:
+    async with line(Waiter()) as kernel:
+        await kernel.begin()
+        kernel.call(1, 1000)
+        kernel.channel.post(Ping(9))
+        pong = await kernel.expect(Pong)
+        assert (pong.n, pong.in_flight, pong.info) == (9, 1, {"colour": "blue"})
+
+
+async def test_parameters_that_are_none_are_refused() -> None:
+    async with line(Waiter()) as kernel:
+        await kernel.begin()
+        kernel.channel.post(Call(1, "loop.wait", frames.pack_body({"seconds": "x"}), 1000, "", "client", 3))
+        assert (await kernel.expect(Fault)).failure.kind is Kind.INVALID_PARAMS
+        kernel.channel.post(Call(2, "loop.nothing", frames.pack_body({}), 1000, "", "client", 3))
+        assert (await kernel.expect(Fault)).failure.kind is Kind.UNKNOWN_OPERATION
+
+
+async def test_background_task_that_fails_ends_the_service() -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        waiter.fail_in_background.set()
+        await kernel.ended.wait()
+        assert "background task failed" in _leaves(kernel.error)
+
+
+async def test_service_without_a_handler_for_its_operation_does_not_become_ready() -> None:
+    async with line(Waiter(), ("loop.wait", "loop.missing")) as kernel:
+        await kernel.expect(Hello)
+        await kernel.ended.wait()
+        assert "loop.missing" in _leaves(kernel.error)
+
+
+async def test_lost_link_ends_the_service_and_its_calls() -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        kernel.call(1, 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        kernel.channel.close()
+        await kernel.ended.wait()
+        assert waiter.events == ["cancelled"]
+        assert isinstance(kernel.error, LinkClosed)
+
+
+def _leaves(error: Any) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return " ".join(_leaves(inner) for inner in error.exceptions)
+    return str(error)

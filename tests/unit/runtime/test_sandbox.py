@@ -1,0 +1,131 @@
+"""What a confined process can touch; each check runs in a process of its own, since the walls never come down."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from services.runtime import sandbox
+
+needs_landlock = pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no landlock")
+needs_seccomp = pytest.mark.skipif(not sandbox.has_seccomp(), reason="no seccomp for this processor")
+
+
+def confined(tmp_path: Path, body: str, *, network: bool = False) -> str:
+    """Run `body` in a confined process; `folder` is readable, `root` writable, `outside` neither."""
+    for name in ("data", "folder", "root", "outside"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "file").write_text(name)
+    code = f"""
+import os, socket, sqlite3, subprocess, tempfile
+from pathlib import Path
+from proto.birth import Confinement
+from services.runtime.sandbox import confine
+base = Path({str(tmp_path)!r})
+data, folder, root, outside = (base / n for n in ("data", "folder", "root", "outside"))
+confine(Confinement(read=(str(folder),), write=(str(root),), network={network}), data)
+
+def refused(action):
+    try:
+        action()
+    except PermissionError:
+        return True
+    return False
+
+{textwrap.dedent(body)}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@needs_landlock
+def test_only_the_folders_given_can_be_read_or_written(tmp_path: Path) -> None:
+    out = confined(
+        tmp_path,
+        """
+        assert (folder / "file").read_text() == "folder"
+        assert refused(lambda: (folder / "file").write_text("x"))
+        assert refused(lambda: (folder / "new").write_text("x"))
+        assert (root / "file").read_text() == "root"
+        (root / "new").write_text("x")
+        os.rename(root / "new", root / "newer")
+        os.unlink(root / "newer")
+        assert refused(lambda: (outside / "file").read_text())
+        assert refused(lambda: (outside / "new").write_text("x"))
+        os.symlink(outside / "file", root / "link")
+        assert refused(lambda: (root / "link").read_text())
+        assert refused(lambda: Path("/etc/shadow").read_text())
+        print("held")
+        """,
+    )
+    assert out == "held"
+
+
+@needs_landlock
+def test_own_folder_serves_databases_and_temporary_files(tmp_path: Path) -> None:
+    out = confined(
+        tmp_path,
+        """
+        db = sqlite3.connect(data / "x.db")
+        db.execute("pragma journal_mode = wal")
+        db.execute("create table t (a)")
+        db.execute("insert into t values (1)")
+        db.commit()
+        with tempfile.NamedTemporaryFile() as file:
+            assert file.name.startswith(str(data))
+        print(db.execute("select a from t").fetchone()[0])
+        """,
+    )
+    assert out == "1"
+
+
+@needs_seccomp
+def test_no_program_can_be_started_and_no_socket_leaves_the_machine(tmp_path: Path) -> None:
+    out = confined(
+        tmp_path,
+        """
+        assert refused(lambda: subprocess.run(["/bin/true"]))
+        assert refused(lambda: os.execv("/bin/true", ["true"]))
+        assert refused(lambda: socket.socket(socket.AF_INET))
+        assert refused(lambda: socket.socket(socket.AF_INET6))
+        a, b = socket.socketpair()
+        a.send(b"local")
+        print(b.recv(10).decode())
+        """,
+    )
+    assert out == "local"
+
+
+@needs_seccomp
+def test_service_that_was_given_the_network_has_sockets_but_no_exec(tmp_path: Path) -> None:
+    out = confined(
+        tmp_path,
+        """
+        socket.socket(socket.AF_INET).close()
+        assert refused(lambda: subprocess.run(["/bin/true"]))
+        print("held")
+        """,
+        network=True,
+    )
+    assert out == "held"
+
+
+@needs_landlock
+def test_threads_started_later_are_confined_too(tmp_path: Path) -> None:
+    out = confined(
+        tmp_path,
+        """
+        import threading
+        results = []
+        thread = threading.Thread(target=lambda: results.append(refused(lambda: (outside / "file").read_text())))
+        thread.start()
+        thread.join()
+        print(results)
+        """,
+    )
+    assert out == "[True]"

@@ -1,0 +1,141 @@
+"""What holds of the policy whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernel.ports import Cause, ServiceState
+from kernel.supervisor.spec import Restart, ServiceSpec, Strategy, TreeSpec
+from kernel.supervisor.state import Close, Due, RestartAsked, StartAsked, StopAsked
+from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
+
+NAMES = "abcd"
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> TreeSpec:
+    def spec(name: str) -> ServiceSpec:
+        earlier = NAMES[: NAMES.index(name)]
+        return service(
+            name,
+            restart=draw(st.sampled_from(Restart)),
+            intensity=draw(st.integers(0, 3)),
+            modes=draw(st.sampled_from([(), ("cuda", "cpu")])),
+            depends_on=tuple(draw(st.lists(st.sampled_from(earlier), unique=True))) if earlier else (),
+            climb_after_s=20,
+        )
+
+    strategies = st.sampled_from(Strategy)
+    intensities = st.integers(0, 4)
+    deepest = TreeSpec(
+        name="deepest", strategy=draw(strategies), intensity=draw(intensities), children=(spec("c"), spec("d"))
+    )
+    inner = TreeSpec(
+        name="inner", strategy=draw(strategies), intensity=draw(intensities), children=(spec("b"), deepest)
+    )
+    return TreeSpec(name="root", strategy=draw(strategies), intensity=draw(intensities), children=(spec("a"), inner))
+
+
+names = st.sampled_from(NAMES)
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("die"), names, st.sampled_from([CRASH, NORMAL, KILLED, SEGFAULT])),
+        st.tuples(st.just("ready"), names),
+        st.tuples(st.sampled_from(["stop", "start", "restart"]), names),
+        st.tuples(st.just("pass"), st.sampled_from([0.05, 1.0, 4.0, 6.0, 31.0])),
+        st.tuples(st.just("stale"), st.integers(0, 30)),
+    ),
+    max_size=40,
+)
+
+
+def happens(world: World, event: tuple[object, ...]) -> None:
+    match event:
+        case ("die", str(name), Cause() as cause) if name in world.alive:
+            world.die(name, cause)
+        case ("ready", str(name)) if name in world.alive:
+            world.ready(name)
+        case ("stop", str(name)):
+            world.happen(StopAsked(name))
+        case ("start", str(name)):
+            world.happen(StartAsked(name))
+        case ("restart", str(name)):
+            world.happen(RestartAsked(name))
+        case ("pass", float(seconds)):
+            world.pass_time(seconds)
+        case ("stale", int(ticket)) if ticket not in {pending.ticket for pending in world.policy.pending}:
+            world.happen(Due(ticket))
+
+
+def settle(world: World) -> None:
+    """Let whatever is being ended end, and whatever starts become READY."""
+    for _ in range(1000):
+        if world.ending:
+            world.die(next(iter(world.ending)), NORMAL)
+        elif starting := [name for name in world.alive if world.state(name) is ServiceState.STARTING]:
+            world.ready(starting[0])
+        elif any(world.state(name) in (ServiceState.BACKOFF, ServiceState.FAILED) for name in NAMES):
+            assert world.next_timer is not None, "a restart is planned, but nobody will be woken for it"
+            world.pass_time(max(0.0, world.next_timer - world.now))
+        else:
+            return
+    raise AssertionError("it never comes to rest")
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees(), events)
+def test_every_service_ends_up_running_or_stopped_for_a_reason(
+    tree: TreeSpec, happened: list[tuple[object, ...]]
+) -> None:
+    world = World(tree, starts_ready=False, ends_at_once=False).boot()
+    for event in happened:
+        # `World` itself checks that no service ever has two processes.
+        happens(world, event)
+        for name in NAMES:
+            child = world.child(name)
+            assert child.lives == (name in world.alive)
+            assert (child.state is ServiceState.DRAINING) == (name in world.ending)
+    settle(world)
+    for name in NAMES:
+        child = world.child(name)
+        assert child.state in (ServiceState.READY, ServiceState.STOPPED)
+        if child.state is ServiceState.STOPPED:
+            # Only a person, or an end that its restart type accepts, stops a service.
+            asked = ("stop", name) in happened
+            accepted = world.plan.specs[name].restart is not Restart.PERMANENT
+            assert asked or accepted
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(), events, names)
+def test_what_a_person_stopped_stays_stopped_whatever_happens_to_others(
+    tree: TreeSpec, happened: list[tuple[object, ...]], stopped: str
+) -> None:
+    world = World(tree, starts_ready=False, ends_at_once=False).boot()
+    world.happen(StopAsked(stopped))
+    generation = world.child(stopped).generation
+    for event in happened:
+        if event not in (("start", stopped), ("restart", stopped)):
+            happens(world, event)
+    settle(world)
+    assert world.child(stopped).generation == generation
+    assert world.state(stopped) is ServiceState.STOPPED
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(), events, events)
+def test_nothing_is_started_once_the_system_ends(
+    tree: TreeSpec, before: list[tuple[object, ...]], after: list[tuple[object, ...]]
+) -> None:
+    world = World(tree, starts_ready=False, ends_at_once=False).boot()
+    for event in before:
+        happens(world, event)
+    world.happen(Close())
+    world.said()
+    for event in after:
+        happens(world, event)
+    while world.ending:
+        world.die(next(iter(world.ending)), NORMAL)
+    assert "+" not in world.said()
+    assert not world.alive

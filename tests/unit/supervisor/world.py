@@ -1,0 +1,118 @@
+"""A world for the policy to act in: time, and processes that do as they are told."""
+
+from __future__ import annotations
+
+import heapq
+
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.supervisor.policy import decide
+from kernel.supervisor.spec import ServiceSpec, TreeSpec
+from kernel.supervisor.state import (
+    BecameReady,
+    Boot,
+    Child,
+    ClimbDue,
+    Died,
+    Due,
+    End,
+    Happening,
+    Plan,
+    Spawn,
+    Wake,
+    WakeToClimb,
+)
+
+CRASH = Cause(CauseKind.EXIT, 1, "exit code 1")
+NORMAL = Cause(CauseKind.EXIT, 0, "exit code 0")
+KILLED = Cause(CauseKind.SIGNAL, 9, "killed by SIGKILL")
+SEGFAULT = Cause(CauseKind.SIGNAL, 11, "killed by SIGSEGV")
+STOPPED = Cause(CauseKind.STOPPED, 0, "stopped")
+
+
+def service(name: str, **changes: object) -> ServiceSpec:
+    return ServiceSpec(name=name, module=f"modules.{name}", **changes)  # type: ignore[arg-type]  # a table's shorthand
+
+
+class World:
+    """Keeps what the policy decided in `log`: `+a1` is a start of generation 1 of a, `-a1` an end."""
+
+    def __init__(self, tree: TreeSpec, *, starts_ready: bool = True, ends_at_once: bool = True) -> None:
+        self.plan = Plan(tree)
+        self.policy = self.plan.first()
+        self.now = 0.0
+        self.log: list[str] = []
+        self.modes: list[str] = []
+        self.alive: dict[str, int] = {}
+        self.ending: dict[str, int] = {}
+        self.starts_ready = starts_ready
+        self.ends_at_once = ends_at_once
+        self.random = 0.0
+        self._timers: list[tuple[float, int, Happening]] = []
+        self._n = 0
+
+    def boot(self) -> World:
+        self.happen(Boot())
+        return self
+
+    def happen(self, *happenings: Happening) -> None:
+        queue = list(happenings)
+        while queue:
+            self.policy, decisions = decide(self.plan, self.policy, queue.pop(0), self.now, self.random)
+            for decision in decisions:
+                match decision:
+                    case Spawn(name, generation, mode):
+                        assert name not in self.alive, f"two processes of {name}"
+                        self.alive[name] = generation
+                        self.modes.append(mode)
+                        self.log.append(f"+{name}{generation}")
+                        if self.starts_ready:
+                            queue.append(BecameReady(name, generation))
+                    case End(name, generation, _):
+                        assert self.alive[name] == generation
+                        self.log.append(f"-{name}{generation}")
+                        if self.ends_at_once:
+                            del self.alive[name]
+                            queue.append(Died(name, generation, STOPPED))
+                        else:
+                            self.ending[name] = generation
+                    case Wake(at, ticket):
+                        self._plan_timer(at, Due(ticket))
+                    case WakeToClimb(at, name, generation):
+                        self._plan_timer(at, ClimbDue(name, generation))
+
+    def _plan_timer(self, at: float, happening: Happening) -> None:
+        self._n += 1
+        heapq.heappush(self._timers, (at, self._n, happening))
+
+    def die(self, name: str, cause: Cause = CRASH) -> None:
+        generation = self.alive.pop(name)
+        self.ending.pop(name, None)
+        self.happen(Died(name, generation, cause))
+
+    def ready(self, name: str) -> None:
+        self.happen(BecameReady(name, self.alive[name]))
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, timers going off on the way."""
+        until = self.now + seconds
+        while self._timers and self._timers[0][0] <= until:
+            at, _, happening = heapq.heappop(self._timers)
+            self.now = max(self.now, at)
+            self.happen(happening)
+        self.now = until
+
+    @property
+    def next_timer(self) -> float | None:
+        return self._timers[0][0] if self._timers else None
+
+    def child(self, name: str) -> Child:
+        return self.policy.children[name]
+
+    def state(self, name: str) -> ServiceState:
+        return self.child(name).state
+
+    def said(self) -> str:
+        """What was decided since the last time."""
+        text = " ".join(self.log)
+        self.log.clear()
+        return text
