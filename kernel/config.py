@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from kernel.control.address import default_data_dir
+from kernel.control.address import find_data_dir
 
 FILE_NAME = "linckia.toml"
 
@@ -170,12 +170,6 @@ def load(
         services=services,
         log_level=log_level,
     )
-
-
-def find_data_dir(flag: str | None, environment: Mapping[str, str]) -> Path:
-    """The real path of the data directory, which need not exist yet."""
-    given = flag or environment.get("LINCKIA_DATA")
-    return (Path(given).expanduser() if given else default_data_dir()).resolve()
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -345,4 +339,4 @@ def _served(layer: Mapping[str, Any]) -> Http | None:
     return http
 
 
-__all__ = ["Config", "ConfigError", "Flags", "Http", "find_data_dir", "load"]
+__all__ = ["Config", "ConfigError", "Flags", "Http", "load"]

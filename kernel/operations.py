@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import trio
@@ -72,6 +72,11 @@ class KernelOperations:
 
     async def _status(self, params: KernelStatusParams, caller: str) -> KernelStatus:
         pid = os.getpid()
+        report = self._supervisor.status()
+        running = [*(s.pid for s in report.services), *(z.pid for z in report.zygotes)]
+        pids = [found for found in running if found is not None]
+        # Walks the page tables of every process: milliseconds that the event loop has not.
+        shares = await trio.to_thread.run_sync(_proportional_bytes, (pid, *pids))
         return KernelStatus(
             version=VERSION,
             pid=pid,
@@ -82,22 +87,22 @@ class KernelOperations:
             http_url=self._http_url(),
             clients=self._clients(),
             rss_bytes=procfs.resident_bytes(pid) or 0,
-            pss_bytes=procfs.proportional_bytes(pid),
-            services=[self._service(report) for report in self._supervisor.status().services],
+            pss_bytes=shares[pid],
+            services=[self._service(service, shares) for service in report.services],
             zygotes=[
                 ZygoteStatus(
                     name=zygote.name,
                     state=zygote.state,
                     pid=zygote.pid,
                     rss_bytes=procfs.resident_bytes(zygote.pid) if zygote.pid else None,
-                    pss_bytes=procfs.proportional_bytes(zygote.pid) if zygote.pid else None,
+                    pss_bytes=shares.get(zygote.pid) if zygote.pid else None,
                     load_ms=zygote.load_ms,
                 )
-                for zygote in self._supervisor.status().zygotes
+                for zygote in report.zygotes
             ],
         )
 
-    def _service(self, report: ServiceReport) -> ServiceStatus:
+    def _service(self, report: ServiceReport, shares: Mapping[int, int | None]) -> ServiceStatus:
         lane = self._router.lane(report.name)
         last = report.recoveries[-1] if report.recoveries else None
         return ServiceStatus(
@@ -112,7 +117,7 @@ class KernelOperations:
             deaths=report.deaths,
             last_death="" if report.last_death is None else report.last_death.text or report.last_death.kind.value,
             rss_bytes=report.rss_bytes,
-            pss_bytes=procfs.proportional_bytes(report.pid) if report.pid else None,
+            pss_bytes=shares.get(report.pid) if report.pid else None,
             in_flight=lane.in_flight,
             queued=lane.queued,
             retry_in_s=report.retry_in_s,
@@ -167,6 +172,10 @@ class KernelOperations:
         names = [report.name for report in self._supervisor.status().services]
         if name not in names:
             raise InvalidParams(f"there is no service {name!r}; services: {', '.join(names)}", field="service")
+
+
+def _proportional_bytes(pids: tuple[int, ...]) -> dict[int, int | None]:
+    return {pid: procfs.proportional_bytes(pid) for pid in pids}
 
 
 def _tail(path: Path, count: int) -> list[str]:

@@ -1,15 +1,19 @@
 """What a process is told at its birth: a service its birth certificate, a zygote what to load and what to fork.
 
-A birth certificate goes as JSON in one argument of a process started from nothing, or inside a zygote's `Fork`
-request. The messages between the kernel and a zygote are msgpack on a SEQPACKET socket, one message a packet; a
-`Fork` carries two descriptors beside it: the service's end of its link, and its log.
+A process started from nothing reads its certificate, as JSON, from an inherited descriptor: arguments can be read by
+every user of the machine, and settings hold secrets.  A zygote gets those of its services in its `Fork` requests.  The
+messages between the kernel and a zygote are msgpack on a SEQPACKET socket, one message a packet; a `Fork` carries two
+descriptors beside it: the service's end of its link, and its log.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import os
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+
+B = TypeVar("B", bound="Birth | ZygoteBirth")
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +28,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a service process is told at its birth, as JSON in one argument or in the zygote's request.
+    """Everything a service process is told at its birth.
 
     `module` holds `open_service`; `operations` are the names it must handle; `parent_pid` is the kernel's, so that a
     child born just as its parent died can tell.
@@ -85,3 +89,9 @@ FromZygote: TypeAlias = Loaded | Forked
 
 MAX_PACKET_BYTES = 1024 * 1024
 """The largest message between kernel and zygote; settings are a few kilobytes."""
+
+
+def read_birth(fd: int, tp: type[B]) -> B:
+    """The certificate in the descriptor `fd`, which is closed.  Raises msgspec.ValidationError, OSError."""
+    with os.fdopen(fd, "rb") as file:
+        return msgspec.json.decode(file.read(), type=tp)

@@ -85,6 +85,7 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
     text: str | None = None
     stream: str | None = None
     resource: Resource | None = None
+    once_with: frozenset[str] = frozenset()
     cancel_on_disconnect: bool = True
     asks: bool = False
     completion: str | None = None
@@ -121,13 +122,13 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         """Whether the result is wrapped as `{"result": …}` to be structured content."""
         return not self.is_content and json_schema(self.result).get("type") != "object"
 
-    def parse(self, arguments: Mapping[str, object]) -> Params[Any]:
-        """The parameters from decoded JSON.
+    def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[Any]:
+        """The parameters from decoded JSON; not `strict`, numbers and booleans may be given as text.
 
         Raises:
             InvalidParams: names the field and says what would be right.
         """
-        return validate(self.params, arguments)
+        return validate(self.params, arguments, strict=strict)
 
     def admits(self, caller: str) -> bool:
         """Whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
@@ -149,6 +150,7 @@ def operation(
     text: str | None = None,
     stream: str | None = None,
     resource: Resource | None = None,
+    once_with: tuple[str, ...] = (),
     asks: bool = False,
     completion: str | None = None,
     cancel_on_disconnect: bool = True,
@@ -161,6 +163,8 @@ def operation(
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
             parameters included, as JSON-RPC errors, others as tool results with `isError`.
         text: the field of the result that is the text content for clients; without it, the result as JSON.
+        once_with: parameters that, where they are given, make an idempotent operation one that must not be repeated
+            unasked (a content hash that the first execution has made stale).
         stream: the field of the result (a list) whose items the handler emits one by one.
         asks: whether the handler may ask the client (`proto.asking`); nobody else's question is passed on.
         completion: the internal operation that completes arguments of this prompt or resource template; its parameters
@@ -189,6 +193,7 @@ def operation(
             text=text,
             stream=stream,
             resource=resource,
+            once_with=frozenset(once_with),
             asks=asks,
             completion=completion,
             cancel_on_disconnect=cancel_on_disconnect,
@@ -241,8 +246,8 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
-def validate(tp: type[P], arguments: Mapping[str, object]) -> P:
-    """Decoded JSON as a `tp`.
+def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True) -> P:
+    """Decoded JSON as a `tp`; not `strict`, numbers and booleans may be given as text.
 
     Raises:
         InvalidParams: with `field` set and a message that says what would be right.
@@ -250,10 +255,10 @@ def validate(tp: type[P], arguments: Mapping[str, object]) -> P:
     try:
         parsed: P
         try:
-            parsed = msgspec.convert(arguments, tp)
+            parsed = msgspec.convert(arguments, tp, strict=strict)
         except msgspec.ValidationError:
             # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
-            parsed = msgspec.convert(_integral(arguments), tp)
+            parsed = msgspec.convert(_integral(arguments), tp, strict=strict)
         return parsed
     except msgspec.ValidationError as error:
         raise _invalid(tp, str(error)) from None
@@ -271,6 +276,14 @@ def _integral(value: object) -> object:
             return value
 
 
+_LONGEST = 300
+"""Characters of what was sent that an error repeats; the caller knows the rest."""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+
+
 def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     at = _AT.search(message)
     path = at["path"].removeprefix("$").removeprefix(".") if at else ""
@@ -278,13 +291,13 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     prefix = f"{path}." if path else ""
     if match := _UNKNOWN.match(text):
         known = ", ".join(f.encode_name for f in msgspec.structs.fields(tp)) if not path else ""
-        field = prefix + match["field"]
+        field = prefix + _short(match["field"])
         return InvalidParams(
             f"unknown parameter `{field}`" + (f"; known parameters: {known or 'none'}" if not path else ""), field=field
         )
     if match := _MISSING.match(text):
-        field = prefix + match["field"]
+        field = prefix + _short(match["field"])
         return InvalidParams(f"missing required parameter `{field}`", field=field)
     if not path:
-        return InvalidParams(f"invalid parameters: {text[0].lower() + text[1:]}")
-    return InvalidParams(f"parameter `{path}`: {text[0].lower() + text[1:]}", field=path)
+        return InvalidParams(f"invalid parameters: {_short(text[0].lower() + text[1:])}")
+    return InvalidParams(f"parameter `{path}`: {_short(text[0].lower() + text[1:])}", field=path)

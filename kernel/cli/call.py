@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import Any
 
 from kernel.cli.main import Failed, Usage
-from kernel.cli.stdio import data_directory
+from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
 
 BAR_CELLS = 30
@@ -25,7 +26,7 @@ def call(arguments: argparse.Namespace) -> int:
     params = _params(arguments.params)
     progress = _Progress()
     on_progress = progress.show if sys.stderr.isatty() else None
-    with Client(data_directory(arguments.data)) as client:
+    with Client(find_data_dir(arguments.data, os.environ)) as client:
         try:
             result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=on_progress)
         except CallFailed as error:
@@ -49,7 +50,7 @@ def _params(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise Usage(
             f"the parameters are not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
-            'Quote them for the shell, as in: linckia call mcp.echo \'{"text": "hello"}\''
+            'Quote them for the shell, as in: linckia call mcp.echo \'{"message": "hello"}\''
         ) from None
     if not isinstance(params, dict):
         raise Usage(f"the parameters are a JSON {_kind(params)}; they must be an object: '{{\"name\": value}}'")

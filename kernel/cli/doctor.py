@@ -22,8 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernel.cli import table
-from kernel.cli.stdio import data_directory
-from kernel.control.address import socket_path
+from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.version import VERSION
 
@@ -63,7 +62,7 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the findings; exit code 1 where one is bad."""
-    findings = list(examine(data_directory(arguments.data)))
+    findings = list(examine(find_data_dir(arguments.data, os.environ)))
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
     else:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from kernel.cli.main import Failed, Usage
-from kernel.cli.stdio import data_directory
-from kernel.control.address import log_dir
+from kernel.control.address import find_data_dir, log_dir
 
 POLL_S = 0.2
 """How often a followed file is looked at; inotify would need a dependency for the sake of eyes."""
@@ -24,18 +25,31 @@ def logs(arguments: argparse.Namespace) -> int:
     """Print the last lines; with `--follow`, until interrupted.  Raises Failed, Usage."""
     if arguments.lines < 0:
         raise Usage(f"--lines is {arguments.lines}; it is a number of lines")
-    folder = log_dir(data_directory(arguments.data))
+    folder = log_dir(find_data_dir(arguments.data, os.environ))
     path = folder / f"{arguments.service}.log"
     there = sorted(entry.stem for entry in folder.glob("*.log"))
     if arguments.service not in there:
         near = difflib.get_close_matches(arguments.service, there, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(there) or 'none yet'}"
         raise Failed(f"no log of {arguments.service!r} in {folder}; {hint}")
+    # As it is written to whoever processes it further; for eyes, the JSON lines among it are put in words.
+    show = in_words if sys.stdout.isatty() else str
     for line in last_lines(path, arguments.lines):
-        print(line)
+        print(show(line))
     if arguments.follow:
-        _follow(path)
+        for line in _follow(path):
+            print(show(line), flush=True)
     return 0
+
+
+def in_words(line: str) -> str:
+    """A line of the kernel's log for people; any other line as it is."""
+    try:
+        entry = json.loads(line)
+        words = f"{entry['time']} {entry['level']:<8}{entry['logger'].removeprefix('linckia.')}: {entry['message']}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return line
+    return words + (f"\n{entry['error']}" if "error" in entry else "")
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -50,16 +64,16 @@ def last_lines(path: Path, count: int) -> list[str]:
     return tail.decode(errors="replace").splitlines()[-count:] if count else []
 
 
-def _follow(path: Path) -> None:
-    sys.stdout.flush()
+def _follow(path: Path) -> Iterator[str]:
+    """Whole lines that are written from now on, through rotations; never ends."""
     file = path.open("rb")
+    begun = b""
     try:
         file.seek(0, os.SEEK_END)
         while True:
-            data = file.read()
-            if data:
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
+            if data := file.read():
+                *lines, begun = (begun + data).split(b"\n")
+                yield from (line.decode(errors="replace") for line in lines)
                 continue
             if _rotated(file, path):
                 file.close()

@@ -24,7 +24,7 @@ a first session:
   linckia serve ~/notes &                          start, with ~/notes as the only folder that may be touched
   linckia status                                   what runs, and how often it has died
   linckia tools                                    what can be called
-  linckia call mcp.echo '{"text": "hello"}'        call it: JSON in, JSON out
+  linckia call mcp.echo '{"message": "hello"}'     call it: JSON in, JSON out
 
 for an MCP client's configuration (it joins the running kernel, or starts one of its own):
   linckia stdio ~/notes
@@ -129,7 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     call.add_argument("name", metavar="NAME", help="an operation, as `linckia tools` lists them")
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
-    call.add_argument("--timeout", metavar="SECONDS", type=float, help="instead of the operation's own deadline")
+    call.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="instead of the operation's own deadline")
 
     tools = command("tools", "tools", "what can be called; works without a running kernel")
     tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
@@ -156,10 +156,20 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError
+    return seconds
+
+
+_seconds.__name__ = "number of seconds"  # what argparse calls a value that it refuses
+
+
 CALL_EPILOG = """\
 examples:
-  linckia call mcp.echo '{"text": "hello"}'
-  echo '{"text": "hello"}' | linckia call mcp.echo -
+  linckia call mcp.echo '{"message": "hello"}'
+  echo '{"message": "hello"}' | linckia call mcp.echo -
 """
 
 COMPLETION_EPILOG = """\
@@ -181,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code = run_command(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BrokenPipeError:
         # The reader has seen enough (`linckia tools | head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -192,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error, EXIT_USAGE)
     except CallFailed as error:
         return _say(describe(error), EXIT_FAILED)
-    except (ControlError, Failed) as error:
+    except (ControlError, Failed, OSError) as error:
         return _say(error, EXIT_FAILED)
     return code
 
@@ -200,6 +210,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _say(what: object, code: int) -> int:
     print(f"linckia: {what}", file=sys.stderr)
     return code
+
+
+_WHERE_TO_LOOK = {"invalid_params": "tools --json", "unavailable": "status", "internal": "logs"}
 
 
 def describe(error: CallFailed) -> str:
@@ -210,6 +223,6 @@ def describe(error: CallFailed) -> str:
         text += "\nIt may have been done all the same: look before you repeat it."
     if retry_after_ms := failure.get("retry_after_ms"):
         text += f"\nTry again in {retry_after_ms / 1000:.1f} s."
-    if failure.get("kind") == "invalid_params":
-        text += "\nSee: linckia tools --json"
+    if look := _WHERE_TO_LOOK.get(failure.get("kind", "")):
+        text += f"\nSee: linckia {look}"
     return text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from kernel.cli.main import Failed
-from kernel.cli.stdio import data_directory
+from kernel.control.address import find_data_dir
 from kernel.control.client import Client, NoKernel
 
 END_TIMEOUT_S = 30.0
@@ -31,7 +32,7 @@ def stop(arguments: argparse.Namespace) -> int:
     """Raises ControlError, Failed."""
     if arguments.service:
         return _say(arguments, "kernel_stop")
-    data_dir = data_directory(arguments.data)
+    data_dir = find_data_dir(arguments.data, os.environ)
     with Client(data_dir) as client:
         client.call("kernel_shutdown", {})
     _wait_until_gone(data_dir)
@@ -40,7 +41,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 def _say(arguments: argparse.Namespace, operation: str) -> int:
-    with Client(data_directory(arguments.data)) as client:
+    with Client(find_data_dir(arguments.data, os.environ)) as client:
         result: dict[str, Any] = client.call(operation, {"service": arguments.service})
     print(result["message"])
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -11,8 +12,8 @@ from typing import Any
 
 from kernel.cli import table
 from kernel.cli.main import Failed, Usage
-from kernel.cli.stdio import data_directory
 from kernel.cli.table import Cell
+from kernel.control.address import find_data_dir
 from kernel.control.client import Client
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
@@ -22,7 +23,7 @@ _STYLES = {"ready": "green", "failed": "bold red", "backoff": "red", "stopped": 
 
 def status(arguments: argparse.Namespace) -> int:
     """One look. Exit code 1 where a service has failed.  Raises ControlError."""
-    with Client(data_directory(arguments.data)) as client:
+    with Client(find_data_dir(arguments.data, os.environ)) as client:
         answer: dict[str, Any] = client.call("kernel_status", {})
     if arguments.json:
         print(json.dumps(answer, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
@@ -43,7 +44,7 @@ def top(arguments: argparse.Namespace) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    with Client(data_directory(arguments.data)) as client, Live(screen=True, auto_refresh=False) as live:
+    with Client(find_data_dir(arguments.data, os.environ)) as client, Live(screen=True, auto_refresh=False) as live:
         while True:
             answer: dict[str, Any] = client.call("kernel_status", {})
             live.update(
@@ -94,12 +95,12 @@ def _note(service: Mapping[str, Any]) -> str:
     parts = [service.get("reason") or ""]
     if (retry := service.get("retry_in_s")) is not None:
         parts.append(f"next try in {duration(retry)}")
-    if service.get("mode"):
-        parts.append(service["mode"])
-    parts += [f"{name}: {value}" for name, value in (service.get("info") or {}).items()]
     if deaths := service.get("deaths"):
         parts.append("deaths: " + ", ".join(f"{cause} {count}" for cause, count in deaths.items()))
         parts.append(f"last: {service.get('last_death')}")
+    if service.get("mode"):
+        parts.append(service["mode"])
+    parts += [f"{name}: {value}" for name, value in (service.get("info") or {}).items() if value]
     return "; ".join(part for part in parts if part)
 
 

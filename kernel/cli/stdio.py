@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel.cli.main import EXIT_HELD, Failed, Usage
-from kernel.control.address import default_data_dir, log_dir
+from kernel.control.address import find_data_dir, log_dir
 from kernel.control.client import CallFailed, Client, ControlError, KernelGone, NoKernel
 
 if TYPE_CHECKING:
@@ -37,11 +37,12 @@ LOG_LINES = 20
 
 def stdio(arguments: argparse.Namespace) -> int:
     """Returns when the MCP session has ended.  Raises Failed, Usage, ControlError."""
-    data_dir = data_directory(arguments.data)
+    data_dir = find_data_dir(arguments.data, os.environ)
     roots = [real_root(path) for path in arguments.paths]
     with _as_they_were(0, 1):
-        client = _join(data_dir, roots, arguments)
-        with client:
+        if os.isatty(0):
+            print("linckia: speaking MCP on this terminal, one JSON message a line; Ctrl-D ends", file=sys.stderr)
+        with _join(data_dir, roots, arguments) as client:
             try:
                 client.wait_detached()
             except KernelGone:
@@ -50,12 +51,6 @@ def stdio(arguments: argparse.Namespace) -> int:
                     "Start the client's session again: what was acknowledged is on disk."
                 ) from None
     return 0
-
-
-def data_directory(flag: str | None) -> Path:
-    """The same as `kernel.config.find_data_dir`, without its imports."""
-    given = flag or os.environ.get("LINCKIA_DATA")
-    return (Path(given).expanduser() if given else default_data_dir()).resolve()
 
 
 def real_root(path: str) -> str:
@@ -75,7 +70,10 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 
     The kernel makes them non-blocking, and the mode belongs to the open file, which a terminal shares with its shell.
     """
-    modes = {descriptor: os.get_blocking(descriptor) for descriptor in descriptors}
+    try:
+        modes = {descriptor: os.get_blocking(descriptor) for descriptor in descriptors}
+    except OSError:
+        raise Usage("stdin or stdout is closed; `linckia stdio` speaks MCP on them") from None
 
     def restore() -> None:
         for descriptor, blocking in modes.items():

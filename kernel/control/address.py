@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MAX_ADDRESS_BYTES = 107
@@ -34,6 +34,12 @@ def default_data_dir() -> Path:
     base = os.environ.get("XDG_DATA_HOME", "")
     # The specification: a relative path there is invalid and is ignored.
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "linckia"
+
+
+def find_data_dir(flag: str | None, environment: Mapping[str, str]) -> Path:
+    """The real path of the data directory in force, which need not exist yet."""
+    given = flag or environment.get("LINCKIA_DATA")
+    return (Path(given).expanduser() if given else default_data_dir()).resolve()
 
 
 @contextlib.contextmanager

@@ -61,17 +61,21 @@ class Guard:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        refusal = self._refusal(scope, headers, origin)
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
-        await self._app(scope, receive, send if origin is None else _with_cors(send, origin))
+        app: ASGIApp | None = self._refusal(headers, origin)
+        if app is None:
+            # A page of an allowed origin may read the answer, whatever it is.
+            send = send if origin is None else _with_cors(send, origin)
+            app = self._answer_without_app(scope, headers, origin) or self._app
+        await app(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
+    def _refusal(self, headers: Headers, origin: str | None) -> Response | None:
         if not self._knows_host(headers.get("host", "")):
             return _error(421, "the Host header names another server; see http.allowed_hosts")
         if origin is not None and not self._allows_origin(origin):
             return _error(403, "this Origin is not allowed; see http.allowed_origins")
+        return None
+
+    def _answer_without_app(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
         if scope["method"] == "OPTIONS":
             return _preflight(headers, origin)
         if self._token is not None and scope["path"] not in OPEN_PATHS:
@@ -111,7 +115,6 @@ def _preflight(headers: Headers, origin: str | None) -> Response:
     response = Response(status_code=204)
     response.headers["Allow"] = METHODS
     if origin is not None:
-        _add_cors(response.headers, origin)
         response.headers["Access-Control-Allow-Methods"] = METHODS
         # `Mcp-Param-…` headers are named after parameters: what an allowed origin asks for, it may send.
         response.headers["Access-Control-Allow-Headers"] = headers.get("access-control-request-headers") or _HEADERS

@@ -15,8 +15,9 @@ from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import decode_header_value
+from mcp_types import PARSE_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -24,7 +25,17 @@ from kernel.gateway.connections import level_of, on_connection
 from kernel.gateway.exchange import Exchange
 from kernel.gateway.server import SurfaceServer
 from kernel.gateway.sessions import MAX_SESSIONS, HttpSession, Sessions
-from kernel.gateway.short import METHOD, Envelope, ShortPath, ToolCall, decode_envelope, error_message
+from kernel.gateway.short import (
+    METHOD,
+    Answer,
+    Envelope,
+    NotJson,
+    ShortPath,
+    ToolCall,
+    error_message,
+    is_call,
+    read_envelope,
+)
 from kernel.gateway.upcalls import DEFAULT_LEVEL
 
 Headers = dict[bytes, bytes]
@@ -106,17 +117,25 @@ class Endpoint:
         if body is None:
             await Response("Request body too large", status_code=413)(scope, receive, send)
             return
-        call = self._recognise(scope, headers, session, body)
+        try:
+            envelope = read_envelope(body)
+        except NotJson as error:
+            message = error_message(None, PARSE_ERROR, f"Parse error: {error}")
+            await Response(message, status_code=400, media_type="application/json")(scope, receive, send)
+            return
+        call = None if envelope is None else self._recognise(scope, headers, session, envelope)
         if call is not None:
             await self._serve(call, headers, session, receive, send)
             return
-        if session is None and not self._stateless:
-            # It may open a session, which then is this surface's to look after.
+        if not self._stateless and envelope is not None and envelope.method == "initialize":
+            # It opens a session, which then is this surface's to look after.
             await self.sessions.make_room()
             on_connection.set(self.sessions.opened)
         await self._manager.handle_request(scope, _replay(body, receive), send)
 
-    def _recognise(self, scope: Scope, headers: Headers, session: HttpSession | None, body: bytes) -> ToolCall | None:
+    def _recognise(
+        self, scope: Scope, headers: Headers, session: HttpSession | None, message: Envelope
+    ) -> ToolCall | None:
         """The call, if the request and its session are such that the short path may take it."""
         version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
         modern = version == LATEST_MODERN_VERSION
@@ -124,18 +143,13 @@ class Endpoint:
             return None
         if len(headers) != len(scope["headers"]) or not _media_types_are_plain(headers):
             return None
-        try:
-            message = decode_envelope(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
         if message.method == "notifications/cancelled" and session is not None and not modern:
             _withdraw(session, message)
-        if not _is_call(message) or isinstance(message.params, UnsetType):
+        if not is_call(message):
             return None
         if not modern and not self._stateless and (session is None or not session.connection.initialize_accepted):
             return None
-        assert isinstance(message.id, int | str)
-        call = self._short.recognise(message.id, message.params, modern=modern)
+        call = self._short.recognise(message, modern=modern)
         if call is not None and modern and not _headers_agree(headers, call):
             return None
         return call
@@ -147,7 +161,7 @@ class Endpoint:
         level, cancelled = call.level, None
         if not call.modern:
             # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
-            cancelled = error_message(call.id, REQUEST_CANCELLED, "Request cancelled")
+            cancelled = Answer(error_message(call.id, REQUEST_CANCELLED, "Request cancelled"), REQUEST_CANCELLED)
             level = DEFAULT_LEVEL if session is None else level_of(session.connection)
             if session is not None:
                 own.append((b"mcp-session-id", headers[b"mcp-session-id"]))
@@ -204,17 +218,6 @@ def _media_types_are_plain(headers: Headers) -> bool:
         return False
     accepted = {part.partition(b";")[0].strip() for part in headers.get(b"accept", b"").split(b",")}
     return b"*/*" in accepted or {b"application/json", b"text/event-stream"} <= accepted
-
-
-def _is_call(message: Envelope) -> bool:
-    return (
-        message.method == METHOD
-        and message.jsonrpc == "2.0"
-        and message.id is not None
-        and message.id is not UNSET
-        and message.result is UNSET
-        and message.error is UNSET
-    )
 
 
 def _headers_agree(headers: Headers, call: ToolCall) -> bool:

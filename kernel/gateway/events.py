@@ -85,12 +85,20 @@ def _decoded(event: Event) -> ServerEvent | None:
 
 async def _tell(connection: Connection, notice: ServerEvent) -> None:
     with trio.move_on_after(DELIVERY_TIMEOUT_S):
-        match notice:
-            case ResourceUpdated(uri=uri):
-                await connection.send_resource_updated(uri)
-            case ToolsListChanged():
-                await connection.send_tool_list_changed()
-            case PromptsListChanged():
-                await connection.send_prompt_list_changed()
-            case ResourcesListChanged():
-                await connection.send_resource_list_changed()
+        try:
+            await _send(connection, notice)
+        except Exception:
+            # One client's connection is no reason to end the gateway.
+            _log.exception("a notice could not be sent to a client")
+
+
+async def _send(connection: Connection, notice: ServerEvent) -> None:
+    match notice:
+        case ResourceUpdated(uri=uri):
+            await connection.send_resource_updated(uri)
+        case ToolsListChanged():
+            await connection.send_tool_list_changed()
+        case PromptsListChanged():
+            await connection.send_prompt_list_changed()
+        case ResourcesListChanged():
+            await connection.send_resource_list_changed()

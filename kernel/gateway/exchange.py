@@ -12,7 +12,10 @@ from typing import Any
 
 import msgspec
 import trio
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from starlette.types import Receive, Send
+
+from kernel.gateway.short import Answer
 
 STREAM_AFTER_S = 10.0
 """A call this long is answered by a stream, which can be kept open behind proxies."""
@@ -54,7 +57,7 @@ class Exchange:
         raise AssertionError("operations that ask are not on the short path")
 
     async def run(
-        self, call: Callable[[trio.Nursery], Awaitable[bytes]], cancelled: bytes | None, scope: trio.CancelScope
+        self, call: Callable[[trio.Nursery], Awaitable[Answer]], cancelled: Answer | None, scope: trio.CancelScope
     ) -> None:
         """Make `call` and send what it answers.
 
@@ -71,21 +74,23 @@ class Exchange:
             self._answered = True
             if self._streaming or self._events:
                 if answer is not None:
-                    self._events.append(_event(answer))
+                    self._events.append(_event(answer.message))
                 self._wake.set()
                 await self._streamed.wait()
             nursery.cancel_scope.cancel()
         if not self._streaming and not self.gone and answer is not None:
             await self._respond(answer)
 
-    async def _respond(self, answer: bytes) -> None:
+    async def _respond(self, answer: Answer) -> None:
+        # In 2026-07-28 an error's code decides the status; the revisions before answer it in a stream, which is 200.
+        status = ERROR_CODE_HTTP_STATUS.get(answer.code, 200) if self.modern and answer.code is not None else 200
         headers = [
             (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(answer)),
+            (b"content-length", b"%d" % len(answer.message)),
             *self._headers,
         ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": answer})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": answer.message})
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         while (await self._receive())["type"] != "http.disconnect":

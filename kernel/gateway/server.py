@@ -28,7 +28,7 @@ from kernel.gateway.completion import Completer, completion_result
 from kernel.gateway.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
 from kernel.gateway.events import News
 from kernel.gateway.failures import as_error, as_failure, as_tool_result, is_protocol_error
-from kernel.gateway.surfaces import Surface, parse_text_arguments
+from kernel.gateway.surfaces import Surface
 from kernel.gateway.upcalls import LEVELS, CallUpcalls, InputRequired, merged_answers
 from kernel.ports import Dispatcher
 from proto.operation import Operation, Params
@@ -166,7 +166,8 @@ class SurfaceServer:
             raise MCPError(code=code, message=f"Resource not found: {uri}", data={"uri": uri})
         operation, arguments = found
         with _failures_as_errors(operation):
-            parsed = parse_text_arguments(operation, arguments)
+            # What a URI carries is text, and so are a prompt's arguments.
+            parsed = operation.parse(arguments, strict=False)
             try:
                 value = await self._perform(ctx, operation, parsed, params.request_state)
             except InputRequired as required:
@@ -178,7 +179,7 @@ class SurfaceServer:
         if operation is None:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown prompt: {params.name}", data={"prompt": params.name})
         with _failures_as_errors(operation):
-            parsed = parse_text_arguments(operation, params.arguments or {})
+            parsed = operation.parse(params.arguments or {}, strict=False)
             try:
                 return _complete(calls.plain(await self._perform(ctx, operation, parsed, params.request_state)))
             except InputRequired as required:

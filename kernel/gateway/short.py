@@ -31,7 +31,7 @@ METHOD = "tools/call"
 RequestId = int | str
 
 
-class Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class Envelope(msgspec.Struct, gc=False):
     """Any JSON-RPC message, as far as routing needs it; absent and null are told apart."""
 
     jsonrpc: str
@@ -70,12 +70,51 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     capabilities: Mapping[str, Any]
 
 
-decode_envelope = msgspec.json.Decoder(Envelope).decode
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
 _encode = msgspec.json.Encoder().encode
 
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A JSON-RPC response, encoded; `code` is that of the error where it is one."""
+
+    message: bytes
+    code: int | None = None
+
+
 _KNOWN_ENVELOPES = 256
 """Distinct `_meta` envelopes of 2026-07-28 remembered as valid; a client sends the same with each request."""
+
+
+class NotJson(ValueError):
+    """What was sent is not JSON, or nested beyond reason."""
+
+
+def read_envelope(data: bytes) -> Envelope | None:
+    """The message in `data`; None where it is JSON but not in the form of one.
+
+    Raises:
+        NotJson: says where it stops being JSON.
+    """
+    try:
+        return _decode_envelope(data)
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJson(str(error)) from None
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+
+
+def is_call(envelope: Envelope) -> bool:
+    """Whether the message is a `tools/call` with what every one must have."""
+    return (
+        envelope.method == METHOD
+        and envelope.jsonrpc == "2.0"
+        and isinstance(envelope.id, int | str)
+        and not isinstance(envelope.params, UnsetType)
+        and isinstance(envelope.result, UnsetType)
+        and isinstance(envelope.error, UnsetType)
+    )
 
 
 class ShortPath:
@@ -94,11 +133,14 @@ class ShortPath:
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
         self._known: OrderedDict[tuple[bytes, bytes | None, str | None], Mapping[str, Any]] = OrderedDict()
 
-    def recognise(self, request_id: RequestId, params: Raw, *, modern: bool) -> ToolCall | None:
+    def recognise(self, envelope: Envelope, *, modern: bool) -> ToolCall | None:
         """The call, if it is one for the short path."""
+        request_id, params = envelope.id, envelope.params
+        if not isinstance(request_id, int | str) or isinstance(params, UnsetType):
+            return None
         try:
             decoded = _decode_params(params)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         operation = self._tools.get(decoded.name)
         if operation is None:
@@ -153,8 +195,8 @@ class ShortPath:
                 self._known.popitem(last=False)
         return known
 
-    async def answer(self, call: ToolCall, client: Client, nursery: trio.Nursery, level: str | None) -> bytes:
-        """Make the call and answer the JSON-RPC response, encoded.
+    async def answer(self, call: ToolCall, client: Client, nursery: trio.Nursery, level: str | None) -> Answer:
+        """Make the call and answer it.
 
         Args:
             level: the lowest level of log lines that the client wants of this call.
@@ -168,18 +210,18 @@ class ShortPath:
             result = encoded_tool_result(operation, value, self._modern_tail if call.modern else b"")
         except Exception as error:
             return self._failed(call, error)
-        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result)
+        return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))
 
-    def _failed(self, call: ToolCall, error: Exception) -> bytes:
+    def _failed(self, call: ToolCall, error: Exception) -> Answer:
         failure = as_failure(error, call.operation.name)
         if is_protocol_error(call.operation, failure, modern=call.modern):
             data = as_error(failure).error
-            return error_message(call.id, data.code, data.message, data.data)
+            return Answer(error_message(call.id, data.code, data.message, data.data), data.code)
         result = as_tool_result(failure)
         if call.modern:
             result["resultType"] = "complete"
             result["_meta"] = {**result["_meta"], **self._stamp}
-        return _encode({"jsonrpc": "2.0", "id": call.id, "result": result})
+        return Answer(_encode({"jsonrpc": "2.0", "id": call.id, "result": result}))
 
 
 def error_message(request_id: RequestId | None, code: int, message: str, data: object = None) -> bytes:

@@ -24,18 +24,28 @@ from mcp_types import (
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     JSONRPCError,
+    JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
 )
 from mcp_types.jsonrpc import jsonrpc_message_adapter
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 from pydantic import ValidationError
 
 from kernel.gateway.connections import level_of, on_connection
 from kernel.gateway.descriptors import Input, Output, non_blocking
 from kernel.gateway.server import SurfaceServer
-from kernel.gateway.short import METHOD, Envelope, RequestId, ShortPath, ToolCall, decode_envelope, error_message
+from kernel.gateway.short import (
+    Envelope,
+    NotJson,
+    RequestId,
+    ShortPath,
+    ToolCall,
+    error_message,
+    is_call,
+    read_envelope,
+)
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Longest line that is read."""
@@ -72,6 +82,7 @@ class _Session:
         self._output = output
         self._drain_s = drain_s
         self._connection: Connection | None = None
+        self._established = False
         # None until the first request, which decides the era and is the SDK's.
         self._opened_modern: bool | None = None
         self._calls: dict[RequestId, trio.CancelScope] = {}
@@ -107,10 +118,10 @@ class _Session:
         reads: MemoryObjectReceiveStream[SessionMessage | Exception],
         writes: MemoryObjectSendStream[SessionMessage],
     ) -> None:
-        on_connection.set(self._established)
+        on_connection.set(self._opening)
         await self._server.sdk.run(reads, writes, self._server.sdk.create_initialization_options())
 
-    def _established(self, connection: Connection) -> None:
+    def _opening(self, connection: Connection) -> None:
         self._connection = connection
 
     async def _write_for_sdk(self, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -120,6 +131,8 @@ class _Session:
                 message = item.message
                 self._post(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
                 if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+                    # The answer to `initialize` is written: nothing can overtake it from here on.
+                    self._established = self._connection is not None and self._connection.initialize_accepted
                     self._settle(coerce_request_id(message.id))
 
     async def _end_when_broken(self, scope: trio.CancelScope) -> None:
@@ -153,10 +166,8 @@ class _Session:
             self._post(error_message(line.excess.request_id, INVALID_REQUEST, text))
             return
         try:
-            envelope: Envelope | None = decode_envelope(line.data)
-        except msgspec.ValidationError:
-            envelope = None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            envelope = read_envelope(line.data)
+        except NotJson as error:
             self._post(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
             return
         if envelope is not None:
@@ -164,20 +175,17 @@ class _Session:
             if call is not None:
                 nursery.start_soon(self._serve, call, nursery)
                 return
-        await self._hand_over(line.data, to_sdk)
+        # One that is no envelope has an id that is none, or members that no message has.
+        has_id = envelope is None or not isinstance(envelope.id, UnsetType)
+        await self._hand_over(line.data, has_id, to_sdk)
 
     def _recognise(self, envelope: Envelope) -> ToolCall | None:
         """The call, if the connection and the message are such that the short path may take it."""
-        if envelope.method != METHOD or isinstance(envelope.params, UnsetType) or envelope.jsonrpc != "2.0":
+        if not is_call(envelope) or self._opened_modern is None:
             return None
-        if envelope.id is None or isinstance(envelope.id, UnsetType) or self._opened_modern is None:
+        if not self._opened_modern and not self._established:
             return None
-        if envelope.result is not UNSET or envelope.error is not UNSET:
-            return None
-        established = self._connection is not None and self._connection.initialize_accepted
-        if not self._opened_modern and not established:
-            return None
-        return self._short.recognise(envelope.id, envelope.params, modern=self._opened_modern)
+        return self._short.recognise(envelope, modern=self._opened_modern)
 
     async def _serve(self, call: ToolCall, nursery: trio.Nursery) -> None:
         key = coerce_request_id(call.id)
@@ -186,22 +194,28 @@ class _Session:
             self._calls[key] = scope
             try:
                 # A cancelled call is never answered.
-                self._post(await self._short.answer(call, self, nursery, level))
+                self._post((await self._short.answer(call, self, nursery, level)).message)
             finally:
                 # An id that was used again meanwhile belongs to the later call.
                 if self._calls.get(key) is scope:
                     del self._calls[key]
                 self._settled.set()
 
-    async def _hand_over(self, data: bytes, to_sdk: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async def _hand_over(
+        self, data: bytes, has_id: bool, to_sdk: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
+        message: JSONRPCMessage | None
         try:
             message = jsonrpc_message_adapter.validate_json(data, by_name=False)
         except ValidationError as error:
-            if error.errors(include_input=False)[0]["type"] == "json_invalid":
-                self._post(error_message(None, PARSE_ERROR, f"Parse error: {error.errors()[0]['msg']}"))
-            else:
-                text = "Not a JSON-RPC 2.0 message (batches are not accepted)"
-                self._post(error_message(_readable_id(data), INVALID_REQUEST, text))
+            detail = error.errors(include_input=False, include_url=False)[0]
+            if detail["type"] == "json_invalid":
+                self._post(error_message(None, PARSE_ERROR, f"Parse error: {detail['msg']}"))
+                return
+            message = None
+        if message is None or (isinstance(message, JSONRPCNotification) and has_id):
+            text = "Not a JSON-RPC 2.0 message: see its jsonrpc, id and method (batches are not accepted)"
+            self._post(error_message(_readable_id(data), INVALID_REQUEST, text))
             return
         match message:
             case JSONRPCNotification(method="notifications/cancelled"):

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from proto.errors import InvalidParams
-from proto.operation import CLIENT, Access, Operation, Params, Resource, Role
+from proto.operation import CLIENT, Access, Operation, Resource, Role
 from proto.ops import Table
 
 ALL = "all"
@@ -96,21 +95,6 @@ def template_pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(f"(?P<{p}>[^/?#]+)" if i % 2 else re.escape(p) for i, p in enumerate(pieces)))
 
 
-def parse_text_arguments(operation: Operation[Any], arguments: Mapping[str, str]) -> Params[Any]:
-    """Parameters from arguments that are text by nature (of prompts, of URI templates); numbers and booleans are read.
-
-    Raises:
-        InvalidParams: names the field and says what would be right.
-    """
-    try:
-        parsed: Params[Any] = msgspec.convert(arguments, operation.params, strict=False)
-    except msgspec.ValidationError:
-        # Once more strictly, for the message that names the field.
-        operation.parse(arguments)
-        raise InvalidParams(f"invalid arguments for {operation.name}") from None
-    return parsed
-
-
 def annotations_of(operation: Operation[Any]) -> dict[str, bool]:
     """The hints of a tool: what it may do to what is stored.  Nothing here reaches beyond this machine's own store
     without a tool that says so, hence `openWorldHint` is false."""
@@ -127,7 +111,8 @@ def _tool(op: Operation[Any]) -> dict[str, Any]:
         "name": op.name,
         "title": op.title,
         "description": op.description,
-        "inputSchema": op.input_schema,
+        # Its description is the tool's, which a model need not read twice.
+        "inputSchema": {key: value for key, value in op.input_schema.items() if key != "description"},
         "annotations": {"title": op.title, **annotations_of(op)},
     }
     if op.output_schema is not None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from kernel.ports import Upcalls
@@ -67,6 +68,15 @@ class RoutedCall:
         self.deaths = 0
         self.suspect = False
         self.withdrawn = False
+
+    def is_repeatable(self) -> bool:
+        """Whether the call may be sent again although it may have been executed."""
+        if not self.op.idempotent:
+            return False
+        if not self.op.once_with:
+            return True
+        given = msgspec.msgpack.decode(self.params, type=dict[str, object])
+        return all(given.get(name) is None for name in self.op.once_with)
 
     def digest(self) -> bytes:
         """Names the request by what it asks, so that the same one asked again is known."""

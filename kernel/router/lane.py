@@ -173,7 +173,7 @@ class Lane:
     def _after_death(self, call: RoutedCall, cause: Cause) -> LinckiaError | None:
         call.deaths += 1
         text = f"service {self.service} died ({cause.text or cause.kind}) while serving {call.op.name}"
-        if not call.op.idempotent:
+        if not call.is_repeatable():
             return MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
         from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
         if not from_outside:

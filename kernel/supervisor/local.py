@@ -122,7 +122,9 @@ class LocalPlacement:
         self._log_dir = log_dir
         self._reaper = Reaper()
         self._oom = OomCounter()
-        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper) for spec in zygotes}
+        # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
+        loaders = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) - 1))
+        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loaders) for spec in zygotes}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         become_subreaper()

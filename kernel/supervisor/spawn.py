@@ -47,23 +47,28 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 def spawn(
     module: str, fd: int, birth: bytes, *, env: Mapping[str, str], log_fd: int, folder: Path, oom_score_adj: int
 ) -> subprocess.Popen[bytes]:
-    """Run `python -m module FD BIRTH` in a session of its own, with `fd` inherited.
+    """Run `python -m module FD BIRTH_FD` in a session of its own, with `fd` inherited and `birth` to be read.
 
     Raises:
         SpawnError: the operating system refused.
     """
     try:
-        # -P: no module is ever taken from the working folder.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(fd), birth],
-            stdin=subprocess.DEVNULL,
-            stdout=log_fd,
-            stderr=log_fd,
-            pass_fds=(fd,),
-            env=environment(env),
-            cwd=folder,
-            start_new_session=True,
-        )
+        # Not as an argument: those can be read by every user of the machine.
+        with os.fdopen(os.memfd_create("birth"), "wb") as certificate:
+            certificate.write(birth)
+            certificate.seek(0)
+            birth_fd = certificate.fileno()
+            # -P: no module is ever taken from the working folder.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(fd), str(birth_fd)],
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                pass_fds=(fd, birth_fd),
+                env=environment(env),
+                cwd=folder,
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         raise SpawnError(f"{module} could not be started: {error}") from error
     settle(process.pid, oom_score_adj)

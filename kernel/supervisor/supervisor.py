@@ -219,6 +219,8 @@ class Supervisor:
         except Exception as error:
             # A defect of ours, in one service's birth or watch, must not end the system.
             _log.exception("%s generation %d could not be supervised", name, number)
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
             cause = Cause(CauseKind.SPAWN, None, f"{type(error).__name__}: {error}")
             ended = Ended(cause=cause, noticed_at=trio.current_time())
         self._generations.pop(name, None)

@@ -62,7 +62,7 @@ class ZygoteState(enum.StrEnum):
 class Zygote:
     """One zygote; `run` must be running in a nursery."""
 
-    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper) -> None:
+    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loaders: trio.CapacityLimiter) -> None:
         self.spec = spec
         self.state = ZygoteState.IDLE
         self.pid: int | None = None
@@ -70,6 +70,7 @@ class Zygote:
         self.deaths = 0
         self._log_dir = log_dir
         self._reaper = reaper
+        self._loaders = loaders
         self._ending = False
         self._wanted = trio.Event()
         self._changed = trio.Event()
@@ -129,11 +130,15 @@ class Zygote:
         backoff = Backoff()
         streak = 0
         while True:
+            if self.deaths == 0:
+                await self._loaders.acquire_on_behalf_of(self)
             started = trio.current_time()
             try:
                 await self._run_once()
             except (SpawnError, OSError) as error:
                 _log.error("zygote %s: %s", self.spec.name, error)
+            finally:
+                self._stop_loading()
             if self._is_unfit():
                 return
             self.deaths += 1
@@ -143,6 +148,10 @@ class Zygote:
             if delay:
                 self._set(ZygoteState.BACKOFF)
                 await trio.sleep(delay)
+
+    def _stop_loading(self) -> None:
+        if self in self._loaders.statistics().borrowers:
+            self._loaders.release_on_behalf_of(self)
 
     def _is_unfit(self) -> bool:
         return self.state is ZygoteState.UNFIT
@@ -225,6 +234,7 @@ class Zygote:
                     os.kill(message.pid, signal.SIGKILL)
             return
         self.loaded = message
+        self._stop_loading()
         for module, error in message.failed.items():
             _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, module, error)
         if message.threads != 1:

@@ -68,8 +68,8 @@ class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     since: Annotated[
         Instant | None,
         Meta(
-            description="Only notes of this time or later (RFC 3339, a date, or Unix seconds); a note's time is its front "
-            "matter's `date`, else its last change"
+            description="Only notes of this time or later (RFC 3339, a date, or Unix seconds); a note's time is the "
+            "`date` of its front matter, else its last change"
         ),
     ] = None
     until: Annotated[

@@ -141,6 +141,7 @@ class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
 @operation(
     "noyalib_set", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, title="Set a YAML value",
     surfaces=SURFACES, codes=CODES, text="text",
+    once_with=("if_match",),
 )  # fmt: skip
 class NoyalibSet(Params[EditResult], frozen=True, kw_only=True):
     """Set the value at a path in a YAML file; comments, blank lines, order and style of everything else stay as they
@@ -216,6 +217,7 @@ class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
 @operation(
     "yaml_set_comments", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30,
     title="Write YAML comments", surfaces=SURFACES, codes=CODES, text="text",
+    once_with=("if_match",),
 )  # fmt: skip
 class YamlSetComments(Params[EditResult], frozen=True, kw_only=True):
     """Write the comments of the entry at a path; what is not given stays as it is, and empty removes."""

@@ -163,8 +163,10 @@ class Batcher:
             sequences = [request.sequences[index] for request, index in batch]
             started = trio.current_time()
             outcomes: list[Vectors | Exception] | None = None
-            # A thread inside a kernel that hangs cannot be stopped; it is left behind, and the process ends.
-            with trio.move_on_after(self._limits.stuck_after_s):
+            # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
+            # interpreter. One inside a kernel that hangs cannot be stopped; it is left behind, and the process ends
+            # as a crash.
+            with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
                 outcomes = await trio.to_thread.run_sync(
                     encode_isolating, encoder, sequences, abandon_on_cancel=True, limiter=limiter
                 )

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.embed.dense import dense
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
@@ -53,21 +55,23 @@ class _Layer:
         attention = prefix + "attention.self."
         names = ("query", "key", "value")
         # One product instead of three: a short query is bound by the number of calls.
-        self.qkv = torch.cat([take(f"{attention}{name}.weight") for name in names]).contiguous()
-        self.qkv_bias = torch.cat([take(f"{attention}{name}.bias") for name in names])
-        self.out, self.out_bias = _dense(take, prefix + "attention.output.dense")
-        self.attention_norm = _dense(take, prefix + "attention.output.LayerNorm")
-        self.up, self.up_bias = _dense(take, prefix + "intermediate.dense")
-        self.down, self.down_bias = _dense(take, prefix + "output.dense")
-        self.output_norm = _dense(take, prefix + "output.LayerNorm")
+        self.qkv = dense(
+            torch.cat([take(f"{attention}{name}.weight") for name in names]).contiguous(),
+            torch.cat([take(f"{attention}{name}.bias") for name in names]),
+        )
+        self.out = dense(*_pair(take, prefix + "attention.output.dense"))
+        self.attention_norm = _pair(take, prefix + "attention.output.LayerNorm")
+        self.up = dense(*_pair(take, prefix + "intermediate.dense"))
+        self.down = dense(*_pair(take, prefix + "output.dense"))
+        self.output_norm = _pair(take, prefix + "output.LayerNorm")
 
 
-def _dense(take: Callable[[str], Tensor], name: str) -> tuple[Tensor, Tensor]:
+def _pair(take: Callable[[str], Tensor], name: str) -> tuple[Tensor, Tensor]:
     return take(name + ".weight"), take(name + ".bias")
 
 
 class PackedBert:
-    """The encoder's weights on one device; calling it is safe from one thread at a time.
+    """The encoder's weights on one device; nothing changes after construction, so several threads may call it.
 
     Args:
         tensors: the checkpoint's tensors by name, with or without the family's prefix.
@@ -97,7 +101,7 @@ class PackedBert:
         self._positions = (
             take("embeddings.position_embeddings.weight") + take("embeddings.token_type_embeddings.weight")[0]
         )
-        self._norm = _dense(take, "embeddings.LayerNorm")
+        self._norm = _pair(take, "embeddings.LayerNorm")
         self._layers = [_Layer(take, f"encoder.layer.{i}.") for i in range(int(config["num_hidden_layers"]))]
 
     def __call__(self, ids: Tensor, layout: Layout) -> Tensor:
@@ -108,10 +112,10 @@ class PackedBert:
         x = F.embedding(ids, self._words).to(self.dtype) + self._position_rows(layout)
         x = self._normalise(x, self._norm)
         for layer in self._layers:
-            attended = self._attend(F.linear(x, layer.qkv, layer.qkv_bias), layout)
-            x = self._normalise(x + F.linear(attended, layer.out, layer.out_bias), layer.attention_norm)
-            inner = self._activation(F.linear(x, layer.up, layer.up_bias))
-            x = self._normalise(x + F.linear(inner, layer.down, layer.down_bias), layer.output_norm)
+            attended = self._attend(layer.qkv(x), layout)
+            x = self._normalise(x + layer.out(attended), layer.attention_norm)
+            inner = self._activation(layer.up(x))
+            x = self._normalise(x + layer.down(inner), layer.output_norm)
         return x
 
     def _position_rows(self, layout: Layout) -> Tensor:

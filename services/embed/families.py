@@ -17,7 +17,7 @@ from services.embed.weights import ModelFiles, ModelMissing
 
 
 class PaddedFamily:
-    """A transformers encoder on one device; calling it is safe from one thread at a time."""
+    """A transformers encoder on one device; several threads may call it."""
 
     def __init__(self, files: ModelFiles, dtype: torch.dtype, device: torch.device) -> None:
         # A second of imports that the packed encoder does without.

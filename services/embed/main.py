@@ -36,9 +36,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
-    threads: Annotated[
-        int, Meta(ge=0, description="Threads of a forward pass; 0 is the cores this process may use")
-    ] = 0
+    workers: Annotated[int, Meta(ge=0, description="Batches computed at once; 0 is the cores over `threads`")] = 0
+    threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
     query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
     passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
@@ -67,7 +66,8 @@ def load(settings: Settings, device: str) -> Loaded:
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise OperationError("no CUDA device is here, or this torch is built without CUDA; use the mode `cpu`")
-    torch.set_num_threads(settings.threads or usable_cores())
+    # Two batches on a core each are a third faster than one batch on both, and none waits where a core is taken away.
+    torch.set_num_threads(settings.threads)
     files = resolve(
         settings.model,
         query_prefix=settings.query_prefix,
@@ -95,7 +95,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     if encoder.device == "cuda":
         limits = msgspec.structs.replace(limits, first_tokens=16384)
     batcher = Batcher(encoder.dimensions, limits)
-    env.background.start_soon(batcher.run, encoder)
+    workers = settings.workers or (1 if encoder.device == "cuda" else max(1, usable_cores() // settings.threads))
+    for _ in range(workers):
+        env.background.start_soon(batcher.run, encoder)
     env.background.start_soon(_watch, batcher, loaded, settings)
     model = EmbedModel(
         model=files.name,

@@ -41,7 +41,7 @@ class Precision(enum.StrEnum):
 
 
 class Encoder(Protocol):
-    """One loaded model.  Methods block; they are called from one worker thread at a time."""
+    """One loaded model.  Methods block; several worker threads may call them at once."""
 
     @property
     def dimensions(self) -> int: ...

@@ -1,8 +1,8 @@
 """Edges between notes, kept right as names come and go.
 
 A reference is stored with the keys its target may answer to, and a note with the keys it answers to; an edge is a
-reference one of whose keys some note has.  Each change of names looks again at just the references that they concern, in
-the same transaction, so that a link shows as soon as its target does and is gone with it.
+reference one of whose keys some note has.  Each change of names looks again at just the references that they concern,
+in the same transaction, so that a link shows as soon as its target does and is gone with it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def store(
 ) -> set[str]:
     """Set the names and references of a note; answers the keys that `resolve` must look at.
 
-    The note's own references find their targets in `resolve_of`, once the names of all notes that came with it are there.
+    The note's own references find their targets in `resolve_of`, once the names of all notes that came with it are
+    there.
     """
     before = _names_of(connection, id_)
     now = names(id_, place, title)
@@ -79,7 +80,8 @@ def resolve(connection: sqlite3.Connection, keys: Iterable[str]) -> None:
     for key in keys:
         rows = connection.execute(
             "SELECT src, position, key, other_key, dst FROM edge WHERE key=? AND fixed=0"
-            " UNION SELECT src, position, key, other_key, dst FROM edge WHERE other_key=? AND other_key<>'' AND fixed=0",
+            " UNION SELECT src, position, key, other_key, dst FROM edge"
+            " WHERE other_key=? AND other_key<>'' AND fixed=0",
             (key, key),
         )
         _point(connection, rows.fetchall())

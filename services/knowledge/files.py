@@ -1,9 +1,9 @@
 """Notes on disk: which files below the roots are notes, and how one is read.
 
-`Walker.walk` finds every `.md` file below the roots and states of each what tells one version from the next.  It follows
-no symbolic link (what a link points to below a root is found there by itself), prunes hidden folders and those of
-package installers, and honours `.gitignore`, `.ignore` and `.linckiaignore` with git's rules.  What cannot be read
-is reported and skipped, and told from what is gone: an unreadable folder never looks like a deleted one.
+`Walker.walk` finds every `.md` file below the roots and states of each what tells one version from the next.  It
+follows no symbolic link (what a link points to below a root is found there by itself), prunes hidden folders and
+those of package installers, and honours `.gitignore`, `.ignore` and `.linckiaignore` with git's rules.  What cannot
+be read is reported and skipped, and told from what is gone: an unreadable folder never looks like a deleted one.
 
 `read` opens a file without following a link out of the roots, never blocks on a pipe, and decodes it.
 """
@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pathspec import GitIgnoreSpec
 
@@ -30,12 +30,13 @@ SKIPPED_FOLDERS = frozenset({"node_modules", "bower_components", "__pycache__", 
 MAX_READ_BYTES = 64 * 1024 * 1024
 """A larger file is not a note that anyone reads as one text."""
 
+_MAX_INT = 2**63 - 1
+
 RACY_NS = 20_000_000
-"""Time stamps tick with the kernel's timer (1 to 10 ms): a file changed this shortly ago may change once more unseen."""
+"""Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What differs between two versions of a file without reading it."""
 
     size: int
@@ -45,15 +46,18 @@ class Stamp:
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        mtime_ns, ctime_ns = status.st_mtime_ns, status.st_ctime_ns
+        # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
+        if abs(mtime_ns) > _MAX_INT or abs(ctime_ns) > _MAX_INT:
+            mtime_ns, ctime_ns = (max(-_MAX_INT, min(_MAX_INT, t)) for t in (mtime_ns, ctime_ns))
+        return cls(status.st_size, mtime_ns, ctime_ns, status.st_ino & _MAX_INT)
 
     def is_settled(self, now_ns: int) -> bool:
         """Whether a later write is sure to show in the stamp; `now_ns` is the wall clock before the file was read."""
         return now_ns - self.ctime_ns > RACY_NS
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A note's file: a root and the path below it with `/` between its parts."""
 
     root: str
@@ -68,7 +72,8 @@ class Place:
 class Walk:
     """What one walk found.
 
-    `unreadable` are folders and files (absolute) that are neither there nor gone; `problems` says in words what was left out.
+    `unreadable` are folders and files (absolute) that are neither there nor gone; `problems` says in words what was
+    left out.
     """
 
     notes: dict[Place, Stamp] = field(default_factory=dict)
@@ -102,7 +107,7 @@ class _Rules:
 
 
 class Walker:
-    """Walks the roots again and again, cheaply: what the ignore rules said is kept while the ignore files stay the same."""
+    """Walks the roots again and again, cheaply: what the ignore rules said is kept while their files stay the same."""
 
     def __init__(self, roots: Iterable[Path]) -> None:
         self.roots = tuple(dict.fromkeys(str(root) for root in roots))
@@ -295,7 +300,7 @@ def read(path: str, roots: Sequence[str], now_ns: int) -> Content:
 
 
 def real_path_of(descriptor: int, path: str) -> str:
-    """Where an open file truly is; the kernel's own answer where `/proc` is there, so that no rename can come between."""
+    """Where an open file truly is; the kernel's own answer where `/proc` is there, so no rename can come between."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:

@@ -26,7 +26,7 @@ _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 @dataclass(frozen=True, slots=True)
 class FrontMatter:
-    """Values by lower-cased key (a scalar counts as a list of one; a nested list is flattened, a nested mapping passed over).
+    """Values by lower-cased key: a scalar as a list of one, a nested list flattened, a nested mapping passed over.
 
     `lines` is how many lines it takes with its dashes, 0 where there is none; `problem` says why it could not be read.
     """
@@ -75,7 +75,8 @@ def _values(source: str) -> tuple[dict[str, list[str]], str | None]:
                 if depth == 1:
                     key = None
             elif isinstance(event, yaml.ScalarEvent | yaml.AliasEvent):
-                value = event.value if isinstance(event, yaml.ScalarEvent) else ""
+                # An escape can make half a surrogate pair, which is no text.
+                value = event.value.encode("utf-8", "replace").decode() if isinstance(event, yaml.ScalarEvent) else ""
                 if depth == 0:
                     return {}, None if not value.strip() else "front matter is plain text, not keys and values"
                 if depth == 1 and key is None:

@@ -1,10 +1,11 @@
 """Keeping the index in step with the folders, for as long as the service lives.
 
-One task walks the roots every second (less often where a walk is dear), compares the files' stamps with what is stored,
-and works off what differs in batches: read, put into the search, then recorded as done.  Between those two steps it
-may be killed at any point: what was put and not recorded is put once more, which changes nothing; what was given an id
-keeps it.  At the start, and whenever the search was away, both sides are compared id by id, so that no note is lost and none
-is there twice.  While the search is away the work waits, with growing pauses; the service goes on answering.
+One task walks the roots every second (less often where a walk is dear), compares the files' stamps with what is
+stored, and works off what differs in batches: read, put into the search, then recorded as done.  Between those two
+steps it may be killed at any point: what was put and not recorded is put once more, which changes nothing; what was
+given an id keeps it.  At the start, and whenever the search was away, both sides are compared id by id, so that no
+note is lost and none is there twice.  While the search is away the work waits, with growing pauses; the service goes
+on answering.
 """
 
 from __future__ import annotations
@@ -251,13 +252,13 @@ class Ingest:
         self.progress.waiting = reason
 
     async def _scan(self) -> None:
-        def timed() -> tuple[Walk, float, float]:
+        def timed() -> tuple[Walk, Changes, float, float]:
             wall, cpu = time.perf_counter(), time.thread_time()
             walk = self.walker.walk()
-            return walk, time.perf_counter() - wall, time.thread_time() - cpu
+            changes = compare(self.known, walk)
+            return walk, changes, time.perf_counter() - wall, time.thread_time() - cpu
 
-        walk, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
-        changes = compare(self.known, walk)
+        walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
         if changes.arrived or changes.gone:
             await self._come_and_go(changes, walk)
         self._seen = walk.notes
@@ -331,6 +332,7 @@ class Ingest:
             place = ours[id_]
             self.known[place] = Known(id_, None, None, 0, None)
             self.pending[place] = None
+        self._leaving = True
         self._reconciled = True
 
     async def _take_out(self) -> None:
@@ -350,18 +352,17 @@ class Ingest:
                 del self.pending[place]
         batch = await trio.to_thread.run_sync(gather, wanted, self.roots, limiter=self._turn)
         retry_at = trio.current_time() + RETRY_FILE_S
-        put = list(batch.groups)
+        put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
         if updates:
             self.known.update(await self.store.write(lambda connection: nodes.settle(connection, updates)))
-        await self._put(list(batch.groups.values()), batch)
         for place, reason in batch.failed.items():
             self.failed[place] = Failed(reason, retry_at, self._seen.get(place))
         for place in batch.read:
             self.pending.pop(place, None)
 
     async def _put(self, groups: list[Group], batch: Batch) -> list[str]:
-        """Put the groups, if need be in halves until the one that is refused stands alone; answers the ids that went in."""
+        """Put the groups, in halves until the one that is refused stands alone; answers the ids that went in."""
         if not groups:
             return []
         try:

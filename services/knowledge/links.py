@@ -1,7 +1,7 @@
 """Where a note points: the references in its text and front matter, each with the keys that its target may answer to.
 
-A reference is stored whether or not its target is there; it is an edge while some note answers to one of its keys.  What
-stands in code is an example, not a reference.
+A reference is stored whether or not its target is there; it is an edge while some note answers to one of its keys.
+What stands in code is an example, not a reference.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 import trio
 
-from proto.errors import InvalidParams, OperationError
+from proto.errors import InvalidParams, OperationError, Unavailable
 from proto.ops.knowledge import (
     Direction,
     ExploreLinks,
@@ -155,6 +155,9 @@ def handlers_of(store: Store, ingest: Ingest) -> Handlers:
         found = await ctx.call(
             RetrieveSearch(collection=COLLECTION, query=text, limit=SIMILAR_LIMIT + 1, fusion=Fusion(method="vector"))
         )
+        if "vector" not in found.stages:
+            reasons = "; ".join(found.degraded) or "no vectors yet"
+            raise Unavailable(f"similar notes are found by their vectors, and those could not be searched: {reasons}")
         close = [hit.group for hit in found.hits if hit.vector is not None and hit.vector >= SIMILAR_AT_LEAST]
         there = await store.read(lambda connection: nodes.existing(connection, close))
         return [NoteLink(target=other, type=SIMILAR) for other in close if other != id_ and other in there]
@@ -197,11 +200,13 @@ def handlers_of(store: Store, ingest: Ingest) -> Handlers:
         problems = sorted(ingest.problems().items())
         progress = ingest.progress
         at = progress.scanned_at
+        # Before the counts, so that with nothing pending the counts are whole.
+        pending, scanning = ingest.outstanding, not progress.scanned
         return KnowledgeStatusResult(
             notes=await store.read(nodes.count),
             edges=await store.read(edges.count),
-            pending=ingest.outstanding,
-            scanning=not progress.scanned,
+            pending=pending,
+            scanning=scanning,
             last_scan=None
             if at is None
             else datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds"),

@@ -59,7 +59,7 @@ def load(connection: sqlite3.Connection) -> dict[Place, Known]:
     """All that is known, by place."""
     rows = connection.execute("SELECT root, path, id, hash, lead, size, mtime_ns, ctime_ns, inode, problem FROM node")
     return {
-        Place(root, path): Known(id_, Stamp(*stamp) if hash_ and stamp[1] >= 0 else None, hash_, lead, problem)
+        Place(root, path): Known(id_, Stamp(*stamp) if hash_ and stamp[3] >= 0 else None, hash_, lead, problem)
         for root, path, id_, hash_, lead, *stamp, problem in rows
     }
 
@@ -117,7 +117,7 @@ def settle(connection: sqlite3.Connection, updates: Sequence[Update]) -> dict[Pl
     for update in updates:
         # A stamp that may hide a further write is stored as none: the next scan reads the file again.
         stamp = update.stamp
-        row = (stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode) if stamp else (0, -1, 0, 0)
+        row = (stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode) if stamp else (0, 0, 0, -1)
         problem: str | None
         if update.note is None:
             connection.execute("UPDATE node SET size=?, mtime_ns=?, ctime_ns=?, inode=? WHERE id=?", (*row, update.id))

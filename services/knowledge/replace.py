@@ -1,8 +1,9 @@
 """Changing one file in place of its old version, whole or not at all.
 
-The new version is written beside the file, brought to the disk, and renamed over it, with the old one's mode and owner; a
-crash leaves the old or the new file.  Writers of one file take turns, in this process and, by a lock on the file, with
-others that ask for it; one that did not ask and wrote in between is noticed, and the change is made again from what it wrote.
+The new version is written beside the file, brought to the disk, and renamed over it, with the old one's mode and
+owner; a crash leaves the old or the new file.  Writers of one file take turns, in this process and, by a lock on the
+file, with others that ask for it; one that did not ask and wrote in between is noticed, and the change is made again
+from what it wrote.
 """
 
 from __future__ import annotations

@@ -17,9 +17,11 @@ SNIPPET_CHARS = 300
 
 _WORD = re.compile(r"\w+")
 _STOP_WORDS = frozenset(
-    "a about an and are as at be by can did do does for from had has have how i if in into is it its me my no not of on or our"
-    " so than that the their them then there these they this to was we were what when where which who why will with you"
-    " your".split()
+    _WORD.findall(
+        """a about an and are as at be by can could did do does for from had has have how i if in into is it its me my
+        no not of on or our so than that the their them then there these they this to was we were what when where
+        which who why will with you your"""
+    )
 )
 
 
@@ -51,7 +53,8 @@ def _seconds(value: Instant, name: str) -> float:
         return instant(value, end_of_day=name == "until")
     except (ValueError, OverflowError):
         raise InvalidParams(
-            f"parameter `{name}`: {value[:80]!r} is no time; give RFC 3339 (2026-01-17T12:00:00Z), a date (2026-01-17), or Unix seconds",
+            f"parameter `{name}`: {value[:80]!r} is no time;"
+            " give RFC 3339 (2026-01-17T12:00:00Z), a date (2026-01-17), or Unix seconds",
             field=name,
         ) from None
 
@@ -71,7 +74,7 @@ def hit(found: Hit, query: str, source: str) -> SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A cut of a text: what is shown, and where it starts in the text; `matched` is whether a word of the query is in it."""
+    """A cut of a text, and where it starts there; `matched` is whether a word of the query is in it."""
 
     text: str
     start: int
@@ -150,7 +153,7 @@ def context(heading: str, metadata: Mapping[str, Value], text: str, passage: Pas
 
 
 def _line(parts: Sequence[str], text: str, offset: int) -> int:
-    """The line in the file of a place in a section's text, whose parts follow each other with one blank line between."""
+    """The line in the file of a place in a section's text, whose parts stand one blank line apart."""
     passed = text.count("\n", 0, offset)
     for part in parts:
         begin, end, _ = part.split(":", 2)

@@ -1,9 +1,9 @@
 """A note's body in sections: pieces of about 200 words that follow its headings, each with its lines.
 
-The blocks come from a CommonMark parser (its block rules alone), so that a `#` in a code fence, a list or a comment is no
-heading.  A section ends where a heading begins; a long one is split between its paragraphs, then between lines,
-then between sentences; short neighbours are put together, and each remembers its parts, so that a hit can still name the
-heading and the lines it stands in.
+The blocks come from a CommonMark parser (its block rules alone), so that a `#` in a code fence, a list or a comment
+is no heading.  A section ends where a heading begins; a long one is split between its paragraphs, then between lines,
+then between sentences; short neighbours are put together, and each remembers its parts, so that a hit can still name
+the heading and the lines it stands in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHARS_PER_WORD = 8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines (from 1, inclusive) of the file that stand under one heading; `path` is the headings from the outermost in."""
+    """Lines (from 1, inclusive) of the file under one heading; `path` is the headings from the outermost in."""
 
     first: int
     last: int
@@ -65,7 +65,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a body holds: its sections, its headings' texts in order, and the lines (from 0, end exclusive) that are code."""
+    """What a body holds: sections, the texts of its headings, and the lines (from 0, end exclusive) that are code."""
 
     sections: tuple[Section, ...]
     headings: tuple[str, ...]
@@ -240,7 +240,7 @@ def _shifted(section: Section, first_line: int) -> Section:
 
 
 def count_words(text: str) -> int:
-    """Words of `text`: what spaces part, each character of scripts that write without them, never less than its length says."""
+    """Words of `text`: what spaces part, each character of scripts without spaces, at least what its length says."""
     words = len(text.split())
     if not text.isascii():
         words += len(_CJK.findall(text))

@@ -1,7 +1,7 @@
 """The database of notes: one SQLite file in WAL mode, one writer, two readers.
 
-What `write` returned is on disk (`synchronous=FULL`).  The file can be rebuilt from the notes themselves, all but the ids that
-were given; one that is damaged is put aside and begun anew, and `rebuilt` says so.
+What `write` returned is on disk (`synchronous=FULL`).  The file can be rebuilt from the notes themselves, all but the
+ids that were given; one that is damaged is put aside and begun anew, and `rebuilt` says so.
 """
 
 from __future__ import annotations

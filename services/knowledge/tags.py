@@ -43,7 +43,7 @@ def checked(tags: Sequence[str]) -> tuple[str, ...]:
             raise InvalidParams(f"parameter `{field}`: a tag is blank", field=field)
         if "," in text or "--" in text or ">" in text or any(ord(c) < 32 or c in "\x7f\x85\u2028\u2029" for c in text):
             raise InvalidParams(
-                f"parameter `{field}`: {text[:80]!r} holds a comma, `--`, `>`, or a line break, which would end the tag",
+                f"parameter `{field}`: {text[:80]!r} holds a comma, `--`, `>` or a line break, which would end it",
                 field=field,
             )
         if ("[" in text or "]" in text) and not _RELATION.fullmatch(text):

@@ -26,8 +26,8 @@ from services.retrieve.vectors import FlatIndex, ItemIds, Matrix, VectorIndex
 
 T = TypeVar("T")
 
-_CORRUPT_INDEX = 267
-"""SQLITE_CORRUPT_VTAB: the word index is damaged, the text is not."""
+_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CORRUPT | 1 << 8})
+"""What FTS5 answers where its tables are damaged (the second is SQLITE_CORRUPT_VTAB)."""
 
 _LOAD_AT_ONCE = 16384
 
@@ -56,6 +56,8 @@ class Collection:
         self.waiting = store.count_waiting(db)
         self.loaded = trio.Event()
         self.has_work = trio.Event()
+        self._rebuilding = False
+        self._steps = trio.lowlevel.ParkingLot()
 
     @classmethod
     def open(cls, name: str, folder: Path, readers: trio.CapacityLimiter) -> Collection:
@@ -100,7 +102,9 @@ class Collection:
 
     async def delete(self, ids: Sequence[str]) -> Change:
         """Remove groups in one transaction; found no more by any means when this returns."""
-        return await self._write(lambda db: store.delete(db, ids), self._follow)
+        change = await self._write(lambda db: store.delete(db, ids), self._follow)
+        self.waiting = change.waiting
+        return change
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
         """Make `fingerprint` the model of this collection's vectors; those that lack are queued."""
@@ -128,10 +132,21 @@ class Collection:
     async def postpone(self, item: Waiting, until: float, error: str) -> None:
         """See `store.postpone`."""
         await self._write(lambda db: store.postpone(db, item, until, error), lambda _: None)
+        self._steps.unpark_all()
 
     async def rebuild_words(self) -> None:
-        """Make the word index anew from the text."""
-        await self._write(lexical.rebuild, lambda _: None)
+        """Make the word index anew from the text; does nothing while that is under way already.
+
+        Raises:
+            sqlite3.DatabaseError: more than the index is damaged.
+        """
+        if self._rebuilding:
+            return
+        self._rebuilding = True
+        try:
+            await self._write(lexical.rebuild, lambda _: None)
+        finally:
+            self._rebuilding = False
 
     async def load(self) -> None:
         """Bring the vectors into memory; `loaded` is set afterwards."""
@@ -180,7 +195,12 @@ class Collection:
     async def count_waiting(self) -> int:
         """Items whose vector is still to come; `waiting` holds the last count."""
         self.waiting = await self._read(store.count_waiting)
+        self._steps.unpark_all()
         return self.waiting
+
+    async def next_step(self) -> None:
+        """Until vectors were kept, an item was postponed or the items that wait were counted."""
+        await self._steps.park()
 
     async def status(self) -> CollectionStatus:
         """How much there is."""
@@ -267,7 +287,7 @@ class Collection:
 
 def is_index_damage(error: BaseException) -> bool:
     """Whether a search failed because the word index, which can be made anew, is damaged."""
-    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", None) == _CORRUPT_INDEX
+    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", None) in _CORRUPT
 
 
 def _add(index: VectorIndex, stored: Sequence[Stored]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
@@ -107,6 +108,13 @@ class Collections:
     def _show(self) -> None:
         self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(sorted(self._broken)))
 
+    async def repair(self, collection: Collection) -> None:
+        """Make the collection's word index anew; where that fails too, `status` says so and vectors go on answering."""
+        try:
+            await collection.rebuild_words()
+        except (LinckiaError, sqlite3.DatabaseError) as error:
+            self._env.info(damaged=f"{collection.name}: {error}")
+
     async def close(self) -> None:
         """End the work on the databases, then close them."""
         for collection in self._open.values():
@@ -158,7 +166,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             return await ctx.call(query, timeout_s=timeout_s)
 
         def repair() -> None:
-            env.background.start_soon(collection.rebuild_words)
+            env.background.start_soon(collections.repair, collection)
 
         return await search(collection, params, embed, patience, repair)
 

@@ -157,7 +157,9 @@ async def _query_vector(collection: Collection, query: str, embed: QueryCall, pa
     if not collection.loaded.is_set():
         with trio.move_on_after(_LOAD_WAIT_S):
             await collection.loaded.wait()
-    if collection.loaded.is_set() and not collection.vector_count:
+        if not collection.loaded.is_set():
+            raise VectorsLoading
+    if not collection.vector_count:
         return None
     timeout_s = patience.timeout_s()
     try:

@@ -114,6 +114,7 @@ def delete(db: sqlite3.Connection, ids: Sequence[str]) -> Change:
         db.execute("DELETE FROM group_values WHERE group_id = ?", (row[0],))
         db.execute("DELETE FROM groups WHERE group_id = ?", (row[0],))
         change.groups += 1
+    change.waiting = count_waiting(db)
     return change
 
 

@@ -1,6 +1,6 @@
 """A service process: from a birth certificate and an inherited descriptor to a running loop, and its exit code.
 
-    python -m services.runtime.main FD BIRTH_JSON
+    python -m services.runtime.main LINK_FD BIRTH_FD
 
 is how the kernel starts one from nothing; a zygote calls `run` in the forked child.
 """
@@ -15,13 +15,13 @@ import signal
 import sys
 from pathlib import Path
 
-import msgspec
 import trio
 
 from proto import frames
+from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, NngLink
 from services.runtime import kin
-from services.runtime.handlers import Birth, OpenService
+from services.runtime.handlers import OpenService
 from services.runtime.loop import ServiceLoop, watch_sigterm
 from services.runtime.sandbox import confine
 
@@ -85,10 +85,12 @@ def _prepare(birth: Birth) -> None:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 2 or not argv[0].isdigit():
-        sys.stderr.write("usage: python -m services.runtime.main FD BIRTH_JSON (the kernel starts services itself)\n")
+    if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
+        sys.stderr.write(
+            "usage: python -m services.runtime.main LINK_FD BIRTH_FD (the kernel starts services itself)\n"
+        )
         return EXIT_USAGE
-    return run(msgspec.json.decode(argv[1], type=Birth), int(argv[0]))
+    return run(read_birth(int(argv[1]), Birth), int(argv[0]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A zygote: a process that has imported what its services need, uses none of it, and forks them.
 
-    python -m services.runtime.zygote FD BIRTH_JSON
+    python -m services.runtime.zygote CONTROL_FD BIRTH_FD
 
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
 ever.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import msgspec
 
-from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, Loaded, ZygoteBirth
+from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, Loaded, ZygoteBirth, read_birth
 from services.runtime import kin
 from services.runtime import main as service_main
 
@@ -152,10 +152,12 @@ def _await_adoption(parent_pid: int) -> None:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 2 or not argv[0].isdigit():
-        sys.stderr.write("usage: python -m services.runtime.zygote FD BIRTH_JSON (the kernel starts zygotes itself)\n")
+    if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
+        sys.stderr.write(
+            "usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)\n"
+        )
         return EXIT_USAGE
-    birth = msgspec.json.decode(argv[1], type=ZygoteBirth)
+    birth = read_birth(int(argv[1]), ZygoteBirth)
     try:
         kin.bind(birth.parent_pid, f"zygote-{birth.name}")
     except kin.KernelGone:

@@ -62,6 +62,9 @@ class BlockReader:
         self.null_at = 0
         self.may_be_indentless = False
         self.held: Properties | None = None
+        # A node that was announced by an indicator before it on its line, and what it may be.
+        self.node_at = -1
+        self.node_may_be_block = False
         self.line = 0
 
     def read(self, pos: int, line: int, on_marker_line: bool) -> int:
@@ -75,7 +78,11 @@ class BlockReader:
         if on_marker_line:
             pos = self._after_indicator(pos, block_allowed=False)
         while pos >= 0:
-            pos = self._next_line(pos)
+            if self.node_at < 0:
+                pos = self._next_line(pos)
+            else:
+                at, self.node_at = self.node_at, -1
+                pos = self._node(at, block_allowed=self.node_may_be_block)
         return ~pos
 
     # Each reading method returns the offset where the next line begins, or ~offset at the document's end.
@@ -233,7 +240,10 @@ class BlockReader:
             raise SyntaxFault("white space is needed here", at)
         if block_allowed and "\t" in text[at:content]:
             block_allowed = False
-        return self._node(content, block_allowed=block_allowed)
+        # Left to the loop: `- - - …` nests as deep as it likes without a call for each.
+        self.node_at = content
+        self.node_may_be_block = block_allowed
+        return content
 
     def _line_end(self, at: int) -> int:
         """Check that nothing but a comment follows on the line, and return where the next line begins."""
@@ -283,7 +293,9 @@ class BlockReader:
                 self.line = self._line_of(stop)
         elif mark in "[{":
             value = ""
-            reader = FlowReader(out, self.tags, self.columns[-1], self.max_depth - len(self.columns), self.lenient_closers)
+            reader = FlowReader(
+                out, self.tags, self.columns[-1], self.max_depth - len(self.columns) + 1, self.lenient_closers
+            )
             stop = reader.read(at, own)
             if reader.multiline:
                 self.line = self._line_of(stop)
@@ -297,7 +309,9 @@ class BlockReader:
         if colon is not None:
             if not entry:
                 if not block_allowed:
-                    raise SyntaxFault("a block mapping cannot begin on this line: quote the value or indent it below", at)
+                    raise SyntaxFault(
+                        "a block mapping cannot begin on this line: quote the value or indent it below", at
+                    )
                 self._open(MAPPING, start, start - line, first_event)
             if mark not in "[{":
                 out.node(
@@ -389,7 +403,9 @@ class BlockReader:
         self.out.node((SCALAR, self.text[at], scalar.value, anchor, tag), start, at, scalar.stop)
         self.awaiting = False
         if len(self.columns) > 1 and TAB_LINE.match(self.text, scalar.next_line):
-            raise SyntaxFault("a line of a tab cannot follow a block scalar's lines: use spaces or leave it empty", scalar.next_line)
+            raise SyntaxFault(
+                "a line of a tab cannot follow a block scalar's lines: use spaces or leave it empty", scalar.next_line
+            )
         return scalar.next_line
 
     def _open(self, kind: int, body: int, column: int, index: int) -> None:

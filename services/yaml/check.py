@@ -4,13 +4,17 @@ An edit is right when the bytes outside its splices are the same bytes (they are
 parses to the expected events, with the expected comments, every alias still at the node it stood for.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import Event
+from services.yaml.events import ALIAS, Event
 from services.yaml.parser import parse
+from services.yaml.segment import find_segment, read_segment
 from services.yaml.tree import Tree
+
+
+_SMALL: Final = 32 * 1024  # characters: read whole in some milliseconds
 
 
 class Splice(NamedTuple):
@@ -46,31 +50,64 @@ def apply(text: str, splices: Iterable[Splice]) -> str | None:
     return "".join(out)
 
 
-def check(tree: Tree, splices: Iterable[Splice], expected: Expected) -> Tree | None:
-    """The edited tree where the edit is right, else None."""
+def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: bool | None = None) -> Tree | None:
+    """The edited tree where the edit is right, else None.
+
+    `whole` tells whether the whole result is read again; by default a large file is only read where it can have changed.
+    """
     stream = tree.stream
     edited = apply(tree.text, splices)
     if edited is None:
         return None
-    try:
-        result = parse(edited, lenient_closers=stream.lenient)
-    except SyntaxFault:
-        return None
     start, stop, new, dropped, added = expected
+    segment = None
+    if whole is None:
+        whole = len(edited) < _SMALL
+    if not whole and splices:
+        low = min(splice.start for splice in splices)
+        high = max(splice.stop for splice in splices)
+        segment = find_segment(tree, low, high, start, stop)
+    if segment is None:
+        try:
+            result = parse(edited, max_depth=stream.max_depth, lenient_closers=stream.lenient)
+        except SyntaxFault:
+            return None
+        first, last, low, high = 0, len(stream.events), 0, len(tree.text)
+    else:
+        read = read_segment(tree, segment, edited)
+        if read is None:
+            return None
+        result = read
+        low, high, first, last = segment.start, segment.stop, segment.first, segment.last
+    # From here on only what was read again is compared: events `first` to `last`, characters `low` to `high`.
     count = len(new)
+    moved = count - (stop - start)
     events = result.events
     if (
-        len(events) != len(stream.events) - (stop - start) + count
+        len(events) != len(stream.events) + moved
         or events[start : start + count] != new
-        or events[:start] != stream.events[:start]
-        or events[start + count :] != stream.events[stop:]
+        or events[first:start] != stream.events[first:start]
+        or events[start + count : last + moved] != stream.events[stop:last]
     ):
         return None
-    kept = [text for index, text in enumerate(stream.comment_texts()) if index not in dropped]
-    if sorted([*kept, *added]) != sorted(result.comment_texts()):
+    by = len(edited) - len(tree.text)
+    kept = [
+        tree.text[begin:end]
+        for index, (begin, end) in enumerate(stream.comments)
+        if index not in dropped and low <= begin < high
+    ]
+    found = [edited[begin:end] for begin, end in result.comments if low <= begin < high + by]
+    if sorted([*kept, *added]) != sorted(found):
         return None
     after = Tree(result)
+    if segment is not None and not _names(stream.events[first:last]) and not _names(events[first : last + moved]):
+        return after
     return after if _aliases_kept(tree, after, start, stop, count) else None
+
+
+def _names(events: list[Event]) -> bool:
+    """Whether any of the events has an anchor or is an alias."""
+    return any(event[3] is not None or event[0] == ALIAS for event in events)
 
 
 def _aliases_kept(before: Tree, after: Tree, start: int, stop: int, count: int) -> bool:

@@ -9,6 +9,7 @@ from services.yaml.path import Index, Key, PathFault, Step, parse_path, show_pat
 from services.yaml.properties import DEFAULT_TAGS
 from services.yaml.replace import replace
 from services.yaml.slot import find_slot
+from services.yaml.tokens import BLOCK_HEADER
 from services.yaml.tree import NotThere, Place, Tree
 
 
@@ -86,7 +87,8 @@ def _keys(steps: list[Step], path: str) -> list[Key]:
     for step in steps:
         if isinstance(step, Index):
             raise YamlError(
-                Code.NOT_APPLICABLE, f"cannot set {path!r}: [{step.number}] does not exist, and items are added by append"
+                Code.NOT_APPLICABLE,
+                f"cannot set {path!r}: [{step.number}] does not exist, and items are added by append",
             )
         keys.append(step)
     return keys
@@ -103,6 +105,12 @@ def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fra
     if tree.stream.events[place.node][1] == "{}" and tree.text[body] != "{":
         return read_pair(value, document.tags) if value[:1] != "{" else read_fragment(value, document.tags)
     slot = find_slot(tree, place, document)
+    if slot.column > 0 and tree.is_block_scalar(place.node) and _digit(tree.text, body) and _digit(value, 0):
+        raise YamlError(
+            Code.NOT_APPLICABLE,
+            "the indentation digit of this block scalar counts from the left margin in the value but from the parent in "
+            "the file, so the value can be read in two ways: leave the digit out, or use a quoted scalar",
+        )
     if tree.is_block_collection(place.node) and slot.on_line and place.parent >= 0:
         column = tree.column(place.node)
     if not column or not value.strip("\r\n").count("\n") or value[:1] in (" ", "\n", "\r"):
@@ -124,6 +132,12 @@ def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fra
             "indent all its lines from the same column",
         )
     return plain
+
+
+def _digit(text: str, at: int) -> bool:
+    """Whether the block scalar header at an offset has an indentation indicator."""
+    found = BLOCK_HEADER.match(text, at)
+    return found is not None and bool(found.group(1) or found.group(4))
 
 
 def _refuse_hiding(tree: Tree, parent: Place, keys: list[Key], path: str) -> None:

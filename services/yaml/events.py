@@ -63,6 +63,7 @@ class Stream:
     comments: list[tuple[int, int]] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
     lenient: bool = False
+    max_depth: int = 0
 
     def after(self, index: int) -> int:
         """The index of the event that follows the whole node at `index`."""

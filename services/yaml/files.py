@@ -79,15 +79,18 @@ def read_file(path: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as fault:
         raise YamlError(Code.IO, f"{path} cannot be read: {fault.strerror}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise YamlError(Code.IO, f"{path} is not a regular file")
     with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise YamlError(Code.IO, f"{path} is not a regular file")
         if os.path.realpath(f"/proc/self/fd/{descriptor}") != str(path) and os.path.exists("/proc/self/fd"):
             raise YamlError(Code.IO, f"{path} moved while it was opened: try again")
         if status.st_size <= max_bytes:
             try:
-                raw = stream.read(max_bytes + 1)
+                raw = stream.read(status.st_size + 1)
+                if len(raw) > status.st_size:  # it grew meanwhile
+                    raw += stream.read(max_bytes + 1 - len(raw))
             except OSError as fault:
                 raise YamlError(Code.IO, f"{path} cannot be read: {fault.strerror}") from None
             if len(raw) <= max_bytes:

@@ -22,7 +22,7 @@ _NEXT_LINE: Final = re.compile(r"(?:\r\n?|\n)(?:[ \t]*+(?:\r\n?|\n))*+( *+)[ \t]
 _AFTER_PLAIN_KEY: Final = frozenset(" \t\r\n,[]{}")
 _FAST_PAIR: Final = re.compile(
     r'"([^"\\\r\n]*+)" *+:(?: ++([A-Za-z0-9_$/(~.+;=^\\<][^ \t\r\n,\[\]{}:#]*+)| *+"([^"\\\r\n]*+)"'
-    r'| ++(-[0-9][^ \t\r\n,\[\]{}:#]*+))(?: *+(,)| *+(?=[\r\n}]))'
+    r"| ++(-[0-9][^ \t\r\n,\[\]{}:#]*+))(?: *+(,)| *+(?=[\r\n}]))"
 )
 
 
@@ -305,7 +305,9 @@ class FlowReader:
             if more is None:
                 break
             if fold.end(2) - fold.start(2) < self.need:
-                raise SyntaxFault(f"this line of a plain scalar needs at least {self.need} spaces of indentation", begin)
+                raise SyntaxFault(
+                    f"this line of a plain scalar needs at least {self.need} spaces of indentation", begin
+                )
             self.multiline = True
             parts.append(more.group())
             breaks.append(count_breaks(fold.group(1)))

@@ -76,14 +76,15 @@ def read_fragment(value: str, tags: dict[str, str], pad: int = 0) -> Fragment:
     except SyntaxFault as fault:
         line, column = line_and_column(text, fault.offset)
         raise YamlError(
-            Code.NOT_APPLICABLE, f"the value is not valid YAML: {fault.message} (line {line}, column {column} of the value)"
+            Code.NOT_APPLICABLE,
+            f"the value is not valid YAML: {fault.message} (line {line}, column {column} of the value)",
         ) from None
     documents = stream.documents
     if text.startswith("\ufeff") or len(documents) > 1 or any(event[0] < 2 and event[1] for event in stream.events):
         raise YamlError(Code.NOT_APPLICABLE, "the value must be one node, without document markers or directives")
     tree = Tree(stream)
     if not documents or (tree.is_empty(1) and stream.starts[1] == stream.stops[1]):
-        raise YamlError(Code.NOT_APPLICABLE, "the value is empty: write null or ~ for null, \"\" for an empty string")
+        raise YamlError(Code.NOT_APPLICABLE, 'the value is empty: write null or ~ for null, "" for an empty string')
     events = stream.events[1:-1]
     comments = stream.comment_texts()
     start, body, stop = stream.starts[1], stream.bodies[1], stream.stops[1]
@@ -102,13 +103,13 @@ def read_fragment(value: str, tags: dict[str, str], pad: int = 0) -> Fragment:
                 first = min(line, tree.line_start(stream.comments[0][0]))
             last = max(stop, stream.comments[-1][1])
         head = text[start:line].strip(" \t\r\n") if start < line else ""
-        return Fragment(
-            tree, events, comments, head, _lines(text, first, last), column, is_block_collection=True
-        )
+        return Fragment(tree, events, comments, head, _lines(text, first, last), column, is_block_collection=True)
     head = text.strip(" \t\r\n")
     if events[0][1] == ":" and _LOOKS_LIKE_ENTRIES.search(head):
         # Moved to fit, such lines would become mere text of the scalar: never what was meant.
-        raise YamlError(Code.NOT_APPLICABLE, "a line of this plain scalar looks like an entry of a collection: quote it")
+        raise YamlError(
+            Code.NOT_APPLICABLE, "a line of this plain scalar looks like an entry of a collection: quote it"
+        )
     return Fragment(tree, events, comments, head)
 
 

@@ -35,6 +35,7 @@ from services.yaml.tree import Place, Tree
 
 _ATTEMPTS = 3  # an edit without if_match starts again when another program changed the file meanwhile
 
+
 class YamlFiles:
     """The YAML files under some roots. Holds the parsed files it was asked for, within `cache_max_bytes`."""
 
@@ -76,14 +77,18 @@ class YamlFiles:
     ) -> EditResult:
         """Append an item to the sequence at a path. Raises YamlError (-32000 to -32003)."""
         text = f"appended {value} to {path} in {file}"
-        return self.edit(file, [AppendEdit(path, value)], document=document, if_match=if_match, dry_run=dry_run, text=text)
+        return self.edit(
+            file, [AppendEdit(path, value)], document=document, if_match=if_match, dry_run=dry_run, text=text
+        )
 
     def rename(
         self, file: str, path: str, key: str, *, document: int = 0, if_match: str | None = None, dry_run: bool = False
     ) -> EditResult:
         """Rename the key at a path. Raises YamlError (-32000 to -32003)."""
         text = f"renamed {path} to {key} in {file}"
-        return self.edit(file, [RenameEdit(path, key)], document=document, if_match=if_match, dry_run=dry_run, text=text)
+        return self.edit(
+            file, [RenameEdit(path, key)], document=document, if_match=if_match, dry_run=dry_run, text=text
+        )
 
     def get_comments(self, file: str, path: str, *, document: int = 0) -> CommentsResult:
         """The comments of the entry at a path. Raises YamlError (-32000, -32001, -32002)."""
@@ -131,7 +136,9 @@ class YamlFiles:
         path = self.roots.resolve(file)
         if dry_run:
             return self._dry_run(path, file, edits, document, if_match)
-        message = text if text is not None else f"{len(edits)} edits in {file} (lossless: comments and formatting preserved)"
+        message = (
+            text if text is not None else f"{len(edits)} edits in {file} (lossless: comments and formatting preserved)"
+        )
         with self.locks.hold(path):
             for attempt in range(_ATTEMPTS):
                 parsed = self._read(path)
@@ -153,9 +160,7 @@ class YamlFiles:
                 return EditResult(message, source.digest, True)
         raise AssertionError("the last attempt returns or raises")
 
-    def _dry_run(
-        self, path: Path, file: str, edits: Sequence[Edit], document: int, if_match: str | None
-    ) -> EditResult:
+    def _dry_run(self, path: Path, file: str, edits: Sequence[Edit], document: int, if_match: str | None) -> EditResult:
         parsed = self._read(path)
         _match(parsed.source, if_match)
         after = _apply(parsed.tree, edits, document, path)
@@ -214,5 +219,3 @@ def _apply_one(tree: Tree, edit: Edit, document: int, json_file: bool) -> Tree:
     if isinstance(edit, RenameEdit):
         return restructure.rename(tree, found, place, edit.key)
     return remarks.write_comments(tree, found, place, above=edit.above, beside=edit.beside)
-
-

@@ -31,6 +31,7 @@ def parse(
     are tag handles declared beforehand, for text that is to stand inside a document.
     """
     stream = Stream(text)
+    stream.max_depth = max_depth
     if found := NEVER_ALLOWED.search(text):
         raise SyntaxFault(f"the character U+{ord(found.group()):04X} is not allowed in YAML", found.start())
     _Documents(stream, max_depth, lenient_closers, tags).read()
@@ -39,9 +40,7 @@ def parse(
 
 
 class _Documents:
-    def __init__(
-        self, stream: Stream, max_depth: int, lenient_closers: bool, tags: dict[str, str] | None
-    ) -> None:
+    def __init__(self, stream: Stream, max_depth: int, lenient_closers: bool, tags: dict[str, str] | None) -> None:
         self.given_tags = tags
         self.stream = stream
         self.text = stream.text

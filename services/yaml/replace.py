@@ -11,7 +11,9 @@ from services.yaml.events import Document
 from services.yaml.fragment import Fragment
 from services.yaml.slot import Slot, find_slot, is_sequence
 from services.yaml.style import Style
+from services.yaml.tokens import BREAK
 from services.yaml.tree import Place, Tree
+
 
 def replace(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
     """The tree after the value at `place` has become `fragment`. Raises YamlError (-32003) where no edit is right."""
@@ -20,7 +22,8 @@ def replace(tree: Tree, document: Document, place: Place, fragment: Fragment) ->
     slot = find_slot(tree, place, document)
     if slot.flow and (fragment.is_block_collection or fragment.is_block_scalar):
         raise YamlError(
-            Code.NOT_APPLICABLE, "a block value cannot stand inside a flow collection: write it as {…}, […] or a quoted string"
+            Code.NOT_APPLICABLE,
+            "a block value cannot stand inside a flow collection: write it as {…}, […] or a quoted string",
         )
     expected = Expected(
         node,
@@ -80,7 +83,8 @@ class _Candidates:
         self.below = tree.is_block_collection(node) and (
             not self.text[body_line : self.body].strip(" ") and (slot.at <= body_line or slot.column < 0)
         )
-        self.own_line = not self.empty and not self.text[body_line : self.body].strip(" ") and slot.at <= body_line
+        start_line = tree.line_start(self.start)
+        self.own_line = not self.empty and not self.text[start_line : self.start].strip(" ") and slot.at <= start_line
         self.first_line = body_line
 
     def all(self) -> Iterator[list[Splice]]:
@@ -98,7 +102,7 @@ class _Candidates:
                     yield self._head(head)
 
     def _inline_texts(self) -> Iterator[str]:
-        lines = self.fragment.tree.text.strip(" \t\r\n").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        lines = BREAK.split(self.fragment.head)
         yield self.line_break.join(lines)
         if len(lines) > 1:
             shift = " " * (max(self.slot.column, 0) + self.style.unit)
@@ -151,7 +155,11 @@ class _Candidates:
 
     def _at_document_line(self) -> bool:
         """Whether the value is a document's own, with no --- on its line."""
-        return self.slot.column < 0 and not self.slot.flow and self.text[self.document.body - 3 : self.document.body] != "---"
+        return (
+            self.slot.column < 0
+            and not self.slot.flow
+            and self.text[self.document.body - 3 : self.document.body] != "---"
+        )
 
     def _introduce(self, text: str) -> list[Splice]:
         if self.slot.flow:
@@ -218,7 +226,7 @@ class _Candidates:
         if self.own_line and not self.below and not self.block_scalar:
             # Below a header on a line of its own the content stands further in than the header, as libfyaml wants it.
             layouts.clear()
-            indents = [self.tree.column(self.slot.node) + self.style.unit]
+            indents = [self.start - self.tree.line_start(self.start) + self.style.unit]
         for indent in indents:
             moved = fragment.shifted(indent) if indent > self.slot.column else None
             if moved is not None:
@@ -273,7 +281,7 @@ class _Candidates:
         if self.own_line and not self.below and not self.block_scalar:
             column = tree.column(slot.node)
             lines = fragment.shifted(column)
-            if lines and not fragment.head:
+            if lines and not fragment.head and self.start == self.body:
                 start, prefix = self._prefix()
                 yield [Splice(start, self.stop, prefix + self._joined([lines[0][column:], *lines[1:]]))]
         for column in self._columns():
@@ -323,7 +331,11 @@ class _Candidates:
             first, stop = self._region()
             return [*splices, Splice(at, max(at, stop) if stop >= first else at, self.line_break + block)]
         if not self.slot.introduced:
-            return [Splice(splices[0].start, splices[0].stop, splices[0].text + self.line_break + block)] if splices else []
+            return (
+                [Splice(splices[0].start, splices[0].stop, splices[0].text + self.line_break + block)]
+                if splices
+                else []
+            )
         if self._at_document_line():
             return [Splice(self.start, self.stop, block)]
         at = self.tree.line_stop(self.stop)

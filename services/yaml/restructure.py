@@ -22,7 +22,9 @@ def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
     if place.key >= 0:
         name = tree.key_text(place.key)
         if sum(tree.key_text(child.key) == name for child in siblings) > 1:
-            raise YamlError(Code.NOT_APPLICABLE, f"the key {name!r} occurs more than once: rename or set one of them first")
+            raise YamlError(
+                Code.NOT_APPLICABLE, f"the key {name!r} occurs more than once: rename or set one of them first"
+            )
     flow = tree.is_flow(parent.node)
     if len(siblings) == 1 and not flow:
         empty = "{}" if stream.events[parent.node][0] == MAPPING else "[]"
@@ -77,9 +79,7 @@ def _block_removals(
     return [([Splice(line, end, "")], _inside(tree, line, end))]
 
 
-def _flow_removals(
-    tree: Tree, place: Place, siblings: list[Place]
-) -> list[tuple[list[Splice], frozenset[int]]]:
+def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[tuple[list[Splice], frozenset[int]]]:
     text = tree.text
     stream = tree.stream
 
@@ -126,7 +126,9 @@ def append(tree: Tree, document: Document, place: Place, fragment: Fragment) -> 
     close = stream.closes[place.node]
     if tree.is_flow(place.node):
         if fragment.is_block_collection or fragment.is_block_scalar:
-            raise YamlError(Code.NOT_APPLICABLE, "a block value cannot stand inside a flow sequence: write it as {…} or […]")
+            raise YamlError(
+                Code.NOT_APPLICABLE, "a block value cannot stand inside a flow sequence: write it as {…} or […]"
+            )
         candidates = insertions_flow(tree, place.node, fragment.head)
     else:
         column = tree.column(place.node)
@@ -175,9 +177,7 @@ def rename(tree: Tree, document: Document, place: Place, name: str) -> Tree:
         source = key_source(Key(name), flow=flow, quoted=style == '"')
     written: Event = key_event(source)
     start, stop = stream.bodies[place.key], stream.stops[place.key]
-    expected = Expected(
-        place.key, place.key + 1, [(written[0], written[1], written[2], anchor, tag)], frozenset(), []
-    )
+    expected = Expected(place.key, place.key + 1, [(written[0], written[1], written[2], anchor, tag)], frozenset(), [])
     edited = check(tree, [Splice(start, stop, source)], expected)
     if edited is None:
         raise YamlError(Code.NOT_APPLICABLE, f"the key cannot be renamed to {name!r} here")

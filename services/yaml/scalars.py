@@ -149,7 +149,9 @@ def read_block_scalar(text: str, start: int, parent: int) -> BlockScalar:
     holds it (-1 for a document). Raises SyntaxFault."""
     header = BLOCK_HEADER.match(text, start)
     if header is None:
-        raise SyntaxFault("a block scalar's header is | or >, then at most a digit 1-9 and + or -, then a comment", start)
+        raise SyntaxFault(
+            "a block scalar's header is | or >, then at most a digit 1-9 and + or -, then a comment", start
+        )
     comment = header.span(5) if header.group(5) else None
     digit = header.group(1) or header.group(4)
     chomp = header.group(2) or header.group(3) or ""
@@ -219,7 +221,9 @@ def _detect_indent(text: str, first: int, parent: int) -> int:
                 raise SyntaxFault("a tab cannot indent the lines of a block scalar: use spaces", column)
             return max(widest, parent + 1)
         if widest > indent:
-            raise SyntaxFault("a blank line before a block scalar's first line has more spaces than that line", widest_at)
+            raise SyntaxFault(
+                "a blank line before a block scalar's first line has more spaces than that line", widest_at
+            )
         return indent
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import MAPPING, SEQUENCE, Document
+from services.yaml.events import SEQUENCE, Document
 from services.yaml.properties import read_properties
 from services.yaml.tree import Place, Tree
 
@@ -133,7 +133,3 @@ def _properties_stop(text: str, start: int, body: int, tags: dict[str, str]) -> 
 
 def is_sequence(tree: Tree, node: int) -> bool:
     return tree.stream.events[node][0] == SEQUENCE
-
-
-def is_mapping(tree: Tree, node: int) -> bool:
-    return tree.stream.events[node][0] == MAPPING

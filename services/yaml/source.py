@@ -26,7 +26,11 @@ class Source:
 def detect_encoding(raw: bytes) -> str:
     """The encoding by byte order mark or by the zero bytes of the first character (YAML 1.2.2, 5.2)."""
     head = raw[:4]
-    if head in (b"\x00\x00\xfe\xff", b"\xff\xfe\x00\x00") or (len(head) == 4 and head[:3] == b"\0\0\0") or head[1:4] == b"\0\0\0":
+    if (
+        head in (b"\x00\x00\xfe\xff", b"\xff\xfe\x00\x00")
+        or (len(head) == 4 and head[:3] == b"\0\0\0")
+        or head[1:4] == b"\0\0\0"
+    ):
         raise YamlError(Code.IO, "the file is UTF-32: save it as UTF-8 to edit it")
     if head[:2] == b"\xfe\xff" or (len(head) > 1 and head[0] == 0 and head[1] != 0):
         return "utf-16-be"

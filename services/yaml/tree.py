@@ -4,8 +4,7 @@ Nothing is copied: a node is the index of its event. What a look-up needs is bui
 second look-up in a file of any size is a few dictionary accesses.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.yaml.errors import SyntaxFault
 from services.yaml.events import ALIAS, MAPPING, SCALAR, SEQUENCE, Document, Stream
@@ -14,8 +13,7 @@ from services.yaml.path import Index, Key, Step, show_path
 _NULL_WORDS: Final = frozenset(("~", "null", "Null", "NULL"))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a node stands: its own index, its parent collection (-1 for a root), and its key or position there.
 
     `key` is the index of the key's event (-1 outside a mapping), `number` the position among the parent's children.
@@ -158,12 +156,17 @@ class Tree:
                 elif kind == SEQUENCE:
                     raise NotThere(f"{here} is a sequence: use [n], not a key", place, rest, creatable=False)
                 else:
-                    raise NotThere(f"{here} is a scalar: it has no keys", place, rest, creatable=self.is_null(place.node))
+                    raise NotThere(
+                        f"{here} is a scalar: it has no keys", place, rest, creatable=self.is_null(place.node)
+                    )
             elif kind == SEQUENCE:
                 items = self.children(place.node)
                 if not 0 <= step.number < len(items):
                     raise NotThere(
-                        f"{here} has {len(items)} items, so [{step.number}] is not one of them", place, rest, creatable=False
+                        f"{here} has {len(items)} items, so [{step.number}] is not one of them",
+                        place,
+                        rest,
+                        creatable=False,
                     )
                 place = items[step.number]
             else:

@@ -2,8 +2,8 @@
 
     python -m tests.bench.retrieval_quality ../shared/cases/ir/scifact ../shared/cases/ir/cranfield
 
-The real collection, index, fusion and model, in this process, without the kernel.  nDCG is computed with linear gains, as BEIR's tool
-(pytrec_eval) does.
+The real collection, index, fusion and model, in this process, without the kernel.  nDCG is computed with linear
+gains, as BEIR's tool (pytrec_eval) does.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import trio
 
 from kernel.supervisor.spec import ZygoteSpec
@@ -15,6 +16,8 @@ from tests.system.support.ops import Echo
 from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial, until
 
 PATIENCE_S = 30
+
+TOKEN = "only-for-the-kernel"
 
 
 def zygote(rig: Rig) -> ZygoteReport:
@@ -92,8 +95,12 @@ async def test_zygote_whose_modules_start_threads_never_forks(tmp_path: Path) ->
             assert (await rig.ready(after=1)).how == "exec"
 
 
-async def test_forked_service_is_as_clean_as_one_started_from_nothing(tmp_path: Path) -> None:
-    async with supervised(tmp_path, trial(env={"GREETING": "hello"}), trial("other", zygote=None)) as rig:
+async def test_forked_service_is_as_clean_as_one_started_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINCKIA_TEST_TOKEN", TOKEN)
+    specs = (trial(), trial("other", zygote=None))
+    async with supervised(tmp_path, *specs, settings={"password": "hunter2"}) as rig:
         with trio.fail_after(PATIENCE_S):
             for name, how in (("trial", "zygote"), ("other", "exec")):
                 assert (await rig.ready(name)).how == how
@@ -104,12 +111,17 @@ async def test_forked_service_is_as_clean_as_one_started_from_nothing(tmp_path: 
                 assert about.open_files == {str(tmp_path / "logs" / f"{name}.log")}
                 assert f"PPid:\t{os.getpid()}\n" in about.status
                 assert f"Name:\t{name}\n" in about.status
+                # Arguments can be read by every user of the machine, and settings hold secrets.
+                assert b"hunter2" not in about.arguments
+                assert f"LINCKIA_TEST_TOKEN={TOKEN}".encode() not in about.environment
 
 
 class Looks(NamedTuple):
     oom_score_adj: int
     open_files: set[str]
     status: str
+    arguments: bytes
+    environment: bytes
 
 
 def look_at(pid: int) -> Looks:
@@ -119,4 +131,6 @@ def look_at(pid: int) -> Looks:
         oom_score_adj=int((folder / "oom_score_adj").read_text(encoding="ascii")),
         open_files={target for target in targets if target.startswith("/") and not target.startswith("/dev")},
         status=(folder / "status").read_text(encoding="ascii"),
+        arguments=(folder / "cmdline").read_bytes(),
+        environment=(folder / "environ").read_bytes(),
     )

@@ -70,6 +70,8 @@ def test_help_teaches_with_a_first_session(capsys: pytest.CaptureFixture[str]) -
         (["call", "x", "{"], "not JSON"),
         (["call", "x", "[]"], "array"),
         (["call", "x", "3"], "number"),
+        (["call", "x", "--timeout", "-1"], "invalid number of seconds value: '-1'"),
+        (["call", "x", "--timeout", "soon"], "invalid number of seconds value: 'soon'"),
         (["tools", "--surface", "yml"], "did you mean yaml?"),
         (["stdio", "/nowhere"], "/nowhere"),
         (["stdio", __file__], "is a file"),
@@ -126,7 +128,7 @@ def test_the_last_lines_of_a_long_log_are_found_from_its_end(tmp_path: Path) -> 
 def test_a_row_shows_the_deaths_with_their_causes() -> None:
     row = [cell if isinstance(cell, str) else cell[0] for cell in status.rows({"services": [SERVICE]})[0]]
     assert row[:9] == ["embed", "ready", "3", "42", "3 min", "2", "12 ms", "300 MiB", "1+4"]
-    assert row[9] == "cpu; model: all-MiniLM-L6-v2; deaths: signal 2; last: killed by signal 9"
+    assert row[9] == "deaths: signal 2; last: killed by signal 9; cpu; model: all-MiniLM-L6-v2"
 
 
 def test_a_failed_service_says_when_the_next_start_is_tried() -> None:

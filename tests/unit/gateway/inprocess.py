@@ -29,6 +29,7 @@ class InProcess:
         self.calls: list[str] = []
         self.cancelled: list[str] = []
         self.started = trio.Event()
+        self.withdrawn = trio.Event()
         self._subscribers: list[tuple[str, Callable[[Event], Awaitable[None] | None]]] = []
         self._nursery: trio.Nursery | None = None
 
@@ -55,6 +56,7 @@ class InProcess:
                 result = await handler(received, _Context(self, caller, upcalls))
         except trio.Cancelled:
             self.cancelled.append(operation.name)
+            self.withdrawn.set()
             raise
         decoded: object = msgspec.msgpack.decode(pack_body(result))
         return decoded

@@ -1,4 +1,4 @@
-"""The short path and the SDK's path answer the same: each request here goes through both, and the messages are compared."""
+"""The short path and the SDK's path answer the same: each request here goes through both, and is compared."""
 
 from __future__ import annotations
 

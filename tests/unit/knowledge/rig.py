@@ -1,4 +1,4 @@
-"""The service of notes on real files and its real database, with a search in memory whose failures a test can choose."""
+"""The service of notes on real files and its real database, with a search in memory that fails as a test chooses."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class MemorySearch:
         self.groups: dict[str, Group] = {}
         self.puts: list[list[str]] = []
         self.deletes: list[list[str]] = []
+        self.vectors = True
         self.searches: list[RetrieveSearch] = []
         self.refuse: Callable[[list[str]], LinckiaError | None] = lambda ids: None
 
@@ -93,18 +94,21 @@ class MemorySearch:
                 if not all(_holds(group, condition) for condition in params.filters):
                     continue
                 score, best = max(
-                    ((sum(w in item.text.lower() for w in words), -i) for i, item in enumerate(group.items)), default=(0, 0)
+                    ((sum(w in item.text.lower() for w in words), -i) for i, item in enumerate(group.items)),
+                    default=(0, 0),
                 )
                 if score:
                     item = group.items[-best]
                     hits.append(
                         Hit(
                             group=group.id, key=item.key, score=score / len(words), title=group.title, vector=0.9,
-                            heading=item.heading, text=item.text, group_metadata=group.metadata, item_metadata=item.metadata,
+                            heading=item.heading, text=item.text,
+                            group_metadata=group.metadata, item_metadata=item.metadata,
                         )
                     )  # fmt: skip
             hits.sort(key=lambda hit: (-hit.score, hit.group))
-            return SearchResult(hits=hits[: params.limit], stages=["lexical"], degraded=[], source="lexical")
+            stage = "vector" if self.vectors and params.fusion.method == "vector" else "lexical"
+            return SearchResult(hits=hits[: params.limit], stages=[stage], degraded=[], source=stage)
 
         yield handlers
 
@@ -134,7 +138,7 @@ async def notes_service(folder: Path, *roots: Path, search: MemorySearch | None 
 
 
 async def settled(bench: Bench, notes: int | None = None, within_s: float = 10.0) -> KnowledgeStatusResult:
-    """The status once a scan that began after this call is through and nothing is pending (and there are `notes` notes)."""
+    """The status once a scan that ended after this call left nothing pending (and there are `notes` notes)."""
     before = (await bench.call(KnowledgeStatus())).last_scan
     return await until(
         bench,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.knowledge.files import OutsideRoots, Walk, Walker, decode, digest, read
-from tests.unit.knowledge.rig import write
+from services.knowledge.files import OutsideRoots, Stamp, Walk, Walker, decode, digest, read
+from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 
 def paths(walk: Walk) -> list[str]:
@@ -145,3 +145,22 @@ def test_file_written_a_moment_ago_is_not_settled(tmp_path: Path) -> None:
     changed = path.stat().st_ctime_ns
     assert not read(str(path), [str(tmp_path)], changed + 1_000_000).settled
     assert read(str(path), [str(tmp_path)], changed + 1_000_000_000).settled
+
+
+def test_stamp_of_any_file_system_fits_the_database() -> None:
+    status = os.stat_result((0o100644, 2**64 - 1, 0, 1, 0, 0, 5, 0, 0, 0, 0.0, 0.0, 0.0, 0, 2**64, -(2**64)))
+    stamp = Stamp.of(status)
+    assert all(-(2**63) < value < 2**63 for value in (stamp.inode, stamp.mtime_ns, stamp.ctime_ns))
+    assert stamp.inode >= 0
+
+
+async def test_note_older_than_time_itself_is_read_once(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    file = write(root, "a.md", "zebra")
+    os.utime(file, ns=(-(10**18), -(10**18)))
+    search = MemorySearch()
+    for _ in range(2):
+        async with notes_service(tmp_path / "data", root, search=search) as bench:
+            await settled(bench, 1)
+            await settled(bench, 1)
+    assert search.put_ids == ["a"]

@@ -47,7 +47,8 @@ def test_title_is_front_matter_else_first_heading_else_file_name(text: str, titl
 
 
 def test_sections_carry_the_lines_of_the_file_from_one_inclusive() -> None:
-    text = f"---\ntags: x\n---\n# Guide\n\nIntro.\n\n## Install\n\n{words(150)}\n\n{words(40, 1)}\n\n## Use\n\n{words(150)}\n"
+    text = f"---\ntags: x\n---\n# Guide\n\nIntro.\n\n## Install\n\n{words(150)}\n\n{words(40, 1)}\n"
+    text += f"\n## Use\n\n{words(150)}\n"
     sections = note(text).sections
     assert [(s.first, s.last) for s in sections] == [(4, 12), (14, 16)]
     assert [(p.first, p.last, p.path) for p in sections[0].parts] == [
@@ -133,6 +134,7 @@ def test_date_of_front_matter_is_read_or_reported(source: str, seconds: float | 
         "title: {a: {b: c}}",
         "? [a, b]\n: c\ntitle: x",
         "title: *nowhere",
+        'title: "\\ud800"',
     ],
 )
 def test_hostile_or_broken_front_matter_costs_only_itself(source: str) -> None:
@@ -178,7 +180,9 @@ LINES = st.sampled_from(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=40), st.sampled_from(["\n", "\r\n"]))
-def test_any_text_is_parsed_and_every_line_with_text_is_in_exactly_one_section(lines: list[str], line_break: str) -> None:
+def test_any_text_is_parsed_and_every_line_with_text_is_in_exactly_one_section(
+    lines: list[str], line_break: str
+) -> None:
     text = line_break.join(lines)
     parsed = note(text)
     ranges = sorted({(p.first, p.last) for s in parsed.sections for p in s.parts})

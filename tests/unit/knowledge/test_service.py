@@ -21,6 +21,9 @@ from proto.ops.knowledge import (
     ReadNodeContent,
     SearchDocuments,
 )
+from services.knowledge.files import Place
+from services.knowledge.markdown import Note
+from services.knowledge.markdown import parse as true_parse
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
 
 
@@ -178,13 +181,22 @@ async def test_folders_that_hold_notes_are_listed(tmp_path: Path, root: Path) ->
 
 
 async def test_search_answers_passage_context_and_what_ran(tmp_path: Path, root: Path) -> None:
-    write(root, "g.md", "---\ntitle: Guide\ntags: [howto]\ndate: 2026-01-17\n---\n# Guide\n\n## Install\n\nGet the zebra.\n")
+    write(
+        root,
+        "g.md",
+        "---\ntitle: Guide\ntags: [howto]\ndate: 2026-01-17\n---\n# Guide\n\n## Install\n\nGet the zebra.\n",
+    )
     write(root, "sub/h.md", "# Other\n\nA zebra too.\n")
     async with notes_service(tmp_path / "data", root) as bench:
         await settled(bench, 2)
         answer = await bench.call(SearchDocuments(query="zebra get"))
         hit = answer.results[0]
-        assert (hit.id, hit.preview, hit.source, hit.context) == ("g", "Guide", "lexical", "Guide > Install (lines 8-10)")
+        assert (hit.id, hit.preview, hit.source, hit.context) == (
+            "g",
+            "Guide",
+            "lexical",
+            "Guide > Install (lines 8-10)",
+        )
         assert "Get the zebra." in hit.snippet
         assert (answer.metadata.query, answer.metadata.sonar_enabled) == ("zebra get", False)
         assert (answer.metadata.stages, answer.metadata.degraded) == (["lexical"], [])
@@ -291,11 +303,11 @@ async def test_damaged_database_is_put_aside_and_built_anew(tmp_path: Path, root
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         await settled(bench, 1)
     database = tmp_path / "data/knowledge/notes.db"
-    database.write_bytes(b"rubbish" * 1000)
+    write(database.parent, database.name, "rubbish" * 1000)
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         assert (await settled(bench, 1)).rebuilt
         assert await found(bench, "zebra") == ["a"]
-    assert len(list(database.parent.glob("notes.db.damaged-*"))) == 1
+    assert any(name.startswith("notes.db.damaged-") for name in os.listdir(tmp_path / "data/knowledge"))
 
 
 async def test_unmounted_root_keeps_its_notes_and_says_so(tmp_path: Path, root: Path) -> None:
@@ -303,12 +315,12 @@ async def test_unmounted_root_keeps_its_notes_and_says_so(tmp_path: Path, root: 
     write(root, "a.md", "zebra")
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         await settled(bench, 1)
-        root.rename(tmp_path / "away")
+        shutil.move(root, tmp_path / "away")
         await until(bench, lambda status: status.problem_count == 1)
         answer = await bench.call(SearchDocuments(query="zebra"))
         assert [hit.id for hit in answer.results] == ["a"]
         assert answer.metadata.degraded == [f"index: {root}: folder cannot be read: No such file or directory"]
-        (tmp_path / "away").rename(root)
+        shutil.move(tmp_path / "away", root)
         await until(bench, lambda status: status.problem_count == 0)
     assert search.put_ids == ["a"]
 
@@ -328,7 +340,9 @@ async def test_notes_of_a_root_that_is_no_longer_served_leave(tmp_path: Path, ro
 
 
 async def test_edges_follow_the_text_and_the_targets(tmp_path: Path, root: Path) -> None:
-    write(root, "a.md", "---\nfollows: b\n---\n[[Missing Title]] [x](sub/c.md) [tag: B] tag-c\n<!-- tags: [seen: x9] -->")
+    write(
+        root, "a.md", "---\nfollows: b\n---\n[[Missing Title]] [x](sub/c.md) [tag: B] tag-c\n<!-- tags: [seen: x9] -->"
+    )
     write(root, "b.md", "# B")
     write(root, "sub/c.md", "# C\n\n[[a]] [[c]]")
     async with notes_service(tmp_path / "data", root) as bench:
@@ -353,7 +367,9 @@ async def test_edges_follow_the_text_and_the_targets(tmp_path: Path, root: Path)
         assert (await bench.call(KnowledgeStatsSummary())).text.startswith("Nodes: 3\nEdges: 1\nVectors: 0\nSize: 1.")
 
 
-@pytest.mark.parametrize("name", ["my-note-v2", "My Note_v2", "my note_V2.md", "The Title", "sub/My Note_v2", "in/sub/My Note_v2"])
+@pytest.mark.parametrize(
+    "name", ["my-note-v2", "My Note_v2", "my note_V2.md", "The Title", "sub/My Note_v2", "in/sub/My Note_v2"]
+)
 async def test_wikilink_resolves_by_id_title_file_name_or_path(tmp_path: Path, root: Path, name: str) -> None:
     write(root, "in/sub/My Note_v2.md", "# The title")
     write(root, "from.md", f"[[{name}]]")
@@ -373,7 +389,11 @@ async def test_links_are_followed_in_both_directions_and_by_steps(tmp_path: Path
             NoteLink(target="c", type="CITES", source="d"),
         ]
         deep = await bench.call(ExploreLinks(id="a", depth=5))
-        assert [(link.source, link.target, link.depth) for link in deep] == [("a", "b", 1), ("b", "c", 2), ("c", "a", 3)]
+        assert [(link.source, link.target, link.depth) for link in deep] == [
+            ("a", "b", 1),
+            ("b", "c", 2),
+            ("c", "a", 3),
+        ]
         both = await bench.call(ExploreLinks(id="d", depth=2, direction=Direction.BOTH))
         assert {(link.source, link.target) for link in both} == {("d", "c"), ("c", "a"), ("b", "c")}
 
@@ -381,10 +401,14 @@ async def test_links_are_followed_in_both_directions_and_by_steps(tmp_path: Path
 async def test_similar_notes_are_found_on_demand(tmp_path: Path, root: Path) -> None:
     write(root, "a.md", "zebra walks")
     write(root, "b.md", "zebra runs")
-    async with notes_service(tmp_path / "data", root) as bench:
+    search = MemorySearch()
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
         await settled(bench, 2)
         assert await links(bench, "a", "Similar") == [("SIMILAR", "b")]
         assert await links(bench, "nobody", "similar") == []
+        search.vectors = False
+        with pytest.raises(Unavailable, match="vectors"):
+            await links(bench, "a", "similar")
 
 
 async def test_service_is_ready_and_answers_before_the_first_scan_is_through(tmp_path: Path, root: Path) -> None:
@@ -415,3 +439,55 @@ async def test_file_that_shrinks_or_grows_during_the_ingest_ends_up_as_it_is(tmp
         await settled(bench, 1)
         await settled(bench, 1)
         assert search.groups["a"].items[0].text == "version 59"
+
+
+async def test_huge_note_is_searched_up_to_the_limit_read_whole_and_said(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.knowledge.markdown.MAX_INDEXED_CHARS", 1000)
+    text = "zebra\n\n" + "word " * 400 + "\n\nquagga"
+    write(root, "big.md", text)
+    async with notes_service(tmp_path / "data", root) as bench:
+        status = await settled(bench, 1)
+        assert [problem.reason for problem in status.problems] == [
+            f"only the first 1000 of {len(text)} characters are searched"
+        ]
+        assert (await found(bench, "zebra"), await found(bench, "quagga")) == (["big"], [])
+        assert await read(bench, "big") == text
+
+
+async def test_file_too_large_to_read_is_named_and_stops_no_other(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.knowledge.files.MAX_READ_BYTES", 100)
+    write(root, "big.md", "x" * 101)
+    write(root, "small.md", "zebra")
+    async with notes_service(tmp_path / "data", root) as bench:
+        status = await until(bench, lambda status: status.notes == 2 and status.pending == 1)
+        assert [(problem.path, problem.reason) for problem in status.problems] == [
+            (str(root / "big.md"), "is not indexed: 101 bytes, more than the 100 that are read")
+        ]
+        with pytest.raises(OperationError, match=r"^File cannot be read: big\.md: 101 bytes"):
+            await read(bench, "big")
+        answer = await bench.call(SearchDocuments(query="zebra"))
+        assert [hit.id for hit in answer.results] == ["small"]
+        assert answer.metadata.degraded == ["index: 1 of 2 notes could not be indexed, see knowledge_status"]
+        write(root, "big.md", "zebra now short")
+        await settled(bench, 2)
+
+
+async def test_note_the_parser_cannot_take_is_named_and_stops_no_other(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(text: str, place: Place) -> Note:
+        if "poison" in text:
+            raise ZeroDivisionError("defect")
+        return true_parse(text, place)
+
+    monkeypatch.setattr("services.knowledge.batch.parse", parse)
+    write(root, "a.md", "poison")
+    write(root, "b.md", "zebra")
+    async with notes_service(tmp_path / "data", root) as bench:
+        status = await until(bench, lambda status: status.notes == 2 and status.pending == 1)
+        assert [problem.reason for problem in status.problems] == ["cannot be parsed: ZeroDivisionError: defect"]
+        assert await found(bench, "zebra") == ["b"]

@@ -30,7 +30,11 @@ from tests.unit.knowledge.rig import notes_service, settled, write
         ("x\n\n<!-- tags: a, b -->\n", ["b", "c"], "x\n\n<!-- tags: a, b, c -->\n"),
         ("x\n<!-- tags: a -->\ny\n<!--tags:b-->\nz", ["c"], "x\n<!-- tags: a -->\ny\n<!-- tags: b, c -->\nz"),
         ("x\n<!-- tags: [FOLLOWS: one] -->\n", ["a"], "x\n<!-- tags: [FOLLOWS: one], a -->\n"),
-        ("x\n<!-- tags: a -->\n```\n<!-- tags: b -->\n```\n", ["c"], "x\n<!-- tags: a, c -->\n```\n<!-- tags: b -->\n```\n"),
+        (
+            "x\n<!-- tags: a -->\n```\n<!-- tags: b -->\n```\n",
+            ["c"],
+            "x\n<!-- tags: a, c -->\n```\n<!-- tags: b -->\n```\n",
+        ),
         ("```\n<!-- tags: b -->\n```\n", ["c"], "```\n<!-- tags: b -->\n```\n\n<!-- tags: c -->\n"),
         ("```\nopen\n\n<!-- tags: a -->\n", ["b"], "```\nopen\n\n<!-- tags: a, b -->\n"),
         ("x <!-- tags: never closed\n", ["a"], "x <!-- tags: never closed\n\n<!-- tags: a -->\n"),

@@ -58,3 +58,11 @@ class Secret(Params[Said], frozen=True, kw_only=True):
     """For the relay alone."""
 
     text: str
+
+
+@operation("test.put", service="speaker", access=Access.WRITE, idempotent=True, deadline_s=10, once_with=("if_match",))
+class Put(Params[Said], frozen=True, kw_only=True):
+    """Safe to repeat, unless it names the state that it was meant for."""
+
+    text: str
+    if_match: str | None = None

@@ -17,7 +17,7 @@ from proto.frames import Hello
 from proto.link import LinkClosed, memory_link
 from services.runtime.handlers import Birth, Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
-from tests.unit.router.ops import Count, Counted, Relay, Said, Say, Secret, Write
+from tests.unit.router.ops import Count, Counted, Put, Relay, Said, Say, Secret, Write
 
 KILLED = Cause(CauseKind.SIGNAL, 9, "killed by signal 9")
 CRASHED = Cause(CauseKind.SIGNAL, 11, "segmentation fault")
@@ -114,6 +114,10 @@ class Rig:
 
         @handlers.handle(Write)
         async def write(params: Write, ctx: Context) -> Said:
+            return await answer(params.text, ctx)
+
+        @handlers.handle(Put)
+        async def put(params: Put, ctx: Context) -> Said:
             return await answer(params.text, ctx)
 
         @handlers.handle(Secret)

@@ -20,7 +20,7 @@ from proto.errors import (
     Unavailable,
 )
 from proto.operation import Params, operation_of
-from tests.unit.router.ops import Count, Relay, Say, Secret, Write
+from tests.unit.router.ops import Count, Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, KILLED, Rig, rig
 
 
@@ -122,6 +122,28 @@ async def test_call_that_may_not_be_repeated_says_that_it_may_have_been_done() -
         await r.up()
         await trio.testing.wait_all_tasks_blocked()
         assert r.seen == ["once"]
+
+
+async def test_idempotent_call_that_names_the_state_it_was_meant_for_is_not_repeated() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        answers: list[Any] = []
+
+        async def guarded() -> None:
+            with pytest.raises(MaybeExecuted):
+                await call(r, Put(text="guarded", if_match="abc"))
+
+        async def plain() -> None:
+            answers.append((await call(r, Put(text="plain")))["generation"])
+
+        nursery.start_soon(guarded)
+        nursery.start_soon(plain)
+        await r.until(lambda: sorted(r.seen) == ["guarded", "plain"])
+        r.down()
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [2]
 
 
 async def test_call_made_while_the_service_is_down_waits_for_the_next_generation() -> None:

@@ -1,0 +1,182 @@
+"""Raw clients for measuring: they cost little and the same for every server, and read nothing but the end of an
+answer."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+VERSION = "2025-11-25"
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}},
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+def call_body(number: int) -> bytes:
+    params = {"name": "mcp.echo", "arguments": {"message": "hello, sea star"}}
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode()
+
+
+class Caller(Protocol):
+    """One way to one server."""
+
+    def one_by_one(self, count: int) -> list[float]:
+        """Seconds of each of `count` calls, one after the other."""
+
+    def in_flight(self, count: int, width: int) -> float:
+        """Calls a second with `width` in flight, over `count` calls."""
+
+    def close(self) -> None: ...
+
+
+def checked(answer: bytes) -> bytes:
+    """The answer, if it is one; a benchmark of errors would be fast."""
+    if b"hello, sea star" not in answer or b'"error"' in answer or b'"isError":true' in answer:
+        raise AssertionError(f"not the answer: {answer[:300]!r}")
+    return answer
+
+
+class Stdio:
+    """A server on pipes."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        self._send(json.dumps(INITIALIZE).encode())
+        self._out.readline()
+        self._send(json.dumps(INITIALIZED).encode())
+
+    def _send(self, message: bytes) -> None:
+        self._in.write(message + b"\n")
+        self._in.flush()
+
+    def one_by_one(self, count: int) -> list[float]:
+        taken = []
+        for number in range(count):
+            body = call_body(number)
+            start = time.perf_counter()
+            self._send(body)
+            answer = self._out.readline()
+            taken.append(time.perf_counter() - start)
+            checked(answer)
+        return taken
+
+    def in_flight(self, count: int, width: int) -> float:
+        bodies = [call_body(number) for number in range(count)]
+        start = time.perf_counter()
+        for body in bodies[:width]:
+            self._send(body)
+        for number in range(count):
+            checked(self._out.readline())
+            if number + width < count:
+                self._send(bodies[number + width])
+        return count / (time.perf_counter() - start)
+
+    def close(self) -> None:
+        self._in.close()
+        self._process.wait(30)
+        self._out.close()
+
+
+class Http:
+    """A server on a port, with kept connections."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._headers = b""
+        self._sockets: list[socket.socket] = []
+        head, _ = self._exchange(self._socket(0), json.dumps(INITIALIZE).encode())
+        for line in head.split(b"\r\n"):
+            if line.lower().startswith(b"mcp-session-id:"):
+                self._headers = line + b"\r\nmcp-protocol-version: " + VERSION.encode() + b"\r\n"
+        self._exchange(self._socket(0), json.dumps(INITIALIZED).encode())
+
+    def _socket(self, number: int) -> socket.socket:
+        while len(self._sockets) <= number:
+            connection = socket.create_connection(("127.0.0.1", self._port))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets.append(connection)
+        return self._sockets[number]
+
+    def _request(self, body: bytes) -> bytes:
+        return (
+            b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+            b"Accept: application/json, text/event-stream\r\n%bContent-Length: %d\r\n\r\n%b"
+        ) % (self._port, self._headers, len(body), body)
+
+    def _exchange(self, connection: socket.socket, body: bytes) -> tuple[bytes, bytes]:
+        connection.sendall(self._request(body))
+        received = b""
+        while not whole(received):
+            data = connection.recv(65536)
+            if not data:
+                raise EOFError(received)
+            received += data
+        head, _, rest = received.partition(b"\r\n\r\n")
+        return head, rest
+
+    def one_by_one(self, count: int) -> list[float]:
+        taken = []
+        connection = self._socket(0)
+        for number in range(count):
+            body = call_body(number)
+            start = time.perf_counter()
+            _, answer = self._exchange(connection, body)
+            taken.append(time.perf_counter() - start)
+            checked(answer)
+        return taken
+
+    def in_flight(self, count: int, width: int) -> float:
+        requests = [self._request(call_body(number)) for number in range(count)]
+        received: dict[int, bytes] = {}
+        sent = done = 0
+        with selectors.DefaultSelector() as selector:
+            for number in range(width):
+                selector.register(self._socket(number), selectors.EVENT_READ, number)
+            start = time.perf_counter()
+            for number in range(width):
+                self._socket(number).sendall(requests[sent])
+                sent += 1
+            while done < count:
+                for key, _ in selector.select():
+                    number = key.data
+                    data = self._socket(number).recv(65536)
+                    if not data:
+                        raise EOFError
+                    received[number] = received.get(number, b"") + data
+                    if whole(received[number]):
+                        checked(received.pop(number))
+                        done += 1
+                        if sent < count:
+                            self._socket(number).sendall(requests[sent])
+                            sent += 1
+            return count / (time.perf_counter() - start)
+
+    def close(self) -> None:
+        for connection in self._sockets:
+            connection.close()
+
+
+def whole(received: bytes) -> bool:
+    """Whether an HTTP response has arrived in full."""
+    head, found, body = received.partition(b"\r\n\r\n")
+    if not found:
+        return False
+    lower = head.lower()
+    if b"content-length:" in lower:
+        return len(body) >= int(lower.split(b"content-length:")[1].split(b"\r\n")[0])
+    if b"chunked" in lower:
+        return body.endswith(b"0\r\n\r\n")
+    return b" 202" in head or b" 204" in head

@@ -1,0 +1,98 @@
+"""What the kernel costs: a call through client, kernel and service and back, beside the MCP SDK's own server.
+
+Linckia answers `mcp.echo` from a process of its own behind the kernel; the peer, the SDK's high-level server, answers
+an echo tool within itself.  All four servers run at once and are measured in turn, in rounds, by the same raw clients.
+
+    scripts/bench call [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench._wire import Caller, Http, Stdio
+from tests.system.running import running
+
+IN_FLIGHT = 8
+ONE_BY_ONE_CALLS = 300
+IN_FLIGHT_CALLS = 600
+
+
+@contextlib.contextmanager
+def peer_http() -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "tests.bench._peer", "http", str(port)])
+    try:
+        give_up = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                break
+            if time.monotonic() > give_up:
+                raise TimeoutError("the peer does not listen")
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench call", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="rounds over all four servers (default: 5)")
+    rounds = parser.parse_args().rounds
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kernel = stack.enter_context(running(folder, options=("--http", "127.0.0.1:0")))
+        url = kernel.status()["http_url"]
+        port = int(url.rsplit(":", 1)[1].split("/")[0])
+        joiner = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder)]
+        callers: dict[tuple[str, str], Caller] = {
+            ("stdio", "peer"): Stdio([sys.executable, "-m", "tests.bench._peer", "stdio"]),
+            ("stdio", "Linckia"): Stdio(joiner),
+            ("HTTP", "peer"): Http(stack.enter_context(peer_http())),
+            ("HTTP", "Linckia"): Http(port),
+        }
+        taken: dict[tuple[str, str], list[float]] = {key: [] for key in callers}
+        rates: dict[tuple[str, str], list[float]] = {key: [] for key in callers}
+        for caller in callers.values():
+            caller.one_by_one(50)
+        for _ in range(rounds):
+            for key, caller in callers.items():
+                taken[key] += caller.one_by_one(ONE_BY_ONE_CALLS)
+                rates[key].append(caller.in_flight(IN_FLIGHT_CALLS, IN_FLIGHT))
+        for caller in callers.values():
+            caller.close()
+    report(taken, rates, rounds)
+
+
+def report(taken: dict[tuple[str, str], list[float]], rates: dict[tuple[str, str], list[float]], rounds: int) -> None:
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds, servers measured in turn")
+    print("peer: MCPServer of the mcp package, echo tool in the same process (HTTP under uvicorn)\n")
+    print(f"{'':12}{'p50 ms':>10}{'p99 ms':>10}{f'calls/s at {IN_FLIGHT}':>16}")
+    for transport in ("stdio", "HTTP"):
+        p50, rate = {}, {}
+        for server in ("peer", "Linckia"):
+            times = sorted(taken[transport, server])
+            p50[server] = statistics.median(times) * 1e3
+            rate[server] = statistics.median(rates[transport, server])
+            p99 = times[int(len(times) * 0.99)] * 1e3
+            print(f"{transport:6}{server:8}{p50[server]:8.2f}{p99:10.2f}{rate[server]:16.0f}")
+        slower, faster = p50["Linckia"] / p50["peer"], rate["Linckia"] / rate["peer"]
+        print(f"{transport:6}{'ratio':8}{slower:8.2f}{'':10}{faster:16.2f}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""How long a killed service keeps its callers waiting.
+
+Each service is killed 20 times with 32 idempotent calls in flight; printed are the answers, those that were wrong or
+failed, and the time from the kill to the answer of the first call sent after it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+
+from tests.system.kills import assail
+from tests.system.running import running
+from tests.system.workloads import NOTES, WORKLOADS, make_folder
+
+KILLS = 20
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(WORKLOADS)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
+        make_folder(Path(folder))
+        with running(Path(data), [Path(folder)]) as kernel:
+            while kernel.call("knowledge_status")["notes"] < NOTES:
+                time.sleep(0.05)
+            print(
+                f"{'service':<10} {'answered':>8} {'wrong':>6} {'failed':>6} {'median ms':>10} {'max ms':>8} {'to READY':>9}"
+            )
+            for name in names:
+                outcome = trio.run(assail, kernel, WORKLOADS[name], KILLS)
+                waits = outcome.to_next_answer_ms
+                print(
+                    f"{name:<10} {outcome.answered:>8} {len(outcome.wrong):>6} {len(outcome.failed):>6} "
+                    f"{statistics.median(waits):>10.1f} {max(waits):>8.1f} {kernel.service(name)['recovery_ms']:>8.1f}"
+                )
+
+
+if __name__ == "__main__":
+    main()

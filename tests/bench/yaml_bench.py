@@ -1,0 +1,108 @@
+"""How long a get and a set of one value take on a file of 1 MB, beside a round trip of ruamel.yaml in the same run.
+
+Run: python -m tests.bench.yaml_bench  (with ruamel.yaml installed, else its column is left out)
+"""
+
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+
+from services.yaml.files import Roots
+from services.yaml.operations import YamlFiles
+from services.yaml.parser import parse
+
+SIZE = 1_000_000
+
+
+def services(size: int) -> str:
+    """A file as one finds them: nested mappings, lists, comments, quotes, flow and block scalars."""
+    chance = random.Random(1)
+    out: list[str] = []
+    length = 0
+    while length < size:
+        number = len(out)
+        out.append(
+            f"# service {number}\n"
+            f"service{number}:\n"
+            "  metadata:\n"
+            f'    name: "web-{number}"   # public\n'
+            "    labels:\n"
+            "      app.kubernetes.io/name: web\n"
+            "      tier: 'front'\n"
+            "  spec:\n"
+            f"    replicas: {chance.randint(1, 9)}\n"
+            f"    image: nginx:1.{chance.randint(0, 30)}.0\n"
+            f"    url: https://example.com/a/b?c={number}\n"
+            '    args: [--flag, "-x", {a: 1, b: 2}]\n'
+            "    env:\n"
+            "      - name: FOO\n"
+            "        value: bar baz qux\n"
+            "      - name: BAR\n"
+            '        value: "some longer string value here"\n'
+            "    script: |\n"
+            "      echo hello\n"
+            "      exit 0\n\n"
+            "    list:\n"
+            "    - a\n"
+            "    - b\n"
+        )
+        length += len(out[-1])
+    return "".join(out)
+
+
+def seconds(work: Callable[[], object], rounds: int = 1) -> float:
+    """The median time of some rounds."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def ruamel_round_trip(text: str) -> None:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    data = yaml.load(text)
+    data["service500"]["spec"]["replicas"] = 77
+    yaml.dump(data, StringIO())
+
+
+def main() -> None:
+    text = services(SIZE)
+    rows = [{"id": n, "name": f"n{n}", "tags": ["a", "b"], "v": {"x": 1.5, "y": None}} for n in range(7000)]
+    flat = "".join(f"key{n}: value {n}\n" for n in range(45_000))
+    for name, sample in (("services", text), ("json", json.dumps(rows, indent=2)), ("flat", flat)):
+        print(f"parse {name:9} {seconds(lambda sample=sample: parse(sample), 3) / len(sample) * 1e6:7.3f} s/MB")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "f.yaml"
+        path.write_text(text)
+        cold = YamlFiles(Roots.of(directory))
+        get_and_set = seconds(
+            lambda: (
+                cold.get("f.yaml", "service500.spec.image"),
+                cold.set_value("f.yaml", "service500.spec.replicas", "77"),
+            )
+        )
+        print(f"get and set, nothing cached {get_and_set:7.3f} s")
+        again = seconds(lambda: cold.get("f.yaml", "service500.spec.image"), 200)
+        print(f"get again                   {again * 1000:7.3f} ms")
+        numbers = iter(range(100, 1000))
+        change = seconds(lambda: cold.set_value("f.yaml", "service500.spec.replicas", str(next(numbers))), 20)
+        print(f"set again                   {change * 1000:7.3f} ms")
+    if find_spec("ruamel.yaml") is None:
+        print("ruamel.yaml is not installed: no comparison")
+        return
+    theirs = seconds(lambda: ruamel_round_trip(text))
+    print(f"ruamel.yaml round trip      {theirs:7.3f} s, {theirs / get_and_set:.1f} times a cold get and set")
+
+
+if __name__ == "__main__":
+    main()

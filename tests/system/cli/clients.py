@@ -1,0 +1,136 @@
+"""The command line in processes of its own, as users and MCP clients run it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kernel.control.client import Client, ControlError, NoKernel
+
+LINCKIA = (sys.executable, "-P", "-m", "kernel.cli")
+
+TIMEOUT_S = 60.0
+
+
+def environment(data_dir: Path, **variables: str) -> dict[str, str]:
+    return {**os.environ, "LINCKIA_DATA": str(data_dir), **variables}
+
+
+def linckia(data_dir: Path, *arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [*LINCKIA, *arguments],
+        env=environment(data_dir, **variables),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+class StdioClient:
+    """An MCP client on `linckia stdio`; requests and answers one at a time."""
+
+    def __init__(self, data_dir: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*LINCKIA, "stdio", *arguments],
+            env=environment(data_dir),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def request(self, number: int, method: str, **params: Any) -> dict[str, Any]:
+        """Raises EOFError where the server ends instead of answering."""
+        self.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            message: dict[str, Any] = json.loads(line)
+            if message.get("id") == number:
+                return message
+        raise EOFError(self.stderr())
+
+    def send(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def initialize(self) -> dict[str, Any]:
+        answer = self.request(
+            0,
+            "initialize",
+            protocolVersion="2025-06-18",
+            capabilities={},
+            clientInfo={"name": "test", "version": "0"},
+        )
+        self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def call(self, number: int, name: str, **arguments: Any) -> dict[str, Any]:
+        result: dict[str, Any] = self.request(number, "tools/call", name=name, arguments=arguments)["result"]
+        return result
+
+    def leave(self) -> int:
+        """Close stdin, as an MCP client that shuts down in order does; answers the exit code."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(TIMEOUT_S)
+
+    def stderr(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+
+@contextlib.contextmanager
+def stdio_client(data_dir: Path, *arguments: str) -> Iterator[StdioClient]:
+    client = StdioClient(data_dir, *arguments)
+    try:
+        yield client
+    finally:
+        client.process.kill()
+        client.process.wait()
+        for stream in (client.process.stdin, client.process.stdout, client.process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+def kernel_pid(data_dir: Path) -> int:
+    with Client(data_dir) as client:
+        pid: int = client.call("kernel_status", {})["pid"]
+        return pid
+
+
+def wait_until_ended(data_dir: Path, pid: int) -> None:
+    """Until the kernel's process is gone."""
+    give_up_at = time.monotonic() + TIMEOUT_S
+    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        assert time.monotonic() < give_up_at, f"process {pid} is still there"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def data_directory(path: Path) -> Iterator[Path]:
+    """Whatever kernel holds it at the end is ended, by the pid that it says."""
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(NoKernel):
+            try:
+                pid = kernel_pid(path)
+            except NoKernel:
+                raise
+            except ControlError:
+                pid = int((path / "kernel.lock").read_text())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait_until_ended(path, pid)

@@ -1,0 +1,142 @@
+"""`linckia serve` and the commands that speak to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.cli.clients import LINCKIA, TIMEOUT_S, data_directory, environment, linckia
+from tests.system.running import RunningKernel, running
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with data_directory(tmp_path_factory.mktemp("serve") / "data") as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def kernel(data: Path) -> Iterator[RunningKernel]:
+    with running(data, all_ready=False) as kernel:
+        kernel.wait_ready("echo")
+        yield kernel
+
+
+def test_call_prints_the_result_as_json(kernel: RunningKernel, data: Path) -> None:
+    done = linckia(data, "call", "mcp.echo", '{"message": "häl\\nlo"}')
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"message": "häl\nlo"}
+
+
+def test_call_reads_its_parameters_from_stdin(kernel: RunningKernel, data: Path) -> None:
+    done = linckia(data, "call", "mcp.echo", "-", stdin='{"message": "piped"}')
+    assert json.loads(done.stdout) == {"message": "piped"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("mcp.ecko",), "did you mean mcp.echo?"),
+        (("mcp.echo",), "message"),
+        (("mcp.echo", '{"mesage": "x"}'), "mesage"),
+        (("mcp.echo", '{"message": 3}'), "message"),
+        (("kernel_restart", '{"service": "nothing"}'), "nothing"),
+    ],
+)
+def test_a_call_that_fails_says_why_on_stderr_and_exits_with_1(
+    kernel: RunningKernel, data: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = linckia(data, "call", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_status_shows_every_service(kernel: RunningKernel, data: Path) -> None:
+    done = linckia(data, "status")
+    assert done.returncode == 0
+    names = [service["name"] for service in json.loads(linckia(data, "status", "--json").stdout)["services"]]
+    assert "echo" in names
+    assert all(any(line.startswith(name) for line in done.stdout.splitlines()) for name in names)
+
+
+def test_a_service_is_restarted_stopped_and_started_by_hand(kernel: RunningKernel, data: Path) -> None:
+    before = kernel.service("echo")["generation"]
+    assert linckia(data, "restart", "echo").returncode == 0
+    assert kernel.service("echo")["generation"] == before + 1
+    assert linckia(data, "stop", "echo").returncode == 0
+    done = linckia(data, "call", "mcp.echo", '{"message": "x"}')
+    assert done.returncode == 1
+    assert "echo is stopped" in done.stderr
+    assert "linckia status" in done.stderr
+    assert linckia(data, "start", "echo").returncode == 0
+    assert linckia(data, "call", "mcp.echo", '{"message": "x"}').returncode == 0
+
+
+def test_a_second_kernel_of_the_same_data_directory_is_refused(kernel: RunningKernel, data: Path) -> None:
+    done = linckia(data, "serve", "--no-http")
+    assert done.returncode == 3
+    assert str(kernel.process.pid) in done.stderr
+
+
+def test_the_kernels_log_is_one_json_object_a_line(kernel: RunningKernel, data: Path) -> None:
+    done = linckia(data, "logs", "-n", "3")
+    entries = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(entries) == 3
+    assert all({"time", "level", "logger", "message"} <= set(entry) for entry in entries)
+
+
+def test_what_is_written_to_a_followed_log_is_shown(kernel: RunningKernel, data: Path) -> None:
+    follower = subprocess.Popen(
+        [*LINCKIA, "logs", "-n", "1", "-f"], env=environment(data), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert follower.stdout is not None
+        follower.stdout.readline()
+        assert linckia(data, "restart", "echo").returncode == 0
+        while "echo" not in json.loads(follower.stdout.readline())["message"]:
+            pass
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def test_doctor_finds_the_running_kernel(kernel: RunningKernel, data: Path) -> None:
+    findings = {finding["what"]: finding for finding in json.loads(linckia(data, "doctor", "--json").stdout)}
+    assert str(kernel.process.pid) in findings["kernel"]["found"]
+    assert findings["torch"]["verdict"] == "ok"
+
+
+@pytest.mark.parametrize("end", ["stop", "SIGTERM", "SIGINT"])
+def test_it_ends_in_order_with_exit_code_0_and_leaves_no_process(tmp_path: Path, end: str) -> None:
+    with running(tmp_path / "data", all_ready=False) as kernel:
+        pids = [service["pid"] for service in kernel.status()["services"] if service["pid"]]
+        if end == "stop":
+            assert linckia(tmp_path / "data", "stop").returncode == 0
+        else:
+            kernel.process.send_signal(signal.Signals[end])
+        assert kernel.process.wait(TIMEOUT_S) == 0
+        assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+        assert not (tmp_path / "data" / "kernel.sock").exists()
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = linckia(tmp_path / "data", "serve", "--http", address)
+    assert done.returncode == 2
+    assert address in done.stderr
+    assert "--no-http" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_service_in_the_settings_is_named(tmp_path: Path) -> None:
+    done = linckia(tmp_path / "data", "serve", "--no-http", LINCKIA_SERVICES__EMBDE__MODEL="x")
+    assert done.returncode == 2
+    assert "embde" in done.stderr

@@ -1,0 +1,173 @@
+"""`linckia stdio` as an MCP client meets it: a kernel that runs, none, two clients at once, and every way to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel.control.address import lock_path
+from tests.system.cli.clients import (
+    LINCKIA,
+    TIMEOUT_S,
+    data_directory,
+    environment,
+    kernel_pid,
+    linckia,
+    stdio_client,
+    wait_until_ended,
+)
+from tests.system.running import RunningKernel, running
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "notes"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    with data_directory(tmp_path / "data") as path:
+        yield path
+
+
+@pytest.fixture
+def kernel(data: Path, root: Path) -> Iterator[RunningKernel]:
+    with running(data, [root], all_ready=False) as kernel:
+        yield kernel
+
+
+def test_it_joins_the_running_kernel(kernel: RunningKernel, data: Path, root: Path) -> None:
+    with stdio_client(data, str(root)) as client:
+        assert client.initialize()["serverInfo"]["name"] == "linckia"
+        assert client.call(1, "mcp.echo", message="hello")["structuredContent"] == {"message": "hello"}
+        assert kernel.status()["clients"] == 1
+        assert client.leave() == 0
+    assert kernel_pid(data) == kernel.process.pid
+
+
+def test_other_roots_than_the_running_kernels_are_refused_naming_both(
+    kernel: RunningKernel, data: Path, root: Path, tmp_path: Path
+) -> None:
+    done = linckia(data, "stdio", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert str(root) in done.stderr
+    assert f"not {tmp_path}:" in done.stderr
+
+
+def test_an_unknown_surface_is_refused_naming_those_there_are(kernel: RunningKernel, data: Path) -> None:
+    done = linckia(data, "stdio", "--surface", "yml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "yaml" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_it_with_exit_code_0_and_leaves_the_kernel(
+    kernel: RunningKernel, data: Path, number: signal.Signals
+) -> None:
+    with stdio_client(data) as client:
+        client.initialize()
+        client.process.send_signal(number)
+        assert client.process.wait(5) == 0
+    assert kernel.process.poll() is None
+
+
+def test_the_kernels_death_is_told_and_is_no_success(kernel: RunningKernel, data: Path) -> None:
+    with stdio_client(data) as client:
+        client.initialize()
+        kernel.process.kill()
+        assert client.process.wait(5) == 1
+        assert "has died" in client.stderr()
+
+
+def test_its_descriptors_are_left_as_they_were_even_by_a_kernel_that_dies(kernel: RunningKernel, data: Path) -> None:
+    in_read, in_write = os.pipe()
+    out_read, out_write = os.pipe()
+    with (
+        os.fdopen(in_read, "rb") as stdin,
+        os.fdopen(in_write, "wb", 0) as to_stdin,
+        os.fdopen(out_read, "rb") as from_stdout,
+        os.fdopen(out_write, "wb") as stdout,
+    ):
+        client = subprocess.Popen(
+            [*LINCKIA, "stdio"], env=environment(data), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE
+        )
+        to_stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        from_stdout.readline()
+        assert not os.get_blocking(stdin.fileno())
+        kernel.process.kill()
+        client.communicate(timeout=5)
+        assert os.get_blocking(stdin.fileno())
+        assert os.get_blocking(stdout.fileno())
+
+
+def test_stdin_may_be_a_file(kernel: RunningKernel, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "requests").write_text('{"jsonrpc": "2.0", "id": 7, "method": "ping"}\n')
+    with (tmp_path / "requests").open("rb") as requests:
+        done = subprocess.run(
+            [*LINCKIA, "stdio"], env=environment(data), stdin=requests, capture_output=True, timeout=TIMEOUT_S
+        )
+    assert done.returncode == 0
+    assert b'"id":7' in done.stdout.replace(b" ", b"")
+
+
+def test_without_a_kernel_one_is_started_and_ends_after_its_last_client(data: Path, root: Path) -> None:
+    with stdio_client(data, str(root)) as first, stdio_client(data, str(root)) as second:
+        # Both at once: one kernel serves them.
+        assert first.initialize()["serverInfo"] == second.initialize()["serverInfo"]
+        assert first.call(1, "mcp.echo", message="a")["isError"] is False
+        pid = kernel_pid(data)
+        assert first.leave() == 0
+        assert second.call(1, "mcp.echo", message="b")["structuredContent"] == {"message": "b"}
+        assert second.leave() == 0
+    wait_until_ended(data, pid)
+
+
+def test_a_kernel_that_it_started_outlives_the_client_that_started_it(data: Path) -> None:
+    with stdio_client(data) as first:
+        first.initialize()
+        pid = kernel_pid(data)
+        with stdio_client(data) as second:
+            second.initialize()
+            first.process.kill()
+            first.process.wait()
+            assert second.call(1, "mcp.echo", message="still here")["isError"] is False
+            assert kernel_pid(data) == pid
+
+
+def test_where_the_kernel_cannot_start_its_own_words_are_shown(data: Path) -> None:
+    data.mkdir()
+    (data / "linckia.toml").write_text("rots = []\n")
+    done = linckia(data, "stdio")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "rots is no setting; did you mean roots?" in done.stderr
+
+
+def test_a_kernel_that_was_killed_is_replaced(data: Path) -> None:
+    with stdio_client(data) as first:
+        first.initialize()
+        os.kill(int(lock_path(data).read_text()), signal.SIGKILL)
+        assert first.process.wait(5) == 1
+    with stdio_client(data) as second:
+        second.initialize()
+        assert second.call(1, "mcp.echo", message="back")["isError"] is False
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_without_stdin_or_stdout_it_says_so(data: Path, closed: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'exec "$@" {closed}', "bash", *LINCKIA, "stdio"],
+        env=environment(data),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 2
+    assert "stdin or stdout is closed" in done.stderr
+    assert not data.exists()

@@ -1,0 +1,63 @@
+"""An idempotent call and its right answer for each service, over a small folder that `make_folder` fills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.system.kills import Workload
+
+NOTES = 50
+
+
+def make_folder(folder: Path) -> None:
+    """A YAML file and `NOTES` notes whose text names their number."""
+    (folder / "settings.yaml").write_text("server:\n  host: example.org  # public\n")
+    for n in range(NOTES):
+        text = f"# Note {n}\n\nThis is note number {n}, about sea stars that grow back any arm they lose.\n"
+        (folder / f"note-{n}.md").write_text(text)
+
+
+def _vectors_have_shape(result: Any, shape: list[int]) -> bool:
+    return bool(result["vectors"][1] == shape and not result["truncated"])
+
+
+WORKLOADS = {
+    workload.service: workload
+    for workload in (
+        Workload(
+            "echo",
+            lambda n: ("mcp.echo", {"message": f"message {n}"}),
+            lambda n, result: result == {"message": f"message {n}"},
+        ),
+        Workload(
+            "yaml",
+            lambda n: ("noyalib_get", {"file": "settings.yaml", "path": "server.host"}),
+            lambda n, result: result["text"] == "example.org",
+        ),
+        Workload(
+            "knowledge",
+            lambda n: ("read_node_content", {"id": f"note-{n % NOTES}"}),
+            lambda n, result: f"note number {n % NOTES}," in str(result),
+        ),
+        Workload(
+            "retrieve",
+            lambda n: (
+                "retrieve_search",
+                {
+                    "collection": "notes",
+                    "query": f"note number {n % NOTES}",
+                    "limit": 3,
+                    "fusion": {"method": "lexical"},
+                },
+            ),
+            lambda n, result: result["hits"][0]["group"] == f"note-{n % NOTES}" and result["stages"] == ["lexical"],
+        ),
+        Workload(
+            "embed",
+            lambda n: ("embed_texts", {"texts": [f"text number {n}"], "kind": "query"}),
+            lambda n, result: _vectors_have_shape(result, [1, 384]),
+        ),
+    )
+}
+"""By service."""

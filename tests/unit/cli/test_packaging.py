@@ -1,0 +1,56 @@
+"""What is imported is declared, so that an installation from nothing has all of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+OURS = {"proto", "kernel", "services", "tests", "scripts"}
+
+BROUGHT_ALONG = {"mcp-types": "mcp"}
+"""Distributions that are parts of a declared one, released together with it."""
+
+
+def imported(folder: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted((REPOSITORY / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            else:
+                continue
+            for name in names:
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names and top not in OURS:
+                    yield top, path
+
+
+def declared(*extras: str) -> set[str]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(pin for extra in extras for pin in project["optional-dependencies"][extra])]
+    return {pin.partition("==")[0].partition("[")[0].lower().replace("_", "-") for pin in wanted}
+
+
+@pytest.mark.parametrize(
+    ("folder", "extras"), [("proto", ()), ("kernel", ()), ("services", ()), ("tests", ("dev",))], ids=lambda x: str(x)
+)
+def test_every_import_is_of_a_declared_dependency(folder: str, extras: tuple[str, ...]) -> None:
+    distributions = importlib.metadata.packages_distributions()
+    there = declared(*extras)
+    undeclared = {
+        f"{name} ({path.relative_to(REPOSITORY)})"
+        for name, path in imported(folder)
+        if not any(
+            candidate in there or BROUGHT_ALONG.get(candidate) in there
+            for candidate in (found.lower().replace("_", "-") for found in distributions.get(name, [name]))
+        )
+    }
+    assert undeclared == set()

@@ -1,0 +1,146 @@
+"""The encoder computes what transformers computes, for every family, length and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from proto.ops.embed import TextKind
+from services.embed import weights
+from services.embed.bert import supports
+from services.embed.dense import PlainDense, dense
+from services.embed.model import Precision, TorchEncoder, Vectors, pool, rows_for
+from services.embed.tokens import Ids, TextTokenizer
+from services.embed.weights import ModelFiles, Pooling, resolve
+
+transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")
+
+TEXTS = [
+    "cat",
+    "",
+    "A man is eating food.",
+    "def parse_http_request(raw: bytes) -> Request: ...",
+    "Größe und Übermut: 日本語のテキスト.",
+    "word " * 60,
+    "The quick brown fox jumps over the lazy dog. " * 80,
+    "A man is eating food.",
+]
+
+
+def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
+    """What transformers answers for each sequence alone, in float32."""
+    model = transformers.AutoModel.from_pretrained(files.folder, local_files_only=True).eval().float()
+    rows: list[Tensor] = []
+    with torch.inference_mode():
+        for ids in sequences:
+            states = model(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state
+            rows.append(F.normalize(pool(states, files.pooling), dim=-1)[0])
+    result: Vectors = torch.stack(rows).numpy()
+    return result
+
+
+def worst_cosine(left: Vectors, right: Vectors) -> float:
+    return float((left * right).sum(axis=1).min())
+
+
+@pytest.fixture(scope="module")
+def packaged() -> ModelFiles:
+    pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
+    return resolve(weights.PACKAGED[1])
+
+
+@pytest.fixture(scope="module")
+def sequences(packaged: ModelFiles) -> list[Ids]:
+    return TextTokenizer(packaged).encode(TEXTS, TextKind.PASSAGE).ids
+
+
+@pytest.mark.parametrize(("precision", "least"), [(Precision.FP32, 0.99999), (Precision.BF16, 0.999)])
+def test_vectors_agree_with_transformers(
+    packaged: ModelFiles, sequences: list[Ids], precision: Precision, least: float
+) -> None:
+    encoder = TorchEncoder(packaged, precision=precision)
+    vectors = encoder.encode(sequences)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert worst_cosine(vectors, reference(packaged, sequences)) > least
+
+
+def test_a_texts_vector_does_not_depend_on_its_batch(packaged: ModelFiles, sequences: list[Ids]) -> None:
+    encoder = TorchEncoder(packaged, precision=Precision.BF16)
+    together = encoder.encode(sequences)
+    alone = np.concatenate([encoder.encode([ids]) for ids in sequences])
+    assert worst_cosine(together, alone) > 0.9995
+
+
+def saved(folder: Path, config: object) -> ModelFiles:
+    """A small model of random weights, as the family saves it."""
+    torch.manual_seed(0)
+    transformers.AutoModel.from_config(config).save_pretrained(folder, safe_serialization=True)
+    stored = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, object])
+    return ModelFiles(
+        name=folder.name,
+        folder=folder,
+        weights=(folder / "model.safetensors",),
+        tokenizer=folder / "tokenizer.json",
+        config=stored,
+        pooling=Pooling.MEAN,
+        max_tokens=40,
+        query_prefix="",
+        passage_prefix="",
+    )
+
+
+SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "packed"),
+    [
+        ("BertConfig", SMALL, True),
+        ("BertConfig", SMALL | {"hidden_act": "gelu_new", "pad_token_id": 5}, True),
+        ("XLMRobertaConfig", SMALL | {"pad_token_id": 1, "max_position_embeddings": 64, "type_vocab_size": 1}, True),
+        ("MPNetConfig", SMALL | {"max_position_embeddings": 64}, False),
+        ("DistilBertConfig", {"vocab_size": 99, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, False),
+    ],
+)
+def test_every_family_agrees_with_its_own_class(
+    tmp_path: Path, family: str, settings: dict[str, object], packed: bool
+) -> None:
+    files = saved(tmp_path, getattr(transformers, family)(**settings))
+    assert supports(files.config) is packed
+    numbers = np.random.default_rng(1)
+    sequences = [numbers.integers(6, 99, size=length).astype(np.int32) for length in (1, 7, 7, 40, 2)]
+    vectors = TorchEncoder(files, precision=Precision.FP32).encode(sequences)
+    assert worst_cosine(vectors, reference(files, sequences)) > 0.9999
+
+
+@pytest.mark.parametrize("pooling", list(Pooling))
+def test_pooling_of_equal_sequences(pooling: Pooling) -> None:
+    states = torch.arange(24, dtype=torch.float32).view(2, 3, 4)
+    expected = {
+        Pooling.MEAN: states.mean(1),
+        Pooling.MEAN_SQRT_LEN: states.mean(1),
+        Pooling.CLS: states[:, 0],
+        Pooling.LAST_TOKEN: states[:, 2],
+        Pooling.MAX: states[:, 2],
+    }
+    assert torch.equal(pool(states, pooling), expected[pooling])
+
+
+def test_row_counts_come_again_and_never_fall_short() -> None:
+    counts = {rows_for(tokens) for tokens in range(1, 4097)}
+    assert all(rows_for(tokens) >= tokens for tokens in range(1, 10000))
+    assert len(counts) < 50
+
+
+def test_a_dense_layer_answers_as_torchs_does() -> None:
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(48, 32).bfloat16(), torch.randn(48).bfloat16(), torch.randn(5, 32).bfloat16()
+    assert torch.allclose(dense(weight, bias)(x).float(), PlainDense(weight, bias)(x).float(), rtol=0.02, atol=0.05)

@@ -1,0 +1,135 @@
+"""Surfaces: what is shown follows from the operations alone, and what is not shown cannot be called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kernel.gateway.surfaces import SURFACES, Surface, template_pattern
+from proto import ops
+from proto.errors import InvalidParams
+from proto.operation import Access
+from tests.unit.gateway.operations import TABLE, PageOp
+from tests.unit.gateway.wire import META, connected, gateway_in_process
+
+
+@pytest.fixture(scope="module")
+def everything() -> ops.Table:
+    return ops.load(["proto.ops.conformance"])
+
+
+def test_all_shows_every_tool_that_clients_may_call_and_no_other() -> None:
+    shown = set(Surface("all", TABLE).tools)
+    assert {"t_pair", "t_string", "t_fail"} <= shown
+    assert not shown & {"t_inner", "t_operator", "t_page"}
+
+
+def test_a_surface_shows_what_names_it() -> None:
+    assert list(Surface("yaml", TABLE).tools) == ["t_pair"]
+    assert Surface("yaml", TABLE).listed_templates == []
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_every_listed_tool_has_what_a_client_needs(surface: str, everything: ops.Table) -> None:
+    for tool in Surface(surface, everything).listed_tools:
+        assert tool["description"].strip()
+        assert tool["title"].strip()
+        schemas = [tool["inputSchema"], *([tool["outputSchema"]] if "outputSchema" in tool else [])]
+        for schema in schemas:
+            assert schema["type"] == "object"
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert all(ref.startswith("#/$defs/") for ref in references(schema))
+        for name, parameter in tool["inputSchema"]["properties"].items():
+            assert parameter.get("description") or "$ref" in parameter or "anyOf" in parameter, (tool["name"], name)
+
+
+def references(schema: Any) -> list[str]:
+    if isinstance(schema, dict):
+        own = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
+        return own + [ref for value in schema.values() for ref in references(value)]
+    if isinstance(schema, list):
+        return [ref for value in schema for ref in references(value)]
+    return []
+
+
+def test_annotations_follow_from_access(everything: ops.Table) -> None:
+    for tool in Surface("all", everything).listed_tools:
+        operation = everything[tool["name"]]
+        hints = tool["annotations"]
+        assert hints["readOnlyHint"] == (operation.access is Access.READ)
+        assert hints["destructiveHint"] == (operation.access is Access.DESTRUCTIVE)
+        assert hints["idempotentHint"] == operation.idempotent
+        assert hints["openWorldHint"] is False
+
+
+async def test_lists_do_not_vary_by_connection_or_through_calls() -> None:
+    seen = []
+    async with gateway_in_process() as (gateway, _):
+        every: dict[str, Any] = {"sampling": {}, "elicitation": {}, "roots": {}}
+        for capabilities in ({}, every):
+            async with connected(gateway) as wire:
+                await wire.initialize(capabilities=capabilities)
+                for number in range(2):
+                    await wire.send({"jsonrpc": "2.0", "id": number, "method": "tools/list"})
+                    seen.append((await wire.receive())["result"])
+                    await wire.call("t_fail", {"how": "defect"}, id="x")
+                    await wire.receive()
+    assert all(listed == seen[0] for listed in seen)
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_a_tool_of_another_surface_is_unknown_also_when_called(modern: bool) -> None:
+    async with gateway_in_process() as (gateway, dispatcher), connected(gateway, "yaml") as wire:
+        await (wire.open_modern() if modern else wire.initialize())
+        await wire.call("t_string", {}, meta=META if modern else None)
+        error = (await wire.receive())["error"]
+        assert (error["code"], error["message"]) == (-32602, "Unknown tool: t_string")
+        assert dispatcher.calls == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("t://page/5", {"number": "5"}),
+        ("t://page/a%20b", {"number": "a b"}),
+        ("t://page/", None),
+        ("t://page/5/6", None),
+        ("t://page/5?x", None),
+        ("T://page/5", None),
+        ("xt://page/5", None),
+    ],
+)
+def test_a_template_matches_what_it_expands_to(uri: str, found: dict[str, str] | None) -> None:
+    match = Surface("all", TABLE).find_resource(uri)
+    assert (None if match is None else match[1]) == found
+
+
+def test_a_template_is_taken_literally_but_for_its_variables() -> None:
+    assert template_pattern("a.b/{x}").fullmatch("a.b/1")
+    assert not template_pattern("a.b/{x}").fullmatch("aXb/1")
+
+
+def test_text_arguments_become_what_the_parameters_are() -> None:
+    operation = TABLE["t_page"]
+    assert operation.parse({"number": "5"}, strict=False) == PageOp(number=5)
+    with pytest.raises(InvalidParams, match="number"):
+        operation.parse({"number": "five"}, strict=False)
+    with pytest.raises(InvalidParams, match="unknown parameter `other`"):
+        operation.parse({"number": "5", "other": "x"}, strict=False)
+
+
+async def test_a_resource_is_read_by_its_template_and_an_unknown_one_is_named() -> None:
+    for modern, code in ((False, -32002), (True, -32602)):
+        async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
+            await (wire.open_modern() if modern else wire.initialize())
+            for uri in ("t://page/7", "t://nothing", "t://page/x"):
+                params = {"uri": uri, **({"_meta": META} if modern else {})}
+                await wire.send({"jsonrpc": "2.0", "id": uri, "method": "resources/read", "params": params})
+            page, nothing, wrong = sorted([await wire.receive() for _ in range(3)], key=lambda m: "error" in m)
+            assert page["result"]["contents"] == [{"uri": "t://page/7", "mimeType": "text/plain", "text": "page 7"}]
+            by_id = {m["id"]: m["error"] for m in (nothing, wrong)}
+            assert by_id["t://nothing"]["code"] == code
+            assert by_id["t://nothing"]["data"] == {"uri": "t://nothing"}
+            assert by_id["t://page/x"]["code"] == -32602

@@ -1,0 +1,135 @@
+"""An embedder for tests that is no model: a vector made of a text's words, so that like texts lie near."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import trio
+
+from proto.arrays import pack
+from proto.errors import LinckiaError
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
+from services.retrieve.collection import Collection
+from services.retrieve.outbox import run_outbox
+from services.retrieve.search import Patience, search
+
+DIMENSIONS = 64
+
+
+def vector(text: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """A unit vector: each word turns it a little, always the same way."""
+    total = np.zeros(DIMENSIONS, dtype=np.float32)
+    for word in text.lower().split() or [""]:
+        seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little")
+        total += np.random.default_rng(seed).standard_normal(DIMENSIONS).astype(np.float32)
+    normed: np.ndarray[tuple[int], np.dtype[np.float32]] = total / np.linalg.norm(total)
+    return normed
+
+
+class WordEmbedder:
+    """Answers as `embed` would; `failure` makes it fail, `poison` lists words it cannot take."""
+
+    def __init__(self, fingerprint: str = "words:1") -> None:
+        self.fingerprint = fingerprint
+        self.failure: LinckiaError | None = None
+        self.poison: dict[str, LinckiaError] = {}
+        self.texts: list[str] = []
+        self.calls = 0
+        self.hangs = False
+        self._called = trio.lowlevel.ParkingLot()
+
+    async def until_called(self, times: int) -> None:
+        """Until `embed` was called so often."""
+        while self.calls < times:
+            await self._called.park()
+
+    async def embed(self, params: EmbedTexts) -> EmbedResult:
+        await trio.lowlevel.checkpoint()
+        self.calls += 1
+        self._called.unpark_all()
+        if self.hangs:
+            await trio.sleep_forever()
+        if self.failure is not None:
+            raise self.failure
+        for text in params.texts:
+            for word, error in self.poison.items():
+                if word in text:
+                    raise error
+        self.texts.extend(params.texts)
+        return EmbedResult(
+            vectors=pack(np.stack([vector(text) for text in params.texts])), fingerprint=self.fingerprint
+        )
+
+    async def query(self, params: EmbedTexts, timeout_s: float) -> EmbedResult:
+        return await self.embed(params)
+
+    async def model(self, params: EmbedModelParams) -> EmbedModel:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        return EmbedModel(
+            model="words",
+            fingerprint=self.fingerprint,
+            dimensions=DIMENSIONS,
+            max_tokens=256,
+            device="cpu",
+            precision="fp32",
+        )
+
+
+def group(name: str, *texts: str, title: str = "", metadata: dict[str, Value] | None = None) -> Group:
+    """A group whose items have the keys 0, 1, …"""
+    items = [Item(key=str(index), text=text) for index, text in enumerate(texts)]
+    return Group(id=name, title=title, items=items, metadata=metadata or {})
+
+
+@asynccontextmanager
+async def opened(folder: Path, name: str = "notes") -> AsyncIterator[Collection]:
+    """A collection with its vectors loaded and no worker."""
+    collection = Collection.open(name, folder, trio.CapacityLimiter(4))
+    await collection.load()
+    try:
+        yield collection
+    finally:
+        collection.close()
+
+
+@asynccontextmanager
+async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterator[None]:
+    """With the outbox worker running beside."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_outbox, collection, embedder.embed, embedder.model)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def drained(collection: Collection, waiting: int = 0) -> None:
+    """Until only `waiting` items wait for their vectors."""
+    with trio.fail_after(20):
+        while collection.waiting > waiting:
+            await collection.next_step()
+
+
+async def embedded(collection: Collection, embedder: WordEmbedder) -> None:
+    """Give everything its vector."""
+    async with worked(collection, embedder):
+        await drained(collection)
+
+
+async def ask(
+    collection: Collection, embedder: WordEmbedder, asked: RetrieveSearch, patience: Patience | None = None
+) -> SearchResult:
+    """Search with `embedder` for the query."""
+    return await search(collection, asked, embedder.query, patience or Patience(5.0), lambda: None)
+
+
+async def failed(collection: Collection) -> None:
+    """Until an item was set aside because its text failed."""
+    with trio.fail_after(20):
+        while not (await collection.status()).vectors_failed:
+            await collection.next_step()

@@ -1,0 +1,41 @@
+"""Fused scores lie in [0, 1] and order as their definitions say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.retrieve.fusion import reciprocal_rank, single, weighted
+
+scores = st.dictionaries(st.integers(0, 30), st.floats(-50, 50), max_size=20)
+
+
+def ordered(found: dict[int, float]) -> list[tuple[int, float]]:
+    return sorted(found.items(), key=lambda pair: -pair[1])
+
+
+@given(scores, scores, st.floats(0, 1))
+def test_scores_are_between_0_and_1_and_nobody_is_lost(
+    words: dict[int, float], cosines: dict[int, float], weight: float
+) -> None:
+    for fused in (weighted(ordered(words), cosines, weight), reciprocal_rank(ordered(words), ordered(cosines))):
+        assert fused.keys() == words.keys() | cosines.keys()
+        assert all(0 <= score <= 1 + 1e-9 for score in fused.values())
+
+
+def test_weighted_is_the_weighted_sum_of_normalised_scores() -> None:
+    fused = weighted([(1, 10.0), (2, 6.0), (3, 2.0)], {2: 0.9, 1: 0.5, 4: 0.1}, 0.65)
+    assert fused == pytest.approx({1: 0.35 + 0.65 * 0.5, 2: 0.35 * 0.5 + 0.65, 3: 0.0, 4: 0.0})
+
+
+def test_first_in_both_orders_is_1_under_reciprocal_rank_fusion() -> None:
+    fused = reciprocal_rank([(1, 3.0), (2, 1.0)], [(1, 0.9)])
+    assert fused[1] == pytest.approx(1.0)
+    assert fused[2] == pytest.approx(61 / 62 / 2)
+
+
+def test_the_best_of_a_single_stage_is_1() -> None:
+    assert single([(1, 4.0), (2, 2.0)]) == {1: 1.0, 2: 0.0}
+    assert single([(1, 4.0)]) == {1: 1.0}
+    assert single([]) == {}

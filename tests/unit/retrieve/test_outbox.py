@@ -1,0 +1,176 @@
+"""Every item gets the vector of its own words, through any failure of the embedder and any change meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
+from proto.ops.embed import EmbedResult, EmbedTexts
+from services.retrieve.collection import Collection
+from services.retrieve.outbox import run_outbox
+from services.retrieve.store import passage
+from tests.unit.retrieve.rig import WordEmbedder, drained, embedded, failed, group, opened, vector, worked
+
+
+async def nearest(collection: Collection, text: str) -> str:
+    (item_id, cosine), *_ = await collection.find_vectors(vector(text), 1, None)
+    assert cosine > 0.99
+    return (await collection.items([item_id]))[item_id].text
+
+
+async def test_items_get_their_vectors_and_keep_them_over_a_restart(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group(str(n), f"text number {n}") for n in range(300)])
+        await embedded(collection, embedder)
+    async with opened(tmp_path) as collection:
+        assert collection.vector_count == 300
+        assert await nearest(collection, "text number 77") == "text number 77"
+        status = await collection.status()
+        assert (status.vectors, status.vectors_waiting, status.fingerprint) == (300, 0, "words:1")
+
+
+@pytest.mark.parametrize("failure", [Unavailable("down"), Overloaded("full", retry_after_ms=20)])
+async def test_work_goes_on_when_the_embedder_comes_back(tmp_path: Path, failure: LinckiaError) -> None:
+    embedder = WordEmbedder()
+    embedder.failure = failure
+    async with opened(tmp_path) as collection:
+        await collection.put([group("a", "one", "two")])
+        async with worked(collection, embedder):
+            await embedder.until_called(2)
+            assert await collection.count_waiting() == 2
+            embedder.failure = None
+            await drained(collection)
+        assert collection.vector_count == 2
+        assert (await collection.status()).vectors_failed == 0
+
+
+@pytest.mark.parametrize("failure", [OperationError("bad text"), MaybeExecuted("died"), Internal("oh")])
+async def test_one_bad_text_keeps_no_other_from_its_vector(tmp_path: Path, failure: LinckiaError) -> None:
+    embedder = WordEmbedder()
+    embedder.poison["poison"] = failure
+    async with opened(tmp_path) as collection:
+        await collection.put([group(str(n), "poison" if n == 37 else f"text {n}") for n in range(100)])
+        async with worked(collection, embedder):
+            await drained(collection, waiting=1)
+            await failed(collection)
+        status = await collection.status()
+        assert (status.vectors, status.vectors_waiting, status.vectors_failed) == (99, 1, 1)
+
+
+async def test_a_text_that_failed_is_tried_again_later(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    embedder.poison["poison"] = OperationError("bad text")
+    clock = [1000.0]
+    async with opened(tmp_path) as collection, trio.open_nursery() as nursery:
+        await collection.put([group("a", "poison")])
+        nursery.start_soon(lambda: run_outbox(collection, embedder.embed, embedder.model, now=lambda: clock[0]))
+        await failed(collection)
+        embedder.poison.clear()
+        clock[0] += 31
+        collection.has_work.set()
+        await drained(collection)
+        nursery.cancel_scope.cancel()
+        assert collection.vector_count == 1
+
+
+def between(
+    embedder: WordEmbedder, meanwhile: Callable[[], Awaitable[object]]
+) -> Callable[[EmbedTexts], Awaitable[EmbedResult]]:
+    """The embedder, with something happening while its first answer is under way."""
+    first = True
+
+    async def embed(params: EmbedTexts) -> EmbedResult:
+        nonlocal first
+        result = await embedder.embed(params)
+        if first:
+            first = False
+            await meanwhile()
+        return result
+
+    return embed
+
+
+async def test_a_text_that_changed_meanwhile_never_gets_the_old_texts_vector(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection, trio.open_nursery() as nursery:
+        await collection.put([group("a", "old words"), group("b", "other"), group("c", "third")])
+
+        async def change() -> None:
+            await collection.put([group("a", "new meaning")])
+            await collection.delete(["b"])
+
+        nursery.start_soon(run_outbox, collection, between(embedder, change), embedder.model)
+        await drained(collection)
+        nursery.cancel_scope.cancel()
+        assert collection.vector_count == 2
+        assert await nearest(collection, "new meaning") == "new meaning"
+        found = await collection.find_vectors(vector("old words"), 10, None)
+        assert max(cosine for _, cosine in found) < 0.9
+
+
+async def test_a_new_model_replaces_every_vector_and_the_two_never_mix(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group(str(n), f"text {n}") for n in range(200)])
+        await embedded(collection, embedder)
+        await collection.adopt("words:2", 64)
+        assert (collection.vector_count, collection.waiting) == (0, 200)
+        embedder.fingerprint = "words:2"
+        await embedded(collection, embedder)
+        assert (collection.vector_count, collection.fingerprint) == (200, "words:2")
+        status = await collection.status()
+        assert (status.vectors, status.fingerprint) == (200, "words:2")
+
+
+async def test_going_back_to_a_model_keeps_what_is_still_of_it(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group("a", "one", "two")])
+        await embedded(collection, embedder)
+        await collection.adopt("words:2", 64)
+        await collection.adopt("words:1", 64)
+        assert (collection.vector_count, collection.waiting) == (2, 0)
+
+
+async def test_an_idle_worker_notices_a_new_model(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group("a", "one")])
+        await embedded(collection, embedder)
+        embedder.fingerprint = "words:2"
+        async with worked(collection, embedder):
+            while collection.fingerprint != "words:2":
+                await collection.next_step()
+            await drained(collection)
+        assert collection.vector_count == 1
+
+
+async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group("a", "some text of words")])
+        await embedded(collection, embedder)
+        before = await collection.find_vectors(vector("some text"), 1, None)
+    async with opened(tmp_path) as collection:
+        after = await collection.find_vectors(vector("some text"), 1, None)
+    assert before == after
+    assert np.isclose(before[0][1], float(vector("some text") @ vector("some text of words")), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("title", "heading", "text", "expected"),
+    [
+        ("", "", "body", "body"),
+        ("Title", "", "body", "Title\nbody"),
+        ("Title", "Title > Part", "body", "Title > Part\nbody"),
+        ("Title", "Part", "Part\nbody", "Title\nPart\nbody"),
+    ],
+)
+def test_title_and_heading_go_before_the_text_once(title: str, heading: str, text: str, expected: str) -> None:
+    assert passage(title, heading, text) == expected

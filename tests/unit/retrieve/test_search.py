@@ -1,0 +1,188 @@
+"""A search answers with what it has, and says truly what that was."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.errors import Timeout, Unavailable
+from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
+from services.retrieve.collection import Collection
+from services.retrieve.search import Patience, search
+from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened
+
+CORPUS = [
+    group("cats", "cats purr and sleep", title="Cats"),
+    group("dogs", "dogs bark at cats", title="Dogs"),
+    group("fish", "fish swim in water", title="Fish"),
+]
+
+
+def asked(query: str, method: str = "weighted", *, limit: int = 20, candidates: int = 50) -> RetrieveSearch:
+    return RetrieveSearch(
+        collection="notes", query=query, fusion=Fusion(method=method), limit=limit, candidates=candidates
+    )
+
+
+async def filled(collection: Collection, embedder: WordEmbedder) -> None:
+    await collection.put(CORPUS)
+    await embedded(collection, embedder)
+
+
+@pytest.mark.parametrize(
+    ("method", "stages", "source"),
+    [
+        ("weighted", ["lexical", "vector"], "hybrid"),
+        ("rrf", ["lexical", "vector"], "hybrid"),
+        ("lexical", ["lexical"], "lexical"),
+        ("vector", ["vector"], "vector"),
+    ],
+)
+async def test_the_stages_named_are_the_stages_that_ran(
+    tmp_path: Path, method: str, stages: list[str], source: str
+) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        calls = embedder.calls
+        result = await ask(collection, embedder, asked("cats purr", method))
+        assert (result.stages, result.source, result.degraded) == (stages, source, [])
+        assert result.hits[0].group == "cats"
+        assert [hit.score for hit in result.hits] == sorted((hit.score for hit in result.hits), reverse=True)
+        assert all(0 <= hit.score <= 1 for hit in result.hits)
+        assert (embedder.calls > calls) is (method != "lexical")
+
+
+@pytest.mark.parametrize("method", ["weighted", "rrf", "vector"])
+async def test_words_answer_while_the_embedder_is_down(tmp_path: Path, method: str) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        embedder.failure = Unavailable("embed is restarting")
+        result = await ask(collection, embedder, asked("cats", method))
+        assert {hit.group for hit in result.hits} == {"cats", "dogs"}
+        assert (result.stages, result.source) == (["lexical"], "lexical")
+        assert result.degraded == ["vector: embed is restarting"]
+
+
+async def test_a_hanging_embedder_costs_one_search_its_patience_and_the_next_ones_little(
+    tmp_path: Path,
+) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        embedder.hangs = True
+        patience = Patience(0.3)
+        result = await ask(collection, embedder, asked("cats"), patience)
+        assert result.degraded == ["vector: the query's vector did not come in time"]
+        assert len(result.hits) == 2
+        assert patience.timeout_s() == pytest.approx(Patience.BRIEF_S)
+        embedder.hangs = False
+        assert (await ask(collection, embedder, asked("cats"), patience)).degraded == []
+        assert patience.timeout_s() == pytest.approx(0.3)
+
+
+async def test_a_timeout_answered_by_the_kernel_counts_as_one() -> None:
+    patience = Patience(0.3)
+    patience.learn(answered=False)
+    assert patience.timeout_s() == pytest.approx(Patience.BRIEF_S)
+    assert Timeout("late").failure.kind == "timeout"
+
+
+async def test_vectors_answer_while_the_word_index_is_damaged_and_it_is_repaired(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        collection._db.execute("UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
+        repairs: list[str] = []
+
+        async def find() -> list[str]:
+            question = asked("cats purr and sleep")
+            result = await search(collection, question, embedder.query, Patience(5), lambda: repairs.append("asked"))
+            stages.append(result.stages)
+            return [hit.group for hit in result.hits]
+
+        stages: list[list[str]] = []
+        assert (await find())[0] == "cats"
+        assert repairs == ["asked"]
+        await collection.rebuild_words()
+        assert (await find())[0] == "cats"
+        assert stages == [["vector"], ["lexical", "vector"]]
+
+
+async def test_with_every_stage_dead_the_search_fails_and_is_never_empty(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        collection._db.execute("UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
+        embedder.failure = Unavailable("embed is down")
+        with pytest.raises(Unavailable, match=r"lexical: .*vector: embed is down|vector: embed is down.*lexical: "):
+            await ask(collection, embedder, asked("cats"))
+
+
+async def test_a_dead_index_and_a_dead_database_are_told_apart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        await collection.put(CORPUS)
+        collection._db.execute("DROP TABLE items")
+        with pytest.raises(sqlite3.OperationalError):
+            await ask(collection, WordEmbedder(), asked("cats"))
+
+
+async def test_waiting_vectors_are_said(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put(CORPUS)
+        result = await ask(collection, embedder, asked("cats"))
+        assert (result.stages, result.vectors_waiting) == (["lexical"], 3)
+        assert result.degraded == ["vector: all 3 pieces still wait for their vectors"]
+        await embedded(collection, embedder)
+        await collection.put([group("new", "cats again")])
+        result = await ask(collection, embedder, asked("cats"))
+        assert result.degraded == ["vector: 1 pieces still wait for their vectors"]
+        assert "new" in {hit.group for hit in result.hits}
+
+
+async def test_an_empty_collection_is_empty_without_being_degraded(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        result = await ask(collection, WordEmbedder(), asked("cats"))
+        assert (result.hits, result.degraded, result.stages) == ([], [], ["lexical"])
+
+
+async def test_a_changed_model_is_noticed_by_a_search_and_never_compared_with_old_vectors(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        embedder.fingerprint = "words:2"
+        result = await ask(collection, embedder, asked("cats"))
+        assert result.stages == ["lexical"]
+        assert result.vectors_waiting == 3
+        assert all(hit.vector is None for hit in result.hits)
+
+
+async def test_a_group_comes_once_with_its_best_piece(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        many = Group(id="many", items=[Item(key=f"k{n}", text=f"cats and filler{n}") for n in range(60)])
+        best = Group(id="best", items=[Item(key="x", text="nothing"), Item(key="y", text="cats cats cats")])
+        await collection.put([many, best, group("third", "a house with cats in it and a lot of other things")])
+        await embedded(collection, embedder)
+        result = await ask(collection, embedder, asked("cats", limit=3, candidates=3))
+        assert sorted(hit.group for hit in result.hits) == ["best", "many", "third"]
+        assert next(hit.key for hit in result.hits if hit.group == "best") == "y"
+
+
+async def test_vectors_that_are_still_loading_are_said_and_words_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.retrieve.search._LOAD_WAIT_S", 0.01)
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+    collection = Collection.open("notes", tmp_path, trio.CapacityLimiter(4))
+    result = await ask(collection, embedder, asked("cats"))
+    assert result.stages == ["lexical"]
+    assert result.degraded == ["vector: the vectors are still being loaded"]
+    collection.close()

@@ -1,0 +1,114 @@
+"""`embed` and `retrieve` together over their links, with the real model: put, wait, find; kill one, and search on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.errors import InvalidParams
+from proto.ops.embed import EmbedModelParams, EmbedTexts
+from proto.ops.retrieve import (
+    Fusion,
+    Group,
+    Item,
+    RetrieveDelete,
+    RetrieveGroups,
+    RetrievePut,
+    RetrieveSearch,
+    RetrieveStatus,
+)
+from services.embed import weights
+from services.embed.main import open_service as open_embed
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.testing import Bench, services_in_process
+
+pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
+
+SERVICES = {"embed": open_embed, "retrieve": open_retrieve}
+NOTES = [
+    Group(id="pets", items=[Item(key="0", text="A kitten is sleeping on the warm windowsill.")]),
+    Group(id="code", items=[Item(key="0", text="def parseHttpRequest(raw): return os.path.join(root, raw)")]),
+    Group(id="food", items=[Item(key="0", text="Simmer the tomatoes with basil for twenty minutes.")]),
+]
+
+
+async def all_embedded(bench: Bench) -> None:
+    with trio.fail_after(60):
+        while (await bench.call(RetrieveStatus(collection="notes"))).vectors_waiting:  # noqa: ASYNC110
+            # The state is the service's; a client of it can only ask.
+            await trio.sleep(0.01)
+
+
+async def test_meaning_and_words_are_found_and_search_outlives_the_embedder(tmp_path: Path) -> None:
+    async with services_in_process(SERVICES, tmp_path) as bench:
+        put = await bench.call(RetrievePut(collection="notes", groups=NOTES))
+        assert (put.groups, put.items_written) == (3, 3)
+        code = await bench.call(
+            RetrieveSearch(collection="notes", query="http request", fusion=Fusion(method="lexical"))
+        )
+        assert [hit.group for hit in code.hits] == ["code"]
+        await all_embedded(bench)
+        meaning = await bench.call(RetrieveSearch(collection="notes", query="young cat taking a nap"))
+        assert meaning.hits[0].group == "pets"
+        assert (meaning.stages, meaning.source, meaning.degraded) == (["lexical", "vector"], "hybrid", [])
+        await bench.stop("embed")
+        words = await bench.call(RetrieveSearch(collection="notes", query="tomatoes and basil"))
+        assert [hit.group for hit in words.hits] == ["food"]
+        assert words.source == "lexical"
+        assert words.degraded[0].startswith("vector: ")
+        more = Group(id="more", items=[Item(key="0", text="Trains leave the station at noon.")])
+        await bench.call(RetrievePut(collection="notes", groups=[more]))
+        await bench.start("embed")
+        await all_embedded(bench)
+        again = await bench.call(RetrieveSearch(collection="notes", query="railway timetable"))
+        assert again.hits[0].group == "more"
+
+
+async def test_a_restart_of_retrieve_loses_nothing(tmp_path: Path) -> None:
+    async with services_in_process(SERVICES, tmp_path) as bench:
+        await bench.call(RetrievePut(collection="notes", groups=NOTES))
+        await bench.stop("retrieve")
+        await bench.start("retrieve")
+        await all_embedded(bench)
+        status = await bench.call(RetrieveStatus(collection="notes"))
+        assert (status.groups, status.items, status.vectors, status.index) == (3, 3, 3, "flat")
+        assert (await bench.call(RetrieveGroups(collection="notes"))).ids == ["code", "food", "pets"]
+        gone = await bench.call(RetrieveDelete(collection="notes", groups=["pets", "pets", "none"]))
+        assert (gone.groups, gone.items) == (1, 1)
+
+
+async def test_a_collection_that_was_never_written_is_empty_and_makes_no_file(tmp_path: Path) -> None:
+    async with services_in_process({"retrieve": open_retrieve}, tmp_path) as bench:
+        assert (await bench.call(RetrieveSearch(collection="ghost", query="x"))).hits == []
+        assert (await bench.call(RetrieveStatus(collection="ghost"))).items == 0
+        assert (await bench.call(RetrieveGroups(collection="ghost"))).ids == []
+        assert (await bench.call(RetrieveDelete(collection="ghost", groups=["a"]))).groups == 0
+        assert list((tmp_path / "retrieve").iterdir()) == []
+
+
+async def test_a_damaged_collection_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "retrieve").mkdir()
+    (tmp_path / "retrieve" / "broken.db").write_bytes(b"not a database at all " * 200)
+    async with services_in_process({"retrieve": open_retrieve}, tmp_path) as bench:
+        with pytest.raises(Exception, match="damaged"):
+            await bench.call(RetrieveStatus(collection="broken"))
+        await bench.call(RetrievePut(collection="notes", groups=NOTES))
+        assert bench.running["retrieve"].info["broken"] == "broken"
+
+
+async def test_embed_answers_with_unit_vectors_and_says_what_was_cut(tmp_path: Path) -> None:
+    async with services_in_process({"embed": open_embed}, tmp_path) as bench:
+        model = await bench.call(EmbedModelParams())
+        result = await bench.call(EmbedTexts(texts=["cat", "word " * 1000]))
+        assert result.vectors.shape == (2, model.dimensions)
+        assert (result.truncated, result.tokens) == ([1], 3 + model.max_tokens)
+        assert result.fingerprint == model.fingerprint
+
+
+async def test_a_setting_that_is_unknown_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with services_in_process({"embed": open_embed}, tmp_path, settings={"embed": {"modle": "auto"}}):
+            pass
+    assert caught.group_contains(InvalidParams, match="modle")

@@ -1,0 +1,50 @@
+"""Names in code are found whole and by part, any script is found, and any text is a query."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.retrieve.terms import MAX_QUERY_TERMS, MAX_TERM, STOP_WORDS, indexed, query_terms, terms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("parseHttpRequest", "parsehttprequest parse http request"),
+        ("HTTPServer", "httpserver http server"),
+        ("snake_case", "snake_case snake case"),
+        ("os.path.join(x)", "os_path_join os path join x"),
+        ("std::vector", "std_vector std vector"),
+        ("high-speed flow.", "high_speed high speed flow"),
+        ("vCJD mRNAs IL-6", "vcjd cjd mrnas rnas il_6 il 6"),
+        ("Title Case", "title case"),
+        ("日本語 x", "日本 本語 x"),
+        ("ﬁne", "fine"),
+        ("", ""),
+        ('"(*) AND', "and"),
+    ],
+)
+def test_terms_of_a_text(text: str, expected: str) -> None:
+    assert indexed(text) == expected
+
+
+def test_stop_words_are_left_out_unless_they_are_all_there_is() -> None:
+    assert query_terms("what is the boiling point of water") == ["boiling", "point", "water"]
+    assert query_terms("to be or not to be") == ["to", "be", "or", "not"]
+    assert "boiling" not in STOP_WORDS
+
+
+def test_a_pasted_page_is_looked_up_by_its_most_frequent_terms() -> None:
+    page = " ".join(f"word{n}" for n in range(500)) + " telling telling telling"
+    found = query_terms(page)
+    assert len(found) == MAX_QUERY_TERMS
+    assert found[0] == "telling"
+
+
+@given(st.text())
+def test_terms_are_short_and_hold_nothing_that_a_query_could_trip_over(text: str) -> None:
+    for term in terms(text):
+        assert 0 < len(term) <= MAX_TERM * 2
+        assert not set(term) & set(" \"'*():-")

@@ -1,0 +1,224 @@
+"""A placement without processes: actors in the same event loop, on memory links, under trio's mock clock."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from kernel.ports import Cause, ServiceState
+from kernel.supervisor.placement import Exit, Running, SpawnError
+from kernel.supervisor.spec import ServiceSpec, TreeSpec
+from kernel.supervisor.status import ServiceReport
+from kernel.supervisor.supervisor import Supervisor
+from proto import frames
+from proto.birth import Birth
+from proto.channel import Channel
+from proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
+from proto.link import Link, LinkClosed, memory_link
+
+MIB = 2**20
+
+
+class Actor:
+    """What an acted service knows and can do."""
+
+    def __init__(self, birth: Birth, pid: int, channel: Channel) -> None:
+        self.birth = birth
+        self.pid = pid
+        self.channel = channel
+        self.memory = 10 * MIB
+        self.answers_pings = True
+        self.drains = True
+        self.got: list[AnyFrame] = []
+        self.signals: list[tuple[float, int]] = []
+        self.dies_of: set[int] = {signal.SIGTERM, signal.SIGABRT}
+        self.ended = trio.Event()
+        self.exit = Exit()
+
+    def die(self, code: int | None = None, number: int | None = None, last_words: str = "") -> None:
+        if not self.ended.is_set():
+            self.exit = Exit(code=code, signal=number, last_words=last_words)
+            self.channel.close()
+            self.ended.set()
+
+    def hello(self, **changes: int | str) -> Hello:
+        said = {"protocol": frames.PROTOCOL, "service": self.birth.service, "generation": self.birth.generation}
+        return Hello(**{**said, "pid": self.pid, "operations": (), **changes})  # type: ignore[arg-type]  # a shorthand
+
+
+Act = Callable[[Actor], Awaitable[None]]
+
+
+async def behave(actor: Actor) -> None:
+    """A service as it should be."""
+    actor.channel.post(actor.hello())
+    actor.channel.post(Ready({"device": "cpu"}))
+    await serve(actor)
+
+
+async def serve(actor: Actor) -> None:
+    """Answer pings and drain, as told."""
+    while True:
+        frame = await actor.channel.receive()
+        actor.got.append(frame)
+        match frame:
+            case Ping(n=n) if actor.answers_pings:
+                actor.channel.post(Pong(n, 3, {"device": "cpu"}))
+            case Drain() if actor.drains:
+                actor.channel.post(Bye())
+            case ByeAck():
+                actor.die(code=0)
+                return
+            case _:
+                continue
+
+
+class ActedProcess:
+    """`placement.Running`."""
+
+    how = "acted"
+
+    def __init__(self, actor: Actor, link: Link) -> None:
+        self.actor = actor
+        self.pid = actor.pid
+        self.link = link
+        self.closed = False
+
+    async def wait(self) -> Exit:
+        await self.actor.ended.wait()
+        return self.actor.exit
+
+    def signal(self, number: int) -> None:
+        self.actor.signals.append((trio.current_time(), number))
+        if number in self.actor.dies_of:
+            self.actor.die(number=number)
+
+    def kill(self) -> None:
+        if not self.actor.ended.is_set():
+            self.signal(signal.SIGKILL)
+            self.actor.die(number=signal.SIGKILL)
+
+    def memory_bytes(self) -> int | None:
+        return self.actor.memory
+
+    async def tend(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        self.closed = True
+        self.link.close()
+
+
+class Stage:
+    """`placement.Placement`: `act` is what each generation does."""
+
+    def __init__(self, act: Act = behave) -> None:
+        self.act = act
+        self.refuses: str | None = None
+        self.actors: list[Actor] = []
+        self.processes: list[ActedProcess] = []
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
+        await trio.lowlevel.checkpoint()
+        if self.refuses is not None:
+            raise SpawnError(self.refuses)
+        ours, theirs = memory_link()
+        actor = Actor(birth, 1000 + len(self.actors), Channel(theirs))
+        self.actors.append(actor)
+        process = ActedProcess(actor, ours)
+        self.processes.append(process)
+        assert self._nursery is not None
+        self._nursery.start_soon(self._play, actor)
+        return process
+
+    async def _play(self, actor: Actor) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(actor.channel.run_sender)
+            try:
+                await self.act(actor)
+            except LinkClosed:
+                actor.die(code=3)
+            await actor.ended.wait()
+            nursery.cancel_scope.cancel()
+
+    def actor(self, service: str = "a") -> Actor:
+        """The latest generation's."""
+        return next(actor for actor in reversed(self.actors) if actor.birth.service == service)
+
+
+class Record:
+    """`kernel.ports.GenerationSink`: a list of what was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.frames: list[AnyFrame] = []
+        self.causes: list[Cause] = []
+        self.retry_at: dict[str, float | None] = {}
+
+    def up(self, hello: Hello, channel: Channel) -> None:
+        self.told.append(f"up {hello.service}{hello.generation}")
+
+    def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
+        self.told.append(f"frame {service}{generation}")
+        self.frames.append(frame)
+
+    def draining(self, service: str, generation: int) -> None:
+        self.told.append(f"draining {service}{generation}")
+
+    def down(self, service: str, generation: int, cause: Cause) -> None:
+        self.told.append(f"down {service}{generation}")
+        self.causes.append(cause)
+
+    def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
+        self.told.append(f"{state} {service}")
+        self.retry_at[service] = retry_at
+
+
+class Troupe:
+    """A running supervisor over a stage."""
+
+    def __init__(self, supervisor: Supervisor, stage: Stage, record: Record) -> None:
+        self.supervisor = supervisor
+        self.stage = stage
+        self.record = record
+
+    async def ready(self, name: str = "a", after: int = 0) -> None:
+        await self.supervisor.wait_for(name, {ServiceState.READY}, after_generation=after)
+
+    def report(self, name: str = "a") -> ServiceReport:
+        return next(report for report in self.supervisor.status().services if report.name == name)
+
+
+def birth_of(spec: ServiceSpec, generation: int, mode: str) -> Birth:
+    return Birth(
+        service=spec.name, module=spec.module, generation=generation, operations=(), parent_pid=os.getpid(),
+        data_dir="/nowhere", roots=(), mode=mode,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def staged(
+    *specs: ServiceSpec | TreeSpec,
+    act: Act = behave,
+    births: Callable[[ServiceSpec, int, str], Birth] = birth_of,
+) -> AsyncIterator[Troupe]:
+    """A supervisor that runs `specs` on a stage; ended in order at the end."""
+    stage, record = Stage(act), Record()
+    tree = TreeSpec(name="root", children=specs)
+    supervisor = Supervisor(tree, (), record, births, Path("/nowhere"), placement=stage)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        yield Troupe(supervisor, stage, record)
+        await supervisor.shutdown()
+        assert all(process.closed for process in stage.processes)

@@ -1,0 +1,107 @@
+"""Hostile input: depth, aliases, size, characters and encodings are bounded with a clear error."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from services.yaml.edit import get_at, read_tree, set_at
+from services.yaml.errors import Code, SyntaxFault, YamlError
+from services.yaml.files import Roots
+from services.yaml.operations import YamlFiles
+from services.yaml.parser import MAX_DEPTH, parse
+from services.yaml.source import read_source
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "[" * 100_000,
+        "{" * 100_000,
+        "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+        "- " * 100_000 + "x",
+        "? " * 100_000 + "x",
+        "a: " + "{a: " * 50_000,
+        "".join(" " * depth + "a:\n" for depth in range(MAX_DEPTH + 2)),
+        "- " * 1000 + "[" * 1001 + "]" * 1001,
+    ],
+    ids=lambda bomb: f"{bomb[:4]!r}…{len(bomb)}",
+)
+def test_a_depth_bomb_is_a_parse_error(bomb: str) -> None:
+    with pytest.raises(YamlError, match="deep") as caught:
+        read_tree(bomb)
+    assert caught.value.code == Code.PARSE
+
+
+def test_the_deepest_file_allowed_is_read_and_edited() -> None:
+    depth = MAX_DEPTH - 1
+    tree = read_tree("a: " + "[" * depth + "1" + "]" * depth + "\nb: 2\n")
+    assert get_at(set_at(tree, "b", "3"), "b") == "3"
+    assert get_at(set_at(tree, "a" + "[0]" * depth, "7"), "a" + "[0]" * depth) == "7"
+
+
+def test_a_set_cannot_make_a_file_too_deep_to_be_read_again() -> None:
+    value = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
+    tree = read_tree("a:\n  b: 1\n")
+    with pytest.raises(YamlError):
+        set_at(tree, "a.b", value)
+
+
+def test_billion_laughs_stays_small() -> None:
+    lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 40)]
+    tree = read_tree("\n".join(lines) + "\n")
+    assert get_at(tree, "a39[9]") == "*a38"
+    assert len(tree.stream.events) < 1000
+    assert get_at(set_at(tree, "a39[9]", "x"), "a39[9]") == "x"
+
+
+@pytest.mark.parametrize("unit", ["'", '"', "a ", "- ", "\n", " ", "\t", "? ", ": ", "&a ", "!a ", "#", "\\", "%", "|\n", "a:"])
+def test_the_time_to_refuse_or_read_grows_with_the_length_only(unit: str) -> None:
+    def seconds(text: str) -> float:
+        start = time.perf_counter()
+        try:
+            parse(text)
+        except SyntaxFault:
+            pass
+        return time.perf_counter() - start
+
+    seconds(unit * 100)
+    assert seconds(unit * 100_000) < 5
+
+
+def test_a_file_over_the_size_cap_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("a: 1\n" + "# x\n" * 100)
+    files = YamlFiles(Roots.of(tmp_path), max_bytes=200)
+    with pytest.raises(YamlError, match="larger than 200 bytes") as caught:
+        files.get(str(tmp_path / "f.yaml"), "a")
+    assert caught.value.code == Code.PARSE
+
+
+def test_a_set_cannot_make_a_file_too_large_to_be_read_again(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("a: 1\n")
+    files = YamlFiles(Roots.of(tmp_path), max_bytes=100)
+    with pytest.raises(YamlError, match="larger than 100 bytes"):
+        files.set_value(str(tmp_path / "f.yaml"), "a", "x" * 200)
+    assert (tmp_path / "f.yaml").read_text() == "a: 1\n"
+
+
+@pytest.mark.parametrize("character", ["\x00", "\x01", "\x1f", "\x0b"])
+@pytest.mark.parametrize("frame", ["a: {}\n", 'a: "{}"\n', "# {}\n", "a: |\n  {}\n"])
+def test_control_characters_are_refused_everywhere(character: str, frame: str) -> None:
+    with pytest.raises(SyntaxFault, match="not allowed"):
+        parse(frame.replace("{}", f"x{character}"))
+
+
+@pytest.mark.parametrize("character", ["\x7f", "\x80", "\ufeff", "\uffff"])
+def test_some_characters_are_allowed_in_quotes_only(character: str) -> None:
+    assert parse(f'a: "x{character}"\n').events[3][2] == f"x{character}"
+    with pytest.raises(SyntaxFault, match="in quoted scalars only"):
+        parse(f"a: x{character}y\n")
+
+
+@pytest.mark.parametrize("raw", [b"a: \xff\n", b"a: \xed\xa0\x80\n", b"\xff\xfea", b"a\0\0\0", b"\0\0\xfe\xff\0\0\0a"])
+def test_other_encodings_are_an_input_error(raw: bytes) -> None:
+    with pytest.raises(YamlError) as caught:
+        read_source(raw)
+    assert caught.value.code == Code.IO

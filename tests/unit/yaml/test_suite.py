@@ -1,0 +1,46 @@
+"""The YAML test suite and the samples of exact edits, where they lie beside the repository."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.yaml.edit import get_at, read_tree, set_at
+from services.yaml.errors import SyntaxFault, YamlError
+from services.yaml.events import suite_lines
+from services.yaml.parser import parse
+
+CASES = Path(__file__).resolve().parents[4] / "shared" / "cases"
+pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="the folder of cases does not lie beside this repository")
+
+
+def load(name: str) -> list[dict[str, Any]]:
+    path = CASES / name
+    return json.loads(path.read_text("utf-8")) if path.is_file() else []
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("case", load("yaml-test-suite.json"), ids=lambda case: case["id"])
+def test_the_parser_agrees_with_the_yaml_test_suite(case: dict[str, Any], lenient: bool) -> None:
+    if case["invalid"]:
+        with pytest.raises(SyntaxFault):
+            parse(case["yaml"], lenient_closers=lenient)
+    else:
+        stream = parse(case["yaml"], lenient_closers=lenient)
+        assert "\n".join(suite_lines(stream)) + "\n" == case["events"]
+
+
+@pytest.mark.parametrize("case", load("yaml.json"), ids=lambda case: case["name"])
+def test_a_sample_gives_its_first_answer(case: dict[str, Any]) -> None:
+    expect = case["expect"]
+    key = "text" if case["op"] == "get" else "result_source"
+    wanted = (None, expect["error_code"]) if "error_code" in expect else (expect[key], None)
+    found: tuple[str | None, int | None]
+    try:
+        tree = read_tree(case["source"])
+        text = get_at(tree, case["path"]) if case["op"] == "get" else set_at(tree, case["path"], case["value"]).text
+        found = (text, None)
+    except YamlError as fault:
+        found = (None, int(fault.code))
+    assert found == wanted
