@@ -100,7 +100,6 @@ def entries() -> tuple[Entry, ...]:
                 name="knowledge",
                 module="services.knowledge.main",
                 zygote="light",
-                depends_on=("retrieve",),
                 memory_limit_bytes=2 * GIB,
             ),
             roots=Roots.WRITE,

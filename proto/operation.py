@@ -153,7 +153,6 @@ def operation(
     once_with: tuple[str, ...] = (),
     asks: bool = False,
     completion: str | None = None,
-    cancel_on_disconnect: bool = True,
 ) -> Callable[[type[P]], type[P]]:
     """Declare the decorated `Params[Result]` as an operation.
 
@@ -169,7 +168,6 @@ def operation(
         asks: whether the handler may ask the client (`proto.asking`); nobody else's question is passed on.
         completion: the internal operation that completes arguments of this prompt or resource template; its parameters
             are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
-        cancel_on_disconnect: whether a client that goes away withdraws the call.
     """
 
     def declare(params: type[P]) -> type[P]:
@@ -196,7 +194,6 @@ def operation(
             once_with=frozenset(once_with),
             asks=asks,
             completion=completion,
-            cancel_on_disconnect=cancel_on_disconnect,
         )
         params.__operation__ = declared  # type: ignore[attr-defined]  # read back by operation_of only
         return params

@@ -6,7 +6,6 @@ The control socket hands descriptors of local clients to `attach`; `kernel.gatew
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 
 import trio
@@ -21,9 +20,6 @@ from kernel.version import VERSION
 from proto import notices
 from proto.errors import InvalidParams
 from proto.ops import Table
-
-_log = logging.getLogger("linckia.gateway")
-
 
 class Gateway:
     """Made by `open_gateway`.
@@ -64,9 +60,6 @@ class Gateway:
         self._count(1)
         try:
             await serve_stdio(server, fd_in, fd_out)
-        except* Exception:
-            # It ends this client's connection and must end nobody else's.
-            _log.exception("serving a local client failed")
         finally:
             self._count(-1)
 

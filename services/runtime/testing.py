@@ -64,7 +64,7 @@ class Bench:
             operations=tuple(op.name for op in self._table.of_service(name)),
             data_dir=str(self._folder / name), roots=self._roots, settings=self._settings.get(name, {}),
         )  # fmt: skip
-        Path(birth.data_dir).mkdir(parents=True, exist_ok=True)
+        await trio.Path(birth.data_dir).mkdir(parents=True, exist_ok=True)
         ours, theirs = memory_link()
         channel = Channel(ours)
         running = _Running(channel, Outgoing(channel, "client", 0), trio.CancelScope())

@@ -10,6 +10,7 @@ Peers: a plain loop over transformers (padded batches of 32, as they come and so
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import random
 import time
@@ -94,9 +95,8 @@ def sentence_transformers(files: ModelFiles) -> Encode | None:
     """The library most would take; None where it is not installed."""
     if importlib.util.find_spec("sentence_transformers") is None:
         return None
-    from sentence_transformers import SentenceTransformer
-
-    model: Any = SentenceTransformer(str(files.folder), device="cpu", local_files_only=True)
+    library: Any = importlib.import_module("sentence_transformers")
+    model = library.SentenceTransformer(str(files.folder), device="cpu", local_files_only=True)
 
     def encode(texts: Sequence[str]) -> Vectors:
         torch.set_num_threads(usable_cores())
@@ -129,6 +129,11 @@ def query_ms(encode: Callable[[str], object], queries: Sequence[str]) -> tuple[f
     return times[len(times) // 2], times[int(len(times) * 0.95)]
 
 
+def one_at_a_time(encode: Encode) -> Callable[[str], object]:
+    """`encode` for a single text."""
+    return lambda text: encode([text])
+
+
 def main(path: Path | None, count: int, rounds: int) -> None:
     """Measure and print."""
     started = time.perf_counter()
@@ -159,7 +164,7 @@ def main(path: Path | None, count: int, rounds: int) -> None:
             base = {"long": long_rate, "short": short_rate, "query": middle}
             kept = long_vectors
         else:
-            middle, high = query_ms(lambda query, encode=encode: encode([query]), queries)
+            middle, high = query_ms(one_at_a_time(encode), queries)
         print(
             f"{name:22} long {long_rate:6.1f}/s (x{base['long'] / long_rate:.1f})  "
             f"mixed {short_rate:6.1f}/s (x{base['short'] / short_rate:.1f})  "
