@@ -21,6 +21,7 @@ from proto import notices
 from proto.errors import InvalidParams
 from proto.ops import Table
 
+
 class Gateway:
     """Made by `open_gateway`.
 

@@ -126,8 +126,9 @@ class Step:
     def _plan_restart(
         self, members: list[str], stopping: list[str], due: float, reason: str, *, failed: bool = False
     ) -> None:
-        """Add a restart; others under way that share a member are taken into it."""
-        for other in [p for p in self.pending if set(p.members) & set(members)]:
+        """Add a restart; others that touch the same services are taken into it, so that each is in one at most."""
+        touched = {*members, *stopping}
+        for other in [p for p in self.pending if touched.intersection(p.members + p.stopping)]:
             self.pending.remove(other)
             members += other.members
             stopping += [name for name in other.stopping if name not in stopping]

@@ -23,7 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, Loaded, ZygoteBirth, read_birth
-from services.runtime import kin
+from services.runtime import kin, sandbox
 from services.runtime import main as service_main
 
 EXIT_FAILED = 1
@@ -168,6 +168,7 @@ def main(argv: list[str]) -> int:
         # unshare them.
         gc.disable()
         failed = preload(birth.preload)
+        sandbox.survey()
         gc.collect()
         gc.freeze()
         took_ms = (time.monotonic() - started) * 1000

@@ -10,6 +10,7 @@ from typing import Final
 from services.yaml.builder import Builder
 from services.yaml.errors import SyntaxFault
 from services.yaml.events import (
+    ALIAS,
     BLOCK_MAPPING,
     BLOCK_SEQUENCE,
     EMPTY,
@@ -17,7 +18,8 @@ from services.yaml.events import (
     SCALAR,
     SEQUENCE,
 )
-from services.yaml.flow import FlowReader
+from services.yaml.fastlines import HEADER, read_items, read_pair, read_pairs
+from services.yaml.flow import LONGEST_KEY, FlowReader
 from services.yaml.properties import Properties, read_properties
 from services.yaml.scalars import count_breaks, fold_plain, read_block_scalar, read_quoted
 from services.yaml.tokens import (
@@ -32,8 +34,6 @@ from services.yaml.tokens import (
     PLAIN_NEXT_BLOCK,
     SPACING,
     TAB_LINE,
-    fast_entries,
-    fast_items,
 )
 
 ROOT: Final = -1
@@ -93,9 +93,9 @@ class BlockReader:
             kind = self.kinds[-1]
             if kind == MAPPING:
                 if not self.explicit[-1]:
-                    pos = self._fast_mapping(pos)
+                    pos = read_pairs(self.out, pos, self.columns[-1])
             elif kind == SEQUENCE:
-                pos = self._fast_sequence(pos)
+                pos = read_items(self.out, pos, self.columns[-1])
         while True:
             match = BLANK_LINES.match(text, pos)
             if match is None:
@@ -142,63 +142,6 @@ class BlockReader:
         if self.kinds[-1] == ROOT:
             raise SyntaxFault("unexpected content after the end of the document's value", at)
         return self._mapping_entry(at)
-
-    def _fast_mapping(self, pos: int) -> int:
-        out = self.out
-        column = self.columns[-1]
-        match = fast_entries(column).match
-        found = match(self.text, pos)
-        if found is None:
-            return pos
-        events, starts, bodies, stops = out.events.append, out.starts.append, out.bodies.append, out.stops.append
-        while found is not None:
-            key, plain, double, single, comment = found.groups()
-            start = pos + column
-            events((SCALAR, ":", key, None, None))
-            starts(start)
-            bodies(start)
-            stops(start + len(key))
-            if plain is not None:
-                events((SCALAR, ":", plain, None, None))
-                start, stop = found.span(2)
-            elif double is not None:
-                events((SCALAR, '"', double, None, None))
-                start, stop = found.span(3)
-                start -= 1
-                stop += 1
-            else:
-                events((SCALAR, "'", single, None, None))
-                start, stop = found.span(4)
-                start -= 1
-                stop += 1
-            starts(start)
-            bodies(start)
-            stops(stop)
-            if comment is not None:
-                out.comments.append(found.span(5))
-            pos = found.end()
-            found = match(self.text, pos)
-        out.last_stop = stop
-        return pos
-
-    def _fast_sequence(self, pos: int) -> int:
-        out = self.out
-        match = fast_items(self.columns[-1]).match
-        while (found := match(self.text, pos)) is not None:
-            plain, double, single, comment = found.groups()
-            if plain is not None:
-                start, stop = found.span(1)
-                out.node((SCALAR, ":", plain, None, None), start, start, stop)
-            elif double is not None:
-                start, stop = found.span(2)
-                out.node((SCALAR, '"', double, None, None), start - 1, start - 1, stop + 1)
-            else:
-                start, stop = found.span(3)
-                out.node((SCALAR, "'", single, None, None), start - 1, start - 1, stop + 1)
-            if comment is not None:
-                out.comments.append(found.span(4))
-            pos = found.end()
-        return pos
 
     def _mapping_entry(self, at: int) -> int:
         text = self.text
@@ -260,6 +203,10 @@ class BlockReader:
         """Read the node at `at`, or (for `entry`) the implicit key of the innermost mapping."""
         text = self.text
         start = at
+        if block_allowed or entry:
+            after = self._key_line(at, entry)
+            if after >= 0:
+                return after
         own: Properties | None = None
         mark = text[at]
         if mark in "&!":
@@ -313,11 +260,12 @@ class BlockReader:
                         "a block mapping cannot begin on this line: quote the value or indent it below", at
                     )
                 self._open(MAPPING, start, start - line, first_event)
+            if mark in "[{" and stop - start > LONGEST_KEY:
+                raise SyntaxFault(f"a collection as a key can have at most {LONGEST_KEY} characters", start)
             if mark not in "[{":
-                out.node(
-                    (7, "", value, None, None) if mark == "*" else (SCALAR, mark if mark in "\"'" else ":", value, anchor, tag),
-                    start, at, stop,
-                )  # fmt: skip
+                style = mark if mark in "\"'" else ":"
+                key = (ALIAS, "", value, None, None) if mark == "*" else (SCALAR, style, value, anchor, tag)
+                out.node(key, start, at, stop)
             self._await(colon.end(), indentless=True)
             return self._after_indicator(colon.end(), block_allowed=False)
         if entry:
@@ -331,7 +279,7 @@ class BlockReader:
             own = held if own is None else held.joined(own)
             anchor, tag, start = own.anchor, own.tag, own.start
         if mark == "*":
-            out.node((7, "", value, None, None), start, at, stop)
+            out.node((ALIAS, "", value, None, None), start, at, stop)
         elif mark in "\"'":
             out.node((SCALAR, mark, value, anchor, tag), start, at, stop)
         elif mark in "[{":
@@ -340,6 +288,27 @@ class BlockReader:
         else:
             stop = self._plain(value, start, at, stop, anchor, tag)
         return self._line_end(stop)
+
+    def _key_line(self, at: int, entry: bool) -> int:
+        """Read a plain key that ends its line, or a whole line `key: value`; -1 where the line is neither."""
+        out = self.out
+        found = HEADER.match(self.text, at)
+        if found is not None:
+            if not entry:
+                self._open(MAPPING, at, at - self.line, len(out.events))
+            stop = found.end(1)
+            out.node((SCALAR, ":", found.group(1), None, None), at, at, stop)
+            self._await(stop + 1, indentless=True)
+            return found.end()
+        if not entry:
+            column = at - self.line
+            events = len(out.events)
+            after = read_pair(out, at, column)
+            if after >= 0:
+                self._open(MAPPING, at, column, events)
+                self.awaiting = False
+                return after
+        return -1
 
     def _plain(self, value: str, start: int, at: int, stop: int, anchor: str | None, tag: str | None) -> int:
         text = self.text
@@ -404,7 +373,7 @@ class BlockReader:
         self.awaiting = False
         if len(self.columns) > 1 and TAB_LINE.match(self.text, scalar.next_line):
             raise SyntaxFault(
-                "a line of a tab cannot follow a block scalar's lines: use spaces or leave it empty", scalar.next_line
+                "a line of a tab cannot follow a block scalar: leave it empty", scalar.next_line
             )
         return scalar.next_line
 

@@ -13,7 +13,6 @@ from services.yaml.parser import parse
 from services.yaml.segment import find_segment, read_segment
 from services.yaml.tree import Tree
 
-
 _SMALL: Final = 32 * 1024  # characters: read whole in some milliseconds
 
 
@@ -53,7 +52,8 @@ def apply(text: str, splices: Iterable[Splice]) -> str | None:
 def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: bool | None = None) -> Tree | None:
     """The edited tree where the edit is right, else None.
 
-    `whole` tells whether the whole result is read again; by default a large file is only read where it can have changed.
+    `whole` tells whether the whole result is read again; by default a large file is read only where it can have
+    changed.
     """
     stream = tree.stream
     edited = apply(tree.text, splices)

@@ -108,8 +108,8 @@ def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fra
     if slot.column > 0 and tree.is_block_scalar(place.node) and _digit(tree.text, body) and _digit(value, 0):
         raise YamlError(
             Code.NOT_APPLICABLE,
-            "the indentation digit of this block scalar counts from the left margin in the value but from the parent in "
-            "the file, so the value can be read in two ways: leave the digit out, or use a quoted scalar",
+            "the indentation digit of this block scalar counts from the left margin in the value but from the parent "
+            "in the file, so the value can be read in two ways: leave the digit out, or use a quoted scalar",
         )
     if tree.is_block_collection(place.node) and slot.on_line and place.parent >= 0:
         column = tree.column(place.node)
@@ -150,8 +150,8 @@ def _refuse_hiding(tree: Tree, parent: Place, keys: list[Key], path: str) -> Non
             here = show_path([keys[0]])
             raise YamlError(
                 Code.NOT_APPLICABLE,
-                f"cannot set {path!r}: {here} is only merged in by <<, and a new {here} here would hide its other keys: "
-                "set it whole, or use the path of its anchor",
+                f"cannot set {path!r}: {here} is only merged in by <<, and a new {here} here would hide its other keys"
+                ": set it whole, or use the path of its anchor",
             )
 
 

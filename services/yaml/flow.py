@@ -17,6 +17,10 @@ AWAIT_VALUE: Final = 2  # after ":"
 ENTRY_DONE: Final = 3  # only "," or the closing bracket
 AWAIT_KEY: Final = 4  # after "?"
 
+# YAML 1.2.2, 7.4.2: so that a reader need not go far back to find that a node was a key. Kept for collections only,
+# since a long scalar costs nothing.
+LONGEST_KEY: Final = 1024
+
 _GAP: Final = re.compile(r"[ \t]*+")
 _NEXT_LINE: Final = re.compile(r"(?:\r\n?|\n)(?:[ \t]*+(?:\r\n?|\n))*+( *+)[ \t]*+")
 _AFTER_PLAIN_KEY: Final = frozenset(" \t\r\n,[]{}")
@@ -68,7 +72,7 @@ class FlowReader:
                 at += 1
             elif mark == ":" and state != ENTRY_DONE and self._is_colon(at, state):
                 at = self._colon(at, state)
-            elif state == KEY_READ or state == ENTRY_DONE:
+            elif state in (KEY_READ, ENTRY_DONE):
                 raise SyntaxFault(f"expected , or the closing bracket, not {mark!r}", at)
             elif mark == "?" and state == ENTRY and text[at + 1 : at + 2] in ("", " ", "\t", "\r", "\n"):
                 if not self.is_mapping[-1]:
@@ -211,9 +215,8 @@ class FlowReader:
         stop = out.last_stop
         if state == AWAIT_KEY:
             out.node(EMPTY, stop, stop, stop)
-        if state == AWAIT_KEY or (state == KEY_READ and (self.is_mapping[-1] or self.pairs[-1] >= 0)):
-            out.node(EMPTY, stop, stop, stop)
-        elif state == AWAIT_VALUE:
+        lacks_value = state == KEY_READ and (self.is_mapping[-1] or self.pairs[-1] >= 0)
+        if lacks_value or state in (AWAIT_KEY, AWAIT_VALUE):
             out.node(EMPTY, stop, stop, stop)
         self._end_pair()
 
@@ -235,6 +238,8 @@ class FlowReader:
             if not self.is_mapping[-1] and self.pairs[-1] < 0:
                 if not self.key_line_safe:
                     raise SyntaxFault("the key of a pair in a flow sequence must stand on one line, with its colon", at)
+                if out.starts[self.key_event] < at - LONGEST_KEY and self.key_event in out.closes:
+                    raise SyntaxFault(f"a collection as a key can have at most {LONGEST_KEY} characters", at)
                 self._open_pair(at, self.key_event)
         else:
             if state == ENTRY and not self.is_mapping[-1]:

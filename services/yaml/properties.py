@@ -10,7 +10,8 @@ DEFAULT_TAGS: Final = {"!": "!", "!!": "tag:yaml.org,2002:"}
 
 _YAML_DIRECTIVE: Final = re.compile(r"%YAML[ \t]++([0-9]+)\.([0-9]+)(?=[ \t\r\n]|\Z)")
 _TAG_DIRECTIVE: Final = re.compile(
-    r"%TAG[ \t]++(!(?:[0-9A-Za-z\-]*!)?)[ \t]++((?:%[0-9A-Fa-f]{2}|[0-9A-Za-z\-#;/?:@&=+$,_.!~*'()\[\]])++)(?=[ \t\r\n]|\Z)"
+    r"%TAG[ \t]++(!(?:[0-9A-Za-z\-]*!)?)[ \t]++"
+    r"((?:%[0-9A-Fa-f]{2}|[0-9A-Za-z\-#;/?:@&=+$,_.!~*'()\[\]])++)(?=[ \t\r\n]|\Z)"
 )
 _OTHER_DIRECTIVE: Final = re.compile(r"%([^ \t\r\n]++)(?:[ \t]++[^ \t\r\n#][^ \t\r\n]*+)*+")
 _DIRECTIVE_END: Final = re.compile(r"[ \t]*+(?:(?<=[ \t])(#[^\r\n]*+))?(?:\r\n?|\n|\Z)")

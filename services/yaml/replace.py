@@ -43,9 +43,13 @@ def _why_not(tree: Tree, start: int, stop: int) -> str:
     anchors = {tree.stream.events[index][3] for index in range(start, stop)} - {None}
     for alias, target in tree.alias_targets().items():
         if start <= target < stop and not start <= alias < stop:
-            return f"the value holds the anchor &{tree.stream.events[target][3]}, which an alias elsewhere needs: keep it in the new value"
+            name = tree.stream.events[target][3]
+            return f"the value holds the anchor &{name}, which an alias elsewhere needs: keep it in the new value"
     hint = f" (anchors there: {', '.join(sorted(str(name) for name in anchors))})" if anchors else ""
-    return f"the value cannot stand here without changing something else in the file{hint}: quote it, or check its indentation"
+    return (
+        f"the value cannot stand here without changing something else in the file{hint}: "
+        "quote it, or check its indentation"
+    )
 
 
 def _dropped_comments(tree: Tree, node: int, fragment: Fragment) -> frozenset[int]:

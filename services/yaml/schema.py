@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from jsonschema import exceptions, validators
 from jsonschema.protocols import Validator
+from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from services.yaml.errors import Code, SyntaxFault, YamlError, line_and_column
@@ -149,7 +150,8 @@ def validate(tree: Tree, document: Document, schema: Data) -> list[SchemaFault]:
     data = to_data(tree, document)
     made = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
-        made.check_schema(schema)
+        if isinstance(schema, dict):
+            made.check_schema(schema)
         validator: Validator = made(schema, registry=EMPTY_REGISTRY)
         found = list(islice(_errors(validator, data), MAX_FAULTS))
     except exceptions.SchemaError as fault:
@@ -163,7 +165,7 @@ def validate(tree: Tree, document: Document, schema: Data) -> list[SchemaFault]:
 def _errors(validator: Validator, data: Data) -> Iterator[exceptions.ValidationError]:
     try:
         yield from validator.iter_errors(data)
-    except exceptions._WrappedReferencingError as fault:
+    except Unresolvable as fault:
         raise YamlError(
             Code.INVALID_PARAMS, f"schema: the reference {fault.ref!r} leads outside the schema: inline it"
         ) from None

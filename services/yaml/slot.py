@@ -74,7 +74,6 @@ def enclosing(tree: Tree, place: Place, document: Document) -> tuple[int, bool]:
     if not tree.is_flow(parent):
         return tree.column(parent), False
     # Walk down from the root to the last block collection that contains the parent.
-    stream = tree.stream
     column = -1
     at = document.event + 1
     while at != parent and tree.is_block_collection(at):

@@ -5,7 +5,7 @@ also take U+0085, U+2028 and others, so none of them appears in this package.
 """
 
 import re
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 BREAK: Final = re.compile(r"\r\n?|\n")
@@ -45,36 +45,8 @@ BLOCK_HEADER: Final = re.compile(r"[|>](?:([1-9])([+\-])?|([+\-])([1-9])?)?+(?:[
 NEVER_ALLOWED: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 QUOTED_ONLY: Final = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 
-_FAST_WORD: Final = r"(?:[^ \t\r\n:]|:(?=[^ \t\r\n]))"
-_FAST_ENTRY: Final = (
-    r"([A-Za-z0-9_$/(~][^ \t\r\n:]*+):(?:"
-    r" ++(?:([A-Za-z0-9_$/(~.+;=^\\<](?:[^ \t\r\n:]++|:(?=[^ \t\r\n])| ++(?=[^ \t\r\n#:]))*+)"
-    r"|\"([^\"\\\r\n]*+)\"|'([^'\r\n]*+)'))"
-    r"(?: ++(#[^\r\n]*+))?+ *+(?:\r\n|\n)"
-)
 
-
-@cache
-def fast_entries(column: int) -> re.Pattern[str]:
-    """A whole line `key: value` of a block mapping at a column, where the next line cannot continue the value.
-
-    It matches the plain majority of real files; whatever it does not match takes the general way.
-    """
-    return re.compile(rf" {{{column}}}{_FAST_ENTRY}(?= {{0,{column}}}[^ \t\r\n#])")
-
-
-@cache
-def fast_items(column: int) -> re.Pattern[str]:
-    """A whole line `- value` of a block sequence at a column, as `fast_entries`."""
-    return re.compile(
-        rf" {{{column}}}- ++"
-        r"(?:([A-Za-z0-9_$/(~.+;=^\\<](?:[^ \t\r\n:]++|:(?=[^ \t\r\n])| ++(?=[^ \t\r\n#:]))*+)"
-        r"|\"([^\"\\\r\n]*+)\"|'([^'\r\n]*+)')(?: ++(#[^\r\n]*+))?+ *+(?:\r\n|\n)"
-        rf"(?= {{0,{column}}}[^ \t\r\n#])"
-    )
-
-
-@cache
+@lru_cache(maxsize=256)
 def block_scalar_lines(indent: int) -> re.Pattern[str]:
     """The lines of a block scalar whose content starts at a column: content lines, or lines of at most that many
     spaces and nothing else."""

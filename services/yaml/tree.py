@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from services.yaml.errors import SyntaxFault
 from services.yaml.events import ALIAS, MAPPING, SCALAR, SEQUENCE, Document, Stream
-from services.yaml.path import Index, Key, Step, show_path
+from services.yaml.path import Key, Step, show_path
 
 _NULL_WORDS: Final = frozenset(("~", "null", "Null", "NULL"))
 

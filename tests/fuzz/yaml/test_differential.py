@@ -5,7 +5,7 @@ mended, and those that remain are libfyaml's, listed here with the rule of YAML 
 
 refused by us, taken by libfyaml
   - `a: : b`, `a: &x : b`, `: - a`: a block collection on the line of an implicit key (8.2.2, block-out only)
-  - a further line of a plain scalar that only tabs indent, or that stands at the key's column inside a flow (6.1, 7.3.3)
+  - a further line of a plain scalar that only tabs indent, or at the key's column inside a flow (6.1, 7.3.3)
   - `[a\\nb: c]`: the key of a pair in a flow sequence over several lines (7.4.2, ns-s-implicit-yaml-key)
   - `!!`, `!e!` without a name, `!a,b`: a shorthand needs a name and white space behind it (6.8.2.2)
   - `%NAME` without a document, or where a document is open (9.1.3, 9.2); a plain scalar that begins with `%` (7.3.3)
@@ -45,9 +45,9 @@ SEEDS: Final = [
     "m: &m\n  k: plain\n   text\nn:\n- <<: *m\n  t: |+\n    x\n\n- - -\n    - y\n",
 ]
 PIECES: Final = [
-    "a", "b: ", "- ", "? ", ": ", "\n", "\n  ", "\n ", " ", "\t", "[", "]", "{", "}", ",", "&a ", "*a", "!t ", "!!str ", "|",
-    ">", "|-\n", '"', "'", "#", " # c", "---\n", "...\n", "--- ", ":", "-", "\r\n", "x", "\n\n", '"x"', "{a: b}", "[a, b]",
-    "  - ", "\n- ", "\n? ", "\n: ", "\u0085", "\u2028", "é",
+    "a", "b: ", "- ", "? ", ": ", "\n", "\n  ", "\n ", " ", "\t", "[", "]", "{", "}", ",", "&a ", "*a", "!t ", "!!str ",
+    "|", ">", "|-\n", '"', "'", "#", " # c", "---\n", "...\n", "--- ", ":", "-", "\r\n", "x", "\n\n", '"x"', "{a: b}",
+    "[a, b]", "  - ", "\n- ", "\n? ", "\n: ", "\u0085", "\u2028", "é",
 ]  # fmt: skip
 
 # Documents with one of these are among the differences above; the fuzzer leaves them out.
@@ -63,8 +63,12 @@ EXPLAINED: Final = (
     ("two colons on a line", re.compile(r":[^\n\r]*:(?:\s|$)|:(?:[ ]+[&!][^ \n]*)*[ ]+[-?](?:\s|$)")),
     ("a folded scalar with deeper lines", re.compile(r">[^\n]*\n(?:.*\n)*? +.*")),
     ("spaces at the end", re.compile(r" \Z")),
-    ("a block scalar of blank lines, at the top, or below its key", re.compile(r"(?m)[|>][-+0-9]*[ ]*(?:#.*)?\r?\n *\r?\n|^ *(?:--- *)?(?:[&!][^ \n]* *)*[|>]|[|>][^\n]*\Z")),
-    ("a sequence at the column of an empty or explicit key", re.compile(r"(?m)^ *(?:- *)*[?:] *(?:[&!#][^\n]*)?\r?\n *(?:\r?\n *)*-")),
+    ("a block scalar of blank lines", re.compile(r"[|>][-+0-9]*[ ]*(?:#.*)?\r?\n *\r?\n|[|>][^\n]*\Z")),
+    ("a block scalar at the top or below its key", re.compile(r"(?m)^ *(?:--- *)?(?:[&!][^ \n]* *)*[|>]")),
+    (
+        "a sequence at the column of an empty or explicit key",
+        re.compile(r"(?m)^ *(?:- *)*[?:] *(?:[&!#][^\n]*)?\r?\n *(?:\r?\n *)*-"),
+    ),
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 import trio.testing
 from mcp.server.connection import Connection, NotifyOnlyOutbound
@@ -66,15 +67,18 @@ async def test_a_session_is_forgotten_with_its_connection() -> None:
     assert fake.sessions.get("a") is None
 
 
-async def test_an_ended_session_is_gone_for_its_client_and_for_the_sdk() -> None:
-    async with served() as (http, gateway, *_):
-        assert gateway is not None
-        await http.initialize()
-        others = [HttpWire(http.port) for _ in range(3)]
-        for other in others:
-            await other.initialize()
-        session_id = http.session["mcp-session-id"]
-        assert (await http.request("DELETE", headers=http.session)).status == 200
-        assert (await http.rpc("tools/list", headers={"mcp-session-id": session_id})).status == 404
-        for other in others:
-            assert (await other.rpc("tools/list")).status == 200
+async def test_one_session_too_many_ends_the_idlest_for_its_client_and_for_the_sdk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    defaults = Sessions.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "limit", 2)
+    async with served() as (http, *_):
+        clients = [HttpWire(http.port) for _ in range(3)]
+        for client in clients:
+            await client.initialize()
+        call = {"name": "t_string", "arguments": {}}
+        statuses = [(await client.rpc("tools/call", call)).status for client in clients]
+        assert statuses == [404, 200, 200]
+        statuses = [(await client.rpc("tools/list")).status for client in clients]
+        assert statuses == [404, 200, 200]

@@ -109,6 +109,35 @@ def test_sibling_that_dies_while_it_waits_to_be_ended_is_not_counted_as_a_crash(
     assert world.child("b").crashes == ()
 
 
+def test_service_that_is_just_being_stopped_by_a_person_is_not_restarted_with_its_group() -> None:
+    world = World(
+        TreeSpec(name="root", strategy=REST, children=tuple(service(n) for n in "abc")), ends_at_once=False
+    ).boot()
+    world.pass_time(100)
+    world.said()
+    world.happen(StopAsked("b"))
+    assert world.said() == "-b1"
+    world.die("a")
+    world.die("b", NORMAL)
+    assert world.said() == "-c1"
+    world.die("c", NORMAL)
+    assert world.said() == "+a2 +c2"
+    assert world.state("b") is ServiceState.STOPPED
+    assert world.child("b").reason == "stopped on request"
+
+
+def test_restart_of_a_group_takes_a_manual_restart_of_one_of_it_along() -> None:
+    children = (service("a"), service("b", restart=X))
+    world = World(TreeSpec(name="root", strategy=REST, children=children), ends_at_once=False).boot()
+    world.pass_time(100)
+    world.said()
+    world.happen(RestartAsked("b"))
+    world.die("a")
+    assert world.said() == "-b1"
+    world.die("b", NORMAL)
+    assert world.said() == "+a2 +b2"
+
+
 # Back-off.
 
 

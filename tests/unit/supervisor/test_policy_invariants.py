@@ -92,6 +92,8 @@ def test_every_service_ends_up_running_or_stopped_for_a_reason(
     for event in happened:
         # `World` itself checks that no service ever has two processes.
         happens(world, event)
+        touched = [name for p in world.policy.pending for name in {*p.members, *p.stopping}]
+        assert len(touched) == len(set(touched)), "a service is in two restarts"
         for name in NAMES:
             child = world.child(name)
             assert child.lives == (name in world.alive)

@@ -4,9 +4,13 @@ import re
 
 from hypothesis import strategies as st
 
-PLAIN = st.sampled_from(["x", "1", "true", "~", "a b", "http://h/p?q=1", "2026-01-01", "é", "-1", "\U0001f980", "a#b", ":x"])
+PLAIN = st.sampled_from(
+    ["x", "1", "true", "~", "a b", "http://h/p?q=1", "2026-01-01", "é", "-1", "\U0001f980", "a#b", ":x"]
+)
 QUOTED = st.sampled_from(["'it''s'", '"q\\n"', "''", '""', '"a: b"', "'# no'", '"x\u2028y\u0085z"'])
-FLOW = st.sampled_from(["[]", "{}", "[1, 2]", "{a: 1, b}", '{"k":1}', "[a: 1]", "{ x: [y, {z: 1}] }", "[\n    1,\n    2 ]"])
+FLOW = st.sampled_from(
+    ["[]", "{}", "[1, 2]", "{a: 1, b}", '{"k":1}', "[a: 1]", "{ x: [y, {z: 1}] }", "[\n    1,\n    2 ]"]
+)
 INLINE = st.one_of(PLAIN, QUOTED, FLOW)
 KEY = st.sampled_from(["a", "b", "cc", "d-e", "f g", "'q'", '"r"', "1", "k.l", "é"])
 COMMENT = st.sampled_from(["", "", "", "  # c", " # d: e", "\t# t"])
@@ -77,5 +81,6 @@ def documents(draw: st.DrawFn) -> str:
 
 FRAGMENTS = st.one_of(
     INLINE, block_scalars(), mappings(2), sequences(2),
-    st.sampled_from(["x, y", "1}, {b: 2", "x\n- y", "a: 1\nb: 2", "&n 1", "!t x", "*n", "", "# c", "x # c", "---\nx", "%x"]),
+    st.sampled_from(["x, y", "1}, {b: 2", "x\n- y", "a: 1\nb: 2", "&n 1", "!t x", "*n", "", "# c", "x # c",
+        "---\nx", "%x"]),
 )  # fmt: skip

@@ -25,7 +25,10 @@ CASES: list[Case] = json.loads((Path(__file__).parent / "edits.json").read_text(
 def test_a_set_gives_exactly_these_bytes_or_this_refusal(case: Case) -> None:
     expected: tuple[str | None, int | None] = (case.get("result"), case.get("error"))
     try:
-        found: tuple[str | None, int | None] = (set_at(read_tree(case["source"]), case["path"], case["value"]).text, None)
+        found: tuple[str | None, int | None] = (
+            set_at(read_tree(case["source"]), case["path"], case["value"]).text,
+            None,
+        )
     except YamlError as fault:
         found = (None, int(fault.code))
     assert found == expected

@@ -83,7 +83,13 @@ def test_a_path_that_leads_nowhere_is_not_found(source: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("source", "line", "column"),
-    [("a: 1\nb: [1\n", 2, 4), ("a: 1\r\n b: 2\r\n", 2, 2), ("a: *x\n", 1, 4), ("a: 1\rb: }\r", 2, 4), ("a: \x07\n", 1, 4)],
+    [
+        ("a: 1\nb: [1\n", 2, 4),
+        ("a: 1\r\n b: 2\r\n", 2, 2),
+        ("a: *x\n", 1, 4),
+        ("a: 1\rb: }\r", 2, 4),
+        ("a: \x07\n", 1, 4),
+    ],
 )
 def test_a_file_that_is_not_yaml_is_refused_with_the_place_of_the_fault(source: str, line: int, column: int) -> None:
     with pytest.raises(YamlError, match=rf"line {line}, column {column}\b") as caught:

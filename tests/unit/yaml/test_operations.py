@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.yaml import AppendEdit, DeleteEdit, RenameEdit, SetEdit
-from services.yaml import operations
+from proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit
+from services.yaml import edit, operations
 from services.yaml.errors import Code, YamlError
 from services.yaml.files import Roots
 from services.yaml.operations import YamlFiles
@@ -63,22 +63,18 @@ def test_the_diff_of_a_large_file_counts_its_lines_from_the_top(tmp_path: Path, 
     assert "@@ -498,7 +498,7 @@" in answer.diff
     answer = yaml.set_value("f.yaml", "z", "2", dry_run=True)
     assert answer.diff is not None
-    assert answer.diff.endswith(
-        "-z: 1\n\\ No newline at end of file\n+z: 2\n\\ No newline at end of file\n"
-    )
+    assert answer.diff.endswith("-z: 1\n\\ No newline at end of file\n+z: 2\n\\ No newline at end of file\n")
 
 
 def test_several_edits_are_made_together_each_on_what_the_last_left(file: Path, yaml: YamlFiles) -> None:
-    edits = [
+    edits: list[Edit] = [
         SetEdit("tls.cert", "c.pem"),
         RenameEdit("tls.cert", "file"),
         AppendEdit("items", "3"),
         DeleteEdit("server.port"),
     ]
     yaml.edit("f.yaml", edits)
-    assert file.read_text() == (
-        "# top\nserver:\n  host: a.example  # public\nitems: [1, 2, 3]\ntls:\n  file: c.pem\n"
-    )
+    assert file.read_text() == ("# top\nserver:\n  host: a.example  # public\nitems: [1, 2, 3]\ntls:\n  file: c.pem\n")
 
 
 def test_of_several_edits_none_is_made_where_one_is_refused(file: Path, yaml: YamlFiles) -> None:
@@ -100,7 +96,7 @@ def test_a_second_get_parses_nothing_and_a_changed_file_is_seen(
     file: Path, yaml: YamlFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[str] = []
-    real = operations.read_tree
+    real = edit.read_tree
 
     def counted(text: str, *, max_depth: int) -> object:
         parsed.append(text)
@@ -135,7 +131,11 @@ def test_a_json_file_gets_quoted_keys_even_where_it_is_empty(tmp_path: Path, yam
 SCHEMA = {
     "type": "object",
     "properties": {
-        "server": {"type": "object", "properties": {"port": {"type": "integer", "maximum": 65535}}, "required": ["tls"]},
+        "server": {
+            "type": "object",
+            "properties": {"port": {"type": "integer", "maximum": 65535}},
+            "required": ["tls"],
+        },
         "items": {"type": "array", "items": {"type": "string"}},
     },
 }
@@ -157,7 +157,9 @@ def test_a_valid_document_has_no_faults_and_merge_keys_count(file: Path, yaml: Y
     assert yaml.validate("f.yaml", json.dumps(SCHEMA)).valid
 
 
-@pytest.mark.parametrize("schema", ["[1]", "{", '{"type": 5}', '{"$ref": "http://example.invalid/x"}', "a: 1\n---\nb: 2\n"])
+@pytest.mark.parametrize(
+    "schema", ["[1]", "{", '{"type": 5}', '{"$ref": "http://example.invalid/x"}', "a: 1\n---\nb: 2\n"]
+)
 def test_a_schema_that_cannot_be_used_is_an_invalid_parameter(file: Path, yaml: YamlFiles, schema: str) -> None:
     with pytest.raises(YamlError, match="schema") as caught:
         yaml.validate("f.yaml", schema)
