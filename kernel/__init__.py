@@ -1,1 +1,1 @@
-"""The supervisor process: restarts services, routes calls to them, serves MCP.  It imports `proto`, never `services`."""
+"""The supervisor process: it restarts services, routes calls to them, serves MCP.  It never imports `services`."""

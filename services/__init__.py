@@ -1,1 +1,1 @@
-"""Isolated service processes, one folder each.  They import `proto` and `services.runtime`, never each other or the kernel."""
+"""Isolated service processes, a folder each.  They never import each other, nor the kernel."""

@@ -211,3 +211,92 @@ class RetrieveGroups(Params[GroupIds], frozen=True, kw_only=True):
     collection: Collection
     after: Annotated[str, Meta(description="Ids greater than this one")] = ""
     limit: Annotated[int, Meta(ge=1, le=10000, description="Ids to answer at most")] = 10000
+
+
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """A group near another one."""
+
+    group: str
+    similarity: Annotated[float, Meta(description="Cosine of the two groups' vectors, to six places")]
+
+
+class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
+    """The nearest groups, nearest first."""
+
+    neighbours: list[Neighbour]
+    has_vector: Annotated[bool, Meta(description="Whether the group that was asked for has a vector to compare")]
+    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
+
+
+@operation(
+    "retrieve_similar",
+    service="retrieve",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveSimilar(Params[Neighbours], frozen=True, kw_only=True):
+    """The groups nearest to one group, exactly, by stored vectors alone: nothing is embedded.
+
+    A group's vector is the mean of its items' vectors, made a unit vector.
+    """
+
+    collection: Collection
+    group: Annotated[str, Meta(min_length=1, max_length=1024, description="Id of the group")]
+    limit: Annotated[int, Meta(ge=1, le=10000, description="Groups to answer at most")] = 10
+    threshold: Annotated[float, Meta(ge=-1, le=1, description="Least cosine")] = -1.0
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Two groups, `first` before `second` in the order of ids."""
+
+    first: str
+    second: str
+    similarity: float
+
+
+class Pairs(msgspec.Struct, frozen=True, kw_only=True):
+    """The most similar pairs, most similar first, those of one similarity in the order of ids."""
+
+    pairs: list[Pair]
+    more: Annotated[bool, Meta(description="Whether further pairs reach the threshold")]
+    groups: Annotated[int, Meta(description="Groups that have a vector; all pairs of these were compared")]
+    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
+
+
+@operation(
+    "retrieve_pairs",
+    service="retrieve",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=120,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrievePairs(Params[Pairs], frozen=True, kw_only=True):
+    """The most similar pairs of groups of a collection, over all pairs and exactly, each unordered pair once.
+
+    Vectors are those of `retrieve_similar`.
+    """
+
+    collection: Collection
+    threshold: Annotated[float, Meta(ge=-1, le=1, description="Least cosine")]
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Pairs to answer at most")] = 1000
+
+
+class GroupVectors(msgspec.Struct, frozen=True, kw_only=True):
+    """Unit vectors of groups, a row for each id."""
+
+    ids: list[str]
+    vectors: Annotated[Array, Meta(description="Shape (ids, dimensions), `<f4`")]
+    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
+
+
+class Grouping(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups of a collection put together by what they are about; each is in exactly one list."""
+
+    clusters: Annotated[list[list[str]], Meta(description="Ids, the most typical first; the largest cluster first")]
+    groups: Annotated[int, Meta(description="Groups that have a vector")]
+    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0

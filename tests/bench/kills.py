@@ -28,9 +28,7 @@ def main() -> None:
         with running(Path(data), [Path(folder)]) as kernel:
             while kernel.call("knowledge_status")["notes"] < NOTES:
                 time.sleep(0.05)
-            print(
-                f"{'service':<10} {'answered':>8} {'wrong':>6} {'failed':>6} {'median ms':>10} {'max ms':>8} {'to READY':>9}"
-            )
+            print("service    answered  wrong failed  median ms   max ms  to READY")
             for name in names:
                 outcome = trio.run(assail, kernel, WORKLOADS[name], KILLS)
                 waits = outcome.to_next_answer_ms

@@ -27,7 +27,7 @@ NOTES = 1000
 def make_notes(folder: Path, count: int) -> None:
     """Notes of 100 to 600 words with headings, lists and links among them."""
     rng = random.Random(7)
-    text = "\n".join(pydoc.render_doc(name, renderer=pydoc.plaintext) for name in ("argparse", "logging", "socket"))
+    text = "\n".join(pydoc.render_doc(name, renderer=pydoc.TextDoc()) for name in ("argparse", "logging", "socket"))
     sentences = [" ".join(s.split()) for s in re.split(r"(?<=[.;])\s+", text) if 30 < len(s) < 400]
     for n in range(count):
         parts = [f"# Note {n}: {' '.join(rng.choice(sentences).split()[:6])}\n"]
