@@ -372,9 +372,7 @@ class BlockReader:
         self.out.node((SCALAR, self.text[at], scalar.value, anchor, tag), start, at, scalar.stop)
         self.awaiting = False
         if len(self.columns) > 1 and TAB_LINE.match(self.text, scalar.next_line):
-            raise SyntaxFault(
-                "a line of a tab cannot follow a block scalar: leave it empty", scalar.next_line
-            )
+            raise SyntaxFault("a line of a tab cannot follow a block scalar: leave it empty", scalar.next_line)
         return scalar.next_line
 
     def _open(self, kind: int, body: int, column: int, index: int) -> None:

@@ -21,13 +21,14 @@ from proto.ops.yaml import (
     SetEdit,
     ValidateResult,
 )
+from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
 from services.yaml import remarks, restructure, schema
 from services.yaml.cache import DEFAULT_MAX_BYTES as CACHE_MAX_BYTES
 from services.yaml.cache import ParseCache, Parsed
 from services.yaml.diff import unified
 from services.yaml.edit import get_at, locate, pick_document, read_path, read_tree, set_at
 from services.yaml.errors import Code, YamlError
-from services.yaml.files import DEFAULT_MAX_BYTES, FileLocks, Roots, read_file, replace_file
+from services.yaml.files import DEFAULT_MAX_BYTES, Roots, read_file
 from services.yaml.fragment import read_fragment
 from services.yaml.parser import MAX_DEPTH
 from services.yaml.source import Source, read_source
@@ -139,25 +140,28 @@ class YamlFiles:
         message = (
             text if text is not None else f"{len(edits)} edits in {file} (lossless: comments and formatting preserved)"
         )
-        with self.locks.hold(path):
-            for attempt in range(_ATTEMPTS):
-                parsed = self._read(path)
-                _match(parsed.source, if_match)
-                after = _apply(parsed.tree, edits, document, path)
-                if after is parsed.tree:
-                    return EditResult(message, parsed.source.digest, False)
-                raw = parsed.source.encode(after.text)
-                if len(raw) > self.max_bytes:
-                    raise YamlError(Code.NOT_APPLICABLE, f"{file} would be larger than {self.max_bytes} bytes")
-                try:
-                    replace_file(path, parsed.source.raw, raw)
-                except YamlError:
-                    if attempt + 1 < _ATTEMPTS and if_match is None and self._bytes(path) != parsed.source.raw:
+        try:
+            with self.locks.hold(path):
+                for attempt in range(_ATTEMPTS):
+                    parsed = self._read(path)
+                    _match(parsed.source, if_match)
+                    after = _apply(parsed.tree, edits, document, path)
+                    if after is parsed.tree:
+                        return EditResult(message, parsed.source.digest, False)
+                    raw = parsed.source.encode(after.text)
+                    if len(raw) > self.max_bytes:
+                        raise YamlError(Code.NOT_APPLICABLE, f"{file} would be larger than {self.max_bytes} bytes")
+                    try:
+                        replace_file(path, parsed.source.raw, raw)
+                    except ChangedMeanwhile:
+                        if attempt + 1 == _ATTEMPTS or if_match is not None:
+                            raise
                         continue
-                    raise
-                source = read_source(raw)
-                self.cache.put(str(path), Parsed(source, after))
-                return EditResult(message, source.digest, True)
+                    source = read_source(raw)
+                    self.cache.put(str(path), Parsed(source, after))
+                    return EditResult(message, source.digest, True)
+        except CannotReplace as fault:
+            raise YamlError(Code.IO, str(fault)) from None
         raise AssertionError("the last attempt returns or raises")
 
     def _dry_run(self, path: Path, file: str, edits: Sequence[Edit], document: int, if_match: str | None) -> EditResult:

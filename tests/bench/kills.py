@@ -1,7 +1,7 @@
 """How long a killed service keeps its callers waiting.
 
 Each service is killed 20 times with 32 idempotent calls in flight; printed are the answers, those that were wrong or
-failed, and the time from the kill to the answer of the first call sent after it.
+failed, the time from the kill to the next answer, and from the death as the kernel saw it to READY.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ after it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -74,25 +75,32 @@ async def assail(kernel: RunningKernel, workload: Workload, kills: int, *, numbe
 
 
 class _Probe:
-    """Waits for the first right answer to a call that was sent after an instant."""
+    """Finds the first answer after a kill that cannot be from before it.
+
+    Answers under way at the kill still arrive after it; then comes a gap, as long as the service is dead, and what
+    ends that gap is the next answer.
+    """
 
     def __init__(self) -> None:
         self._since = float("inf")
+        self._arrivals: list[float] = []
         self._found = trio.Event()
-        self._returned = 0.0
 
     def record(self, answer: Answer) -> None:
+        self._arrivals.append(answer.returned)
         if answer.failure is None and answer.sent >= self._since:
             self._since = float("inf")
-            self._returned = answer.returned
             self._found.set()
 
     async def next_answer(self, since: float) -> float:
+        """When it arrived; returns only once a call that was sent after `since` has been answered."""
         self._found = trio.Event()
+        self._arrivals = [since]
         self._since = since
         with trio.fail_after(120):
             await self._found.wait()
-        return self._returned
+        _gap, end = max((b - a, b) for a, b in itertools.pairwise(self._arrivals))
+        return end
 
 
 def _judge(outcome: Outcome, workload: Workload, n: int, answer: Answer) -> Answer:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from services.yaml import files as files_module
+from services.runtime import replace as replace_module
+from services.runtime.replace import CannotReplace, FileLocks, replace_file
 from services.yaml.errors import Code, YamlError
-from services.yaml.files import FileLocks, Roots, replace_file
+from services.yaml.files import Roots
 from services.yaml.operations import YamlFiles
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -99,7 +100,7 @@ def test_a_file_changed_during_an_edit_is_not_overwritten(tmp_path: Path) -> Non
     path = tmp_path / "f.yaml"
     for other in (b"a: 1\nb: 2\n", b"a: 9\n"):
         path.write_bytes(other)
-        with pytest.raises(YamlError, match="changed by another program"):
+        with pytest.raises(CannotReplace, match="changed by another program"):
             replace_file(path, b"a: 1\n", b"a: 2\n")
         assert path.read_bytes() == other
     assert os.listdir(tmp_path) == ["f.yaml"]
@@ -109,19 +110,19 @@ def test_without_unnamed_files_the_write_is_as_safe(tmp_path: Path, monkeypatch:
     def none(directory: int) -> None:
         return None
 
-    monkeypatch.setattr(files_module, "_unnamed", none)
+    monkeypatch.setattr(replace_module, "_unnamed", none)
     path = tmp_path / "f.yaml"
     path.write_bytes(b"a: 1\n")
     replace_file(path, b"a: 1\n", b"a: 2\n")
     assert path.read_bytes() == b"a: 2\n"
-    with pytest.raises(YamlError, match="changed by another program"):
+    with pytest.raises(CannotReplace, match="changed by another program"):
         replace_file(path, b"a: 1\n", b"a: 3\n")
     assert os.listdir(tmp_path) == ["f.yaml"]
 
 
 def test_a_name_left_by_a_crash_is_removed_by_the_next_edit(tmp_path: Path, yaml: YamlFiles) -> None:
     (tmp_path / "f.yaml").write_text("a: 1\n")
-    (tmp_path / ".linckia-yaml-0123").write_text("half")
+    (tmp_path / ".linckia-new-0123").write_text("half")
     yaml.set_value("f.yaml", "a", "2")
     assert os.listdir(tmp_path) == ["f.yaml"]
 
@@ -131,7 +132,7 @@ def test_a_file_locked_by_another_holder_is_waited_for_and_then_reported(tmp_pat
     path.write_text("a: 1\n")
     with path.open() as holder:
         flock(holder, LOCK_EX)
-        with pytest.raises(YamlError, match="locked by another process"), FileLocks().hold(path, 0.05):
+        with pytest.raises(CannotReplace, match="locked by another process"), FileLocks().hold(path, 0.05):
             pass
     with FileLocks().hold(path, 0.05):
         pass

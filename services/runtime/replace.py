@@ -1,0 +1,190 @@
+"""Files replaced whole, one edit at a time, by whichever service: a crash leaves the old file or the new one.
+
+The new content is written to an unnamed file in the same directory, made durable, given a name and renamed over the
+target, with its mode and owner.  The directory is locked for the edit, so that two processes cannot lose each
+other's, and the target too, for others that lock it.  A name left over from a crash between naming and renaming is
+removed by the next edit in that directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+from weakref import WeakValueDictionary
+
+LOCK_TIMEOUT_SECONDS: Final = 30.0
+_TEMPORARY: Final = ".linckia-new-"
+_POLL_SECONDS: Final = 0.005
+
+
+class CannotReplace(Exception):
+    """The file was not replaced, and is as it was; the message names it and says why."""
+
+
+class ChangedMeanwhile(CannotReplace):
+    """Another program changed the file during the edit."""
+
+
+class FileLocks:
+    """One lock per real path within this process."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._locks: WeakValueDictionary[str, _PathLock] = WeakValueDictionary()
+
+    @contextmanager
+    def hold(self, path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> Iterator[None]:
+        """Hold a file against every other edit, of this process or another. Raises CannotReplace at the
+        timeout."""
+        deadline = time.monotonic() + timeout_seconds
+        with self._guard:
+            lock = self._locks.get(str(path))
+            if lock is None:
+                lock = self._locks[str(path)] = _PathLock()
+        if not lock.lock.acquire(timeout=timeout_seconds):
+            raise CannotReplace(f"{path} is being edited by another call: try again")
+        try:
+            with _flock(path.parent, os.O_DIRECTORY, deadline), _flock(path, 0, deadline):
+                _remove_leftovers(path.parent)
+                yield
+        finally:
+            lock.lock.release()
+
+
+class _PathLock:
+    def __init__(self) -> None:
+        self.lock = Lock()
+
+
+@contextmanager
+def _flock(path: Path, flags: int, deadline: float) -> Iterator[None]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    except OSError as fault:
+        raise CannotReplace(f"{path} cannot be locked: {fault.strerror}") from None
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise CannotReplace(f"{path} is locked by another process: try again") from None
+                time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove what a crash between naming and renaming left: with the directory locked, nobody else's can be there."""
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(_TEMPORARY)]
+    for name in names:
+        with suppress(FileNotFoundError):
+            os.unlink(directory / name)
+
+
+def replace_file(path: Path, before: bytes, after: bytes) -> None:
+    """Replace the content of a file, which must still be `before`. The caller holds its lock.
+
+    Keeps mode and owner. Returns once the new content is on disk. Raises CannotReplace, having changed nothing.
+    """
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        status = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            raise CannotReplace(f"{path} is not a regular file")
+        if not os.access(path.name, os.W_OK, dir_fd=directory):
+            raise CannotReplace(f"{path} is read-only")
+        _write_and_rename(directory, path, before, after, status)
+        os.fsync(directory)
+    except OSError as fault:
+        raise CannotReplace(f"{path} cannot be written: {fault.strerror}") from None
+    finally:
+        os.close(directory)
+
+
+def _changed(path: Path) -> ChangedMeanwhile:
+    return ChangedMeanwhile(f"{path} was changed by another program during the edit: nothing was written")
+
+
+def _write_and_rename(directory: int, path: Path, before: bytes, after: bytes, status: os.stat_result) -> None:
+    name = _TEMPORARY + secrets.token_hex(8)
+    descriptor = _unnamed(directory)
+    if descriptor is not None:
+        try:
+            _fill(descriptor, after, status)
+            if not _holds(directory, path.name, before):
+                raise _changed(path)
+            try:
+                # The name exists from here to the rename only.
+                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+            except OSError as fault:
+                if fault.errno not in (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP):
+                    raise
+            else:
+                _rename(directory, name, path.name)
+                return
+        finally:
+            os.close(descriptor)
+    # No unnamed files here, or no way to name one: the new content has a name from the beginning.
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        _fill(descriptor, after, status)
+        if not _holds(directory, path.name, before):
+            raise _changed(path)
+    except BaseException:
+        os.unlink(name, dir_fd=directory)
+        raise
+    finally:
+        os.close(descriptor)
+    _rename(directory, name, path.name)
+
+
+def _holds(directory: int, name: str, content: bytes) -> bool:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    with open(descriptor, "rb") as file:
+        return file.read(len(content) + 1) == content
+
+
+def _rename(directory: int, name: str, target: str) -> None:
+    try:
+        os.rename(name, target, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        os.unlink(name, dir_fd=directory)
+        raise
+
+
+def _unnamed(directory: int) -> int | None:
+    """A new file in the directory that has no name yet, or None where the file system cannot make one."""
+    flags = getattr(os, "O_TMPFILE", 0)
+    if not flags or not os.path.exists("/proc/self/fd"):
+        return None
+    try:
+        return os.open(".", flags | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    except OSError as fault:
+        if fault.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+            raise
+        return None
+
+
+def _fill(descriptor: int, content: bytes, status: os.stat_result) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    mine = os.fstat(descriptor)
+    if (mine.st_uid, mine.st_gid) != (status.st_uid, status.st_gid):
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+    os.fsync(descriptor)
