@@ -87,8 +87,9 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """From spawn to READY: a cold page cache makes loading a model take tens of seconds on a slow disk."""
     ping_interval_s: Positive = 1.0
     """A ping costs 0.1 ms; a second is as finely as a person perceives a stall."""
-    hang_timeout_s: Positive = 10.0
-    """A healthy event loop answers in milliseconds; 10 s leaves room for a swapping machine, no more."""
+    hang_timeout_s: Positive = 5.0
+    """A healthy event loop answers in milliseconds, a starved one in a second; and a caller whose deadline is 10 s can
+    still be answered by the next generation."""
     shutdown_timeout_s: Positive = 5.0
     """For calls in hand to finish when it is told to end."""
     term_timeout_s: Positive = 2.0

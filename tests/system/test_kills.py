@@ -1,17 +1,22 @@
-"""Any service can be killed under load: every call is answered, and answered right."""
+"""Any service can be killed, stopped or lost in the middle of a write: every call is answered, and answered right."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
 from kernel.control.client import CallFailed
 from tests.system.kills import assail
-from tests.system.running import RunningKernel, running
+from tests.system.running import Connection, RunningKernel, connection, running
 from tests.system.workloads import NOTES, WORKLOADS, make_folder
 
 
@@ -59,6 +64,69 @@ def test_service_stopped_by_hand_stays_stopped_and_says_so(kernel: RunningKernel
     finally:
         kernel.call("kernel_start", {"service": "echo"})
     assert kernel.call("mcp.echo", {"message": "x"}) == {"message": "x"}
+
+
+async def test_hung_service_is_replaced_and_its_calls_are_answered(kernel: RunningKernel) -> None:
+    name, params = WORKLOADS["yaml"].request(0)
+    async with connection(kernel.data_dir) as line:
+        kernel.kill("yaml", signal.SIGSTOP)
+        with trio.fail_after(15):
+            answer = await line.call(name, params)
+        assert WORKLOADS["yaml"].is_right(0, answer.result)
+    assert kernel.service("yaml")["deaths"]["hang"] == 1
+
+
+async def test_write_in_hand_at_a_death_is_told_as_maybe_executed(kernel: RunningKernel) -> None:
+    folder = Path(kernel.status()["roots"][0])
+    (folder / "list.yaml").write_text("items:\n- a\n")
+    outcome: list[dict[str, Any] | None] = []
+
+    async def append() -> None:
+        async with connection(kernel.data_dir) as line:
+            answer = await line.call("yaml_append", {"file": "list.yaml", "path": "items", "value": "b"})
+            outcome.append(answer.failure)
+
+    async with trio.open_nursery() as nursery, connection(kernel.data_dir) as control:
+        pid = kernel.kill("yaml", signal.SIGSTOP)
+        nursery.start_soon(append)
+        with trio.fail_after(5):
+            while not await _in_flight(control, "yaml"):  # noqa: ASYNC110  another process's state has no event here
+                await trio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+    assert outcome[0] is not None
+    assert (outcome[0]["kind"], outcome[0]["executed"]) == ("maybe_executed", "maybe")
+    assert (folder / "list.yaml").read_text() == "items:\n- a\n"
+
+
+async def _in_flight(control: Connection, service: str) -> int:
+    answer = await control.call("kernel_status", {})
+    return int(next(s["in_flight"] for s in answer.result["services"] if s["name"] == service))
+
+
+async def test_acknowledged_writes_are_on_disk_whatever_is_killed(kernel: RunningKernel) -> None:
+    file = Path(kernel.status()["roots"][0]) / "counter.yaml"
+    file.write_text("# counts\nn: 0  # so far\n")
+    acknowledged = 0
+    done = trio.Event()
+
+    async def killer() -> None:
+        for _ in range(8):
+            await trio.sleep(random.uniform(0.0, 0.1))
+            with contextlib.suppress(ProcessLookupError):
+                await trio.to_thread.run_sync(kernel.kill, "yaml")
+            await trio.to_thread.run_sync(kernel.wait_ready, "yaml")
+        done.set()
+
+    async with trio.open_nursery() as nursery, connection(kernel.data_dir) as line:
+        nursery.start_soon(killer)
+        while not done.is_set():
+            answer = await line.call(
+                "noyalib_set", {"file": "counter.yaml", "path": "n", "value": str(acknowledged + 1)}
+            )
+            assert answer.failure is None
+            acknowledged += 1
+            assert file.read_text() == f"# counts\nn: {acknowledged}  # so far\n"
+    assert acknowledged > 8
 
 
 def test_no_process_outlives_a_killed_kernel(tmp_path: Path) -> None:
