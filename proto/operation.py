@@ -86,7 +86,6 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
     stream: str | None = None
     resource: Resource | None = None
     once_with: frozenset[str] = frozenset()
-    cancel_on_disconnect: bool = True
     asks: bool = False
     completion: str | None = None
 

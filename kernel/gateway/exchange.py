@@ -20,6 +20,9 @@ from kernel.gateway.short import Answer
 STREAM_AFTER_S = 10.0
 """A call this long is answered by a stream, which can be kept open behind proxies."""
 
+QUICK_S = 0.02
+"""Most calls are over by then; only for the others is it worth a task to watch for the client's leaving."""
+
 PING_S = 15.0
 
 _SSE = [
@@ -67,8 +70,7 @@ class Exchange:
         """
         answer = cancelled
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch, scope)
-            nursery.start_soon(self._stream)
+            nursery.start_soon(self._attend, nursery, scope)
             with scope:
                 answer = await call(nursery)
             self._answered = True
@@ -91,6 +93,12 @@ class Exchange:
         ]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": answer.message})
+
+    async def _attend(self, nursery: trio.Nursery, scope: trio.CancelScope) -> None:
+        with trio.move_on_after(QUICK_S):
+            await self._wake.wait()
+        nursery.start_soon(self._watch, scope)
+        await self._stream()
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         while (await self._receive())["type"] != "http.disconnect":

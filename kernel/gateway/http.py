@@ -69,6 +69,14 @@ async def open_http(
         ]
     )
 
+    direct: dict[str, Endpoint] = {"/mcp": endpoints[ALL], "/v1/mcp": stateless}
+    direct |= {f"/mcp/{name}": endpoint for name, endpoint in endpoints.items()}
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        # The routes say the same; a call to the exact path need not be looked up in them.
+        endpoint = direct.get(scope["path"]) if scope["type"] == "http" else None
+        await (app if endpoint is None else endpoint)(scope, receive, send)
+
     def close_streams() -> None:
         for endpoint in (*endpoints.values(), stateless):
             endpoint.close_streams()
@@ -76,7 +84,7 @@ async def open_http(
     async with contextlib.AsyncExitStack() as stack:
         for endpoint in (*endpoints.values(), stateless):
             await stack.enter_async_context(endpoint.running())
-        yield Guard(app, settings), close_streams
+        yield Guard(front, settings), close_streams
 
 
 class _Whole:
