@@ -230,3 +230,164 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
 )
 class KnowledgeStatsSummary(Params[StatsSummary], frozen=True, kw_only=True):
     """Numbers of nodes, edges and vectors of the notes, and their size on disk."""
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Two notes that are close in meaning and not linked."""
+
+    source_id: Annotated[str, Meta(description="The note that the link would start from")]
+    target_id: Annotated[str, Meta(description="The note that the link would point to")]
+    similarity: Annotated[float, Meta(description="Cosine of the two notes' vectors")]
+    reason: Annotated[str, Meta(description="What the two have in common")]
+    suggested_link_type: Annotated[str, Meta(description="references, follows or implements")]
+
+
+@operation("find_gaps", service="knowledge", access=Access.READ, idempotent=True, deadline_s=120, surfaces=SURFACES)
+class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
+    """Find notes that are similar in meaning and not linked in either direction, over all pairs, most similar first;
+    each pair once."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs to answer at most")] = 10
+    threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity, from 0 to 1")] = 0.8
+
+
+class TagMatch(enum.StrEnum):
+    """Whether a note must carry every tag asked for, or one of them."""
+
+    ALL = "all"
+    ANY = "any"
+
+
+class TaggedNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A note with its tags."""
+
+    id: str
+    title: str
+    path: Annotated[str, Meta(description="Relative to its root")]
+    tags: list[str]
+    date: Annotated[str | None, Meta(description="The `date` of its front matter, else its last change; RFC 3339")]
+
+
+@operation("query_by_tags", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class QueryByTags(Params[list[TaggedNote]], frozen=True, kw_only=True):
+    """List the notes that carry tags (in either case, `#` or not), latest first."""
+
+    tags: Annotated[list[Tag], Meta(min_length=1, max_length=32, description="The tags to look for")]
+    match: Annotated[TagMatch, Meta(description="`all`: notes with every tag; `any`: with one of them")] = TagMatch.ALL
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 100
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """A note worth reading, and why."""
+
+    id: str
+    title: str
+    score: Annotated[float, Meta(description="Higher is better; comparable within this answer only")]
+    reason: Annotated[str, Meta(description="The passage that matched, or the notes that lead to it")]
+
+
+class ReadingList(msgspec.Struct, frozen=True, kw_only=True):
+    """Notes, the one to begin with first."""
+
+    results: list[Reading]
+    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, links")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+
+
+@operation(
+    "suggest_reading", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES
+)
+class SuggestReading(Params[ReadingList], frozen=True, kw_only=True):
+    """Suggest notes to read for a task: those that match, and those that several of them are linked with."""
+
+    context: Annotated[
+        str,
+        Meta(min_length=1, max_length=65536, description="What is being worked on, in plain language, or a note's id"),
+    ]
+    limit: Annotated[int, Meta(ge=1, le=100, description="Notes to answer at most")] = 5
+
+
+class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Notes of a time, best first."""
+
+    results: list[SearchHit]
+    metadata: SearchMetadata
+    since: Annotated[str | None, Meta(description="From this moment (RFC 3339)")]
+    until: Annotated[str | None, Meta(description="To this moment (RFC 3339)")]
+
+
+@operation(
+    "temporal_search", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES
+)
+class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
+    """Search the notes of a time; a note's time is the `date` of its front matter, else its last change."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=8192, description="What to look for, in plain language")]
+    date_range: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=128,
+            description="`2026-01-17`, `2026-01`, `2026`, `2026-01-01..2026-03-31` (either end may be left out), "
+            "`today`, `yesterday`, `this week`, `last month`, `last 7 days`; all in UTC",
+        ),
+    ]
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 20
+
+
+class ClusterMethod(enum.StrEnum):
+    """How notes are put together."""
+
+    KMEANS = "kmeans"
+    SIMILAR = "similar"
+    LINKS = "links"
+
+
+class ClusteredNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A note of a cluster."""
+
+    id: str
+    title: str
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """Notes about one thing."""
+
+    label: Annotated[str, Meta(description="Its most telling terms")]
+    size: Annotated[int, Meta(description="How many notes it has")]
+    notes: Annotated[list[ClusteredNote], Meta(description="The most typical first, as many as `notes_each` says")]
+
+
+class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Clusters, the largest first."""
+
+    method: ClusterMethod
+    clusters: list[Cluster]
+    notes: Annotated[int, Meta(description="Notes that are in a cluster")]
+    left_out: Annotated[int, Meta(description="Notes that are not: too short for a vector, or not embedded yet")]
+    degraded: Annotated[list[str], Meta(description="In what way this may fall short of the notes, and why")]
+
+
+@operation(
+    "cluster_documents", service="knowledge", access=Access.READ, idempotent=True, deadline_s=120, surfaces=SURFACES
+)
+class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True):
+    """Put all notes into clusters by topic, each with a label of its most telling terms; the same notes always make
+    the same clusters."""
+
+    method: Annotated[
+        ClusterMethod,
+        Meta(
+            description="`kmeans`: `count` topics by meaning; `similar`: chains of notes, each at `threshold` from the "
+            "next; `links`: notes that are linked, directly or through others"
+        ),
+    ] = ClusterMethod.KMEANS
+    count: (
+        Annotated[
+            int, Meta(ge=1, le=1000, description="Topics of `kmeans`; by default about the root of half the notes")
+        ]
+        | None
+    ) = None
+    threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity of `similar`")] = 0.8
+    min_size: Annotated[int, Meta(ge=1, le=10000, description="Leave out clusters of fewer notes than this")] = 1
+    notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each cluster at most")] = 20

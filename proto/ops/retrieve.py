@@ -7,6 +7,7 @@ neither half.
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -168,7 +169,9 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     vectors: int
     vectors_waiting: int
-    vectors_failed: Annotated[int, Meta(description="Of those that wait: pieces that the model failed on; they are tried again")] = 0
+    vectors_failed: Annotated[
+        int, Meta(description="Of those that wait: pieces that the model failed on; they are tried again")
+    ] = 0
     fingerprint: str | None
     size_bytes: int
     index: Annotated[str, Meta(description="Kind of vector index in use")]
@@ -286,17 +289,43 @@ class RetrievePairs(Params[Pairs], frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Pairs to answer at most")] = 1000
 
 
-class GroupVectors(msgspec.Struct, frozen=True, kw_only=True):
-    """Unit vectors of groups, a row for each id."""
-
-    ids: list[str]
-    vectors: Annotated[Array, Meta(description="Shape (ids, dimensions), `<f4`")]
-    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
-
-
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of a collection put together by what they are about; each is in exactly one list."""
 
     clusters: Annotated[list[list[str]], Meta(description="Ids, the most typical first; the largest cluster first")]
     groups: Annotated[int, Meta(description="Groups that have a vector")]
     vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
+
+
+class Clustering(enum.StrEnum):
+    """How groups are put together."""
+
+    KMEANS = "kmeans"
+    SIMILAR = "similar"
+
+
+@operation(
+    "retrieve_clusters",
+    service="retrieve",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=120,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveClusters(Params[Grouping], frozen=True, kw_only=True):
+    """Put the groups of a collection together by their vectors (those of `retrieve_similar`); the same state of the
+    collection always has the same answer."""
+
+    collection: Collection
+    method: Annotated[
+        Clustering,
+        Meta(description="kmeans: spherical k-means; similar: chains of groups, each at `threshold` from the next"),
+    ] = Clustering.KMEANS
+    count: (
+        Annotated[
+            int, Meta(ge=1, le=1000, description="Clusters of kmeans; by default about the root of half the groups")
+        ]
+        | None
+    ) = None
+    threshold: Annotated[float, Meta(ge=-1, le=1, description="Least cosine of `similar`")] = 0.8

@@ -32,8 +32,9 @@ from proto.ops.knowledge import (
     SearchMetadata,
     StatsSummary,
 )
-from proto.ops.retrieve import Fusion, RetrieveSearch, RetrieveStatus
+from proto.ops.retrieve import RetrieveSearch, RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, files, nodes, search, tags
+from services.knowledge.discovery import add_discovery
 from services.knowledge.ingest import COLLECTION, Ingest
 from services.knowledge.replace import Contended, rewrite
 from services.knowledge.store import Store
@@ -42,7 +43,6 @@ from services.runtime.handlers import Context, Environment, Handlers
 SIMILAR = "SIMILAR"
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10
-_SIMILAR_CHARS = 2000
 
 MAX_PROBLEMS = 100
 
@@ -111,6 +111,8 @@ def handlers_of(store: Store, ingest: Ingest) -> Handlers:
             ),
         )
 
+    add_discovery(handlers, store, ingest, search_documents)
+
     @handlers.handle(ReadNodeContent)
     async def read_node_content(params: ReadNodeContent, ctx: Context) -> NodeContent:
         node = await store.read(lambda connection: nodes.find(connection, params.id))
@@ -149,18 +151,18 @@ def handlers_of(store: Store, ingest: Ingest) -> Handlers:
         node = await store.read(lambda connection: nodes.find(connection, id_))
         if node is None:
             return []
-        text = (await text_of(node)).strip()[:_SIMILAR_CHARS]
-        if not text:
-            return []
         found = await ctx.call(
-            RetrieveSearch(collection=COLLECTION, query=text, limit=SIMILAR_LIMIT + 1, fusion=Fusion(method="vector"))
+            RetrieveSimilar(collection=COLLECTION, group=node.id, limit=SIMILAR_LIMIT + 1, threshold=SIMILAR_AT_LEAST)
         )
-        if "vector" not in found.stages:
-            reasons = "; ".join(found.degraded) or "no vectors yet"
-            raise Unavailable(f"similar notes are found by their vectors, and those could not be searched: {reasons}")
-        close = [hit.group for hit in found.hits if hit.vector is not None and hit.vector >= SIMILAR_AT_LEAST]
+        if not found.has_vector and found.vectors_waiting:
+            raise Unavailable(
+                "similar notes are found by their vectors, and "
+                f"{found.vectors_waiting} pieces, perhaps of this note, still wait for theirs",
+                retry_after_ms=1000,
+            )
+        close = [other.group for other in found.neighbours]
         there = await store.read(lambda connection: nodes.existing(connection, close))
-        return [NoteLink(target=other, type=SIMILAR) for other in close if other != id_ and other in there]
+        return [NoteLink(target=other, type=SIMILAR) for other in close if other in there][:SIMILAR_LIMIT]
 
     @handlers.handle(ListDirectoryStructure)
     async def list_directory_structure(params: ListDirectoryStructure, ctx: Context) -> list[str]:

@@ -58,6 +58,8 @@ class Collection:
         self.has_work = trio.Event()
         self._rebuilding = False
         self._steps = trio.lowlevel.ParkingLot()
+        self.version = 0
+        """Rises with each commit."""
 
     @classmethod
     def open(cls, name: str, folder: Path, readers: trio.CapacityLimiter) -> Collection:
@@ -184,6 +186,10 @@ class Collection:
         """The items of these ids that are still there."""
         return await self._read(lambda db: store.items(db, ids))
 
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a worker thread on one snapshot of the database, which it must not change."""
+        return await self._read(work)
+
     async def group_ids(self, after: str, limit: int) -> GroupIds:
         """A page of ids."""
         return await self._read(lambda db: store.group_ids(db, after, limit))
@@ -239,6 +245,7 @@ class Collection:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+            self.version += 1
             follow(result)
             return result
 

@@ -23,15 +23,22 @@ from proto.ops.retrieve import (
     CollectionStatus,
     DeleteResult,
     GroupIds,
+    Grouping,
+    Neighbours,
+    Pairs,
     PutResult,
+    RetrieveClusters,
     RetrieveDelete,
     RetrieveGroups,
+    RetrievePairs,
     RetrievePut,
     RetrieveSearch,
+    RetrieveSimilar,
     RetrieveStatus,
     SearchResult,
 )
 from services.retrieve.collection import Collection
+from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import run_outbox
 from services.retrieve.search import Patience, search
 from services.runtime.handlers import Context, Environment, Handlers
@@ -192,6 +199,33 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         if collection is None:
             return GroupIds(ids=[], more=False)
         return await collection.group_ids(params.after, params.limit)
+
+    nearby: dict[str, GroupNeighbours] = {}
+
+    def neighbours_in(name: str) -> GroupNeighbours | None:
+        collection = collections.existing(name)
+        return None if collection is None else nearby.setdefault(name, GroupNeighbours(collection))
+
+    @handlers.handle(RetrieveSimilar)
+    async def similar(params: RetrieveSimilar, ctx: Context) -> Neighbours:
+        found = neighbours_in(params.collection)
+        if found is None:
+            return Neighbours(neighbours=[], has_vector=False)
+        return await found.similar(params.group, params.limit, params.threshold)
+
+    @handlers.handle(RetrievePairs)
+    async def pairs(params: RetrievePairs, ctx: Context) -> Pairs:
+        found = neighbours_in(params.collection)
+        if found is None:
+            return Pairs(pairs=[], more=False, groups=0)
+        return await found.pairs(params.threshold, params.limit)
+
+    @handlers.handle(RetrieveClusters)
+    async def clusters(params: RetrieveClusters, ctx: Context) -> Grouping:
+        found = neighbours_in(params.collection)
+        if found is None:
+            return Grouping(clusters=[], groups=0)
+        return await found.clusters(params)
 
     try:
         yield handlers

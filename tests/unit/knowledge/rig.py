@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +17,20 @@ from proto.ops.retrieve import (
     Filter,
     Group,
     GroupIds,
+    Grouping,
     Hit,
+    Neighbour,
+    Neighbours,
+    Pair,
+    Pairs,
     PutResult,
+    RetrieveClusters,
     RetrieveDelete,
     RetrieveGroups,
+    RetrievePairs,
     RetrievePut,
     RetrieveSearch,
+    RetrieveSimilar,
     RetrieveStatus,
     SearchResult,
 )
@@ -41,6 +50,8 @@ class MemorySearch:
         self.puts: list[list[str]] = []
         self.deletes: list[list[str]] = []
         self.vectors = True
+        self.asked_pairs: list[RetrievePairs] = []
+        self.most_pairs = 100_000
         self.searches: list[RetrieveSearch] = []
         self.refuse: Callable[[list[str]], LinckiaError | None] = lambda ids: None
 
@@ -110,7 +121,51 @@ class MemorySearch:
             stage = "vector" if self.vectors and params.fusion.method == "vector" else "lexical"
             return SearchResult(hits=hits[: params.limit], stages=[stage], degraded=[], source=stage)
 
+        @handlers.handle(RetrieveSimilar)
+        async def similar(params: RetrieveSimilar, ctx: Context) -> Neighbours:
+            if not self.vectors:
+                return Neighbours(neighbours=[], has_vector=False, vectors_waiting=len(self.groups))
+            own = self.groups.get(params.group)
+            near = [
+                Neighbour(group=other.id, similarity=similarity)
+                for other in self.groups.values()
+                if own is not None and other is not own and (similarity := likeness(own, other)) >= params.threshold
+            ]
+            near.sort(key=lambda each: (-each.similarity, each.group))
+            return Neighbours(neighbours=near[: params.limit], has_vector=own is not None)
+
+        @handlers.handle(RetrievePairs)
+        async def pairs(params: RetrievePairs, ctx: Context) -> Pairs:
+            self.asked_pairs.append(params)
+            if not self.vectors:
+                return Pairs(pairs=[], more=False, groups=0, vectors_waiting=len(self.groups))
+            found = [
+                Pair(first=first.id, second=second.id, similarity=similarity)
+                for first, second in itertools.combinations(sorted(self.groups.values(), key=lambda g: g.id), 2)
+                if (similarity := likeness(first, second)) >= params.threshold
+            ]
+            found.sort(key=lambda pair: (-pair.similarity, pair.first, pair.second))
+            limit = min(params.limit, self.most_pairs)
+            return Pairs(pairs=found[:limit], more=len(found) > limit, groups=len(self.groups))
+
+        @handlers.handle(RetrieveClusters)
+        async def clusters(params: RetrieveClusters, ctx: Context) -> Grouping:
+            if not self.vectors:
+                return Grouping(clusters=[], groups=0, vectors_waiting=len(self.groups))
+            by_word: dict[str, list[str]] = {}
+            for id_, group in sorted(self.groups.items()):
+                by_word.setdefault(group.title.split()[0], []).append(id_)
+            return Grouping(
+                clusters=sorted(by_word.values(), key=lambda ids: (-len(ids), ids)), groups=len(self.groups)
+            )
+
         yield handlers
+
+
+def likeness(first: Group, second: Group) -> float:
+    """Share of words that two groups have in common, to six places."""
+    one, other = ({word for item in group.items for word in item.text.lower().split()} for group in (first, second))
+    return round(len(one & other) / max(1, len(one | other)), 6)
 
 
 def _holds(group: Group, condition: Filter) -> bool:

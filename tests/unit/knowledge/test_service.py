@@ -399,11 +399,12 @@ async def test_links_are_followed_in_both_directions_and_by_steps(tmp_path: Path
 
 
 async def test_similar_notes_are_found_on_demand(tmp_path: Path, root: Path) -> None:
-    write(root, "a.md", "zebra walks")
-    write(root, "b.md", "zebra runs")
+    write(root, "a.md", "zebra walks far away at dawn")
+    write(root, "b.md", "zebra walks far away at dawn now")
+    write(root, "c.md", "quagga runs")
     search = MemorySearch()
     async with notes_service(tmp_path / "data", root, search=search) as bench:
-        await settled(bench, 2)
+        await settled(bench, 3)
         assert await links(bench, "a", "Similar") == [("SIMILAR", "b")]
         assert await links(bench, "nobody", "similar") == []
         search.vectors = False

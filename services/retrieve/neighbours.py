@@ -1,0 +1,299 @@
+"""Which groups of a collection are near each other, exactly, by the vectors that are stored.
+
+A group's vector is the mean of its items' vectors, made a unit vector: what the whole group is about, and not one
+passage that it shares with many others. The vectors come from the database, so that no index has a say in what is
+found; they are kept while the collection does not change.
+
+Products are made block by block in a worker thread: memory is bounded whatever the size of the collection, and between
+two blocks a call that was cancelled ends.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
+from services.retrieve import clusters, store
+from services.retrieve.collection import Collection
+from services.retrieve.vectors import Matrix
+
+BLOCK = 2048
+"""Rows of a block: 16 MB of cosines at a time."""
+
+KEPT_BYTES = 512 * 1024 * 1024
+"""Vectors of more than this are read anew for every call."""
+
+_FETCH = 8192
+_PLACES = 1_000_000
+"""Similarities are compared and answered to six places: what differs less is rounding of the products."""
+
+_SLACK = 1e-4
+_SAMPLE = 2048
+_DENSE = 0.02
+"""Share of a block's pairs above which one product of matrices costs less than single products."""
+
+Keys = npt.NDArray[np.int64]
+
+
+class GroupVectors(NamedTuple):
+    """Unit vectors of the groups that have any, in the order of ids."""
+
+    ids: list[str]
+    matrix: Matrix
+    waiting: int
+
+
+class _Kept(msgspec.Struct):
+    version: int
+    vectors: GroupVectors
+
+
+class GroupNeighbours:
+    """The group vectors of one collection, and what is asked of them."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._kept: _Kept | None = None
+        # One at a time: each keeps a core busy, and the second of two finds the vectors that the first has read.
+        self._turn = trio.CapacityLimiter(1)
+
+    async def vectors(self) -> GroupVectors:
+        """The vectors as they are stored now."""
+        # Taken before the snapshot: what is committed meanwhile makes the kept vectors stale, never the reverse.
+        version = self._collection.version
+        if self._kept is not None and self._kept.version == version:
+            return self._kept.vectors
+        self._kept = None
+        loaded = await self._collection.read(load)
+        if loaded.matrix.nbytes <= KEPT_BYTES:
+            self._kept = _Kept(version, loaded)
+        return loaded
+
+    async def similar(self, group: str, limit: int, threshold: float) -> Neighbours:
+        """See `RetrieveSimilar`."""
+        vectors = await self.vectors()
+        found = await trio.to_thread.run_sync(_nearest, vectors, group, limit, threshold, limiter=self._turn)
+        return Neighbours(neighbours=found or [], has_vector=found is not None, vectors_waiting=vectors.waiting)
+
+    async def pairs(self, threshold: float, limit: int) -> Pairs:
+        """See `RetrievePairs`.
+
+        Cancellation: takes effect after the block that is being compared.
+        """
+        vectors = await self.vectors()
+        matrix, ids = vectors.matrix, vectors.ids
+        found, more = await trio.to_thread.run_sync(best_pairs, matrix, threshold, limit, limiter=self._turn)
+        return Pairs(
+            pairs=[Pair(first=ids[i], second=ids[j], similarity=similarity) for i, j, similarity in found],
+            more=more,
+            groups=len(ids),
+            vectors_waiting=vectors.waiting,
+        )
+
+    async def clusters(self, params: RetrieveClusters) -> Grouping:
+        """See `RetrieveClusters`.
+
+        Cancellation: takes effect after the block that is being compared.
+        """
+        vectors = await self.vectors()
+        count = params.count or clusters.default_count(len(vectors.ids))
+
+        def work() -> list[list[int]]:
+            if params.method is Clustering.SIMILAR:
+                return clusters.chains(vectors.matrix, params.threshold)
+            return clusters.kmeans(vectors.matrix, count)
+
+        rows = await trio.to_thread.run_sync(work, limiter=self._turn)
+        return Grouping(
+            clusters=[[vectors.ids[row] for row in cluster] for cluster in rows],
+            groups=len(vectors.ids),
+            vectors_waiting=vectors.waiting,
+        )
+
+
+def load(db: sqlite3.Connection) -> GroupVectors:
+    """Read the vectors of the current model and take each group's mean; blocks, in a thread of trio's."""
+    waiting = store.count_waiting(db)
+    model = store.current_model(db)
+    if model is None:
+        return GroupVectors([], np.empty((0, 0), dtype=np.float32), waiting)
+    numbers: list[npt.NDArray[np.int64]] = []
+    sums: list[Matrix] = []
+    for groups, vectors in _stored(db, model):
+        starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
+        partial: Matrix = np.add.reduceat(vectors, starts, axis=0)
+        own = groups[starts]
+        if numbers and numbers[-1][-1] == own[0]:
+            # The group went on from one portion to the next.
+            sums[-1][-1] += partial[0]
+            own, partial = own[1:], partial[1:]
+        if len(own):
+            numbers.append(own)
+            sums.append(partial)
+    if not numbers:
+        return GroupVectors([], np.empty((0, model.dimensions), dtype=np.float32), waiting)
+    matrix: Matrix = np.concatenate(sums)
+    norms = np.linalg.norm(matrix, axis=1)
+    names = {int(number): str(name) for number, name in db.execute("SELECT group_id, id FROM groups")}
+    order = sorted(
+        (names[int(number)], row) for row, number in enumerate(np.concatenate(numbers)) if norms[row] > _SLACK
+    )
+    rows = np.fromiter((row for _, row in order), dtype=np.int64, count=len(order))
+    unit: Matrix = matrix[rows] / norms[rows, None]
+    return GroupVectors([name for name, _ in order], unit, waiting)
+
+
+def _stored(db: sqlite3.Connection, model: store.Model) -> Iterator[tuple[npt.NDArray[np.int64], Matrix]]:
+    """Numbers of groups, rising, and the vectors of their items, a portion at a time."""
+    cursor = db.execute(
+        "SELECT items.group_id, vector FROM items CROSS JOIN vectors ON vectors.item_id = items.item_id "
+        "WHERE model_id = ? ORDER BY items.group_id",
+        (model.model_id,),
+    )
+    while rows := cursor.fetchmany(_FETCH):
+        trio.from_thread.check_cancelled()
+        groups = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+        packed = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2").reshape(len(rows), model.dimensions)
+        vectors = packed.astype(np.float32)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        yield groups, vectors / np.maximum(norms, _SLACK)
+
+
+def _nearest(vectors: GroupVectors, group: str, limit: int, threshold: float) -> list[Neighbour] | None:
+    """None where the group has no vector."""
+    row = int(np.searchsorted(np.array(vectors.ids, dtype=object), group)) if vectors.ids else 0
+    if row == len(vectors.ids) or vectors.ids[row] != group:
+        return None
+    scores = _places(vectors.matrix @ vectors.matrix[row])
+    keys = _keys(scores, np.zeros(len(scores), dtype=np.int64), np.arange(len(scores)), len(scores))
+    keys = np.delete(keys, row)[np.delete(scores, row) >= _least(threshold)]
+    return [
+        Neighbour(group=vectors.ids[j], similarity=similarity)
+        for _, j, similarity in _unpack(_smallest(keys, limit), len(scores))
+    ]
+
+
+class _Best:
+    """The first `limit` pairs by similarity and then by ids, of all that were offered.
+
+    A pair and its similarity are one number, the smaller the better, so that a block of millions of equal similarities
+    (notes made from one template) is cut down as fast as any other.
+    """
+
+    def __init__(self, count: int, threshold: float, limit: int) -> None:
+        self._count = count
+        self._limit = limit
+        self._keys: Keys = np.empty(0, dtype=np.int64)
+        self.least = _least(threshold)
+        self.more = False
+
+    @property
+    def cutoff(self) -> float:
+        """What a product must reach to be looked at."""
+        return self.least / _PLACES - 1 / _PLACES
+
+    def offer(self, first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], products: Matrix) -> None:
+        scores = _places(products)
+        enough = scores >= self.least
+        keys = _keys(scores[enough], first[enough], second[enough], self._count)
+        if not len(keys):
+            return
+        keys = np.concatenate((self._keys, keys))
+        if len(keys) > self._limit:
+            self.more = True
+            keys = np.partition(keys, self._limit - 1)[: self._limit]
+            self.least = _PLACES - int(keys.max() // self._count**2)
+        self._keys = keys
+
+    def answer(self) -> Iterator[tuple[int, int, float]]:
+        return _unpack(np.sort(self._keys), self._count)
+
+
+def best_pairs(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple[int, int, float]], bool]:
+    """The `limit` most similar pairs of rows at or above `threshold`, and whether there are more; blocks, in a thread
+    of trio's.
+
+    By Cauchy and Schwarz no product of two vectors is above the product of their beginnings plus that of the lengths of
+    their rests. Turned to their principal axes, a third of the numbers says most, and few pairs are left to be
+    multiplied in full.
+    """
+    count = len(matrix)
+    best = _Best(count, threshold, limit)
+    if count < 2:
+        return [], False
+    bounds = _bounds(matrix)
+    for top in range(0, count, BLOCK):
+        for left in range(top, count, BLOCK):
+            trio.from_thread.check_cancelled()
+            _compare(matrix, bounds, top, left, best)
+    return list(best.answer()), best.more
+
+
+def _bounds(matrix: Matrix) -> Matrix | None:
+    """Short vectors whose products are no less than those of `matrix`; None where they would not pay."""
+    count, dimensions = matrix.shape
+    kept = dimensions // 3
+    if count <= BLOCK or kept < 8:
+        return None
+    sample = matrix[:: max(1, count // _SAMPLE)]
+    _, axes = np.linalg.eigh(sample.T @ sample)
+    # The largest eigenvalues come last.
+    short: Matrix = matrix @ np.ascontiguousarray(axes[:, ::-1][:, :kept], dtype=np.float32)
+    rest = np.sqrt(np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", short, short)))
+    bounds: Matrix = np.concatenate((short, rest[:, None].astype(np.float32)), axis=1)
+    return bounds
+
+
+def _compare(matrix: Matrix, bounds: Matrix | None, top: int, left: int, best: _Best) -> None:
+    rows, columns = slice(top, top + BLOCK), slice(left, left + BLOCK)
+    if bounds is not None:
+        upper = bounds[rows] @ bounds[columns].T
+        width = upper.shape[1]
+        places = np.flatnonzero(upper >= best.cutoff - _SLACK)
+        if len(places) <= upper.size * _DENSE:
+            first, second = places // width + top, places % width + left
+            above = first < second
+            first, second = first[above], second[above]
+            for start in range(0, len(first), _FETCH):
+                i, j = first[start : start + _FETCH], second[start : start + _FETCH]
+                best.offer(i, j, np.einsum("ij,ij->i", matrix[i], matrix[j]))
+            return
+    products = matrix[rows] @ matrix[columns].T
+    places = np.flatnonzero(products >= best.cutoff)
+    first, second = places // products.shape[1] + top, places % products.shape[1] + left
+    above = first < second
+    best.offer(first[above], second[above], products.reshape(-1)[places[above]])
+
+
+def _least(threshold: float) -> int:
+    return int(np.ceil(round(threshold * _PLACES, 3)))
+
+
+def _places(products: Matrix) -> npt.NDArray[np.int64]:
+    """Cosines as whole numbers of millionths."""
+    rounded: npt.NDArray[np.int64] = np.rint(np.clip(products, -1.0, 1.0).astype(np.float64) * _PLACES).astype(np.int64)
+    return rounded
+
+
+def _keys(
+    scores: npt.NDArray[np.int64], first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], count: int
+) -> Keys:
+    # Below 2**63 up to two million groups.
+    return (_PLACES - scores) * count**2 + first * count + second
+
+
+def _smallest(keys: Keys, limit: int) -> Keys:
+    return np.sort(np.partition(keys, limit - 1)[:limit] if len(keys) > limit else keys)
+
+
+def _unpack(keys: Keys, count: int) -> Iterator[tuple[int, int, float]]:
+    for key in keys.tolist():
+        score, pair = divmod(key, count**2)
+        yield pair // count, pair % count, (_PLACES - score) / _PLACES

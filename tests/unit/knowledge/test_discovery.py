@@ -1,0 +1,175 @@
+"""Gaps, tags, times, topics and reading lists, on real files with a search in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proto.errors import InvalidParams, Unavailable
+from proto.ops.knowledge import (
+    ClusterDocuments,
+    ClusterMethod,
+    FindGaps,
+    QueryByTags,
+    SuggestReading,
+    TagMatch,
+    TemporalSearch,
+)
+from services.knowledge import gaps
+from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
+
+ZEBRA = "The striped zebra grazes beside quagga herds near water holes in the long dry season."
+
+
+async def gap_pairs(bench: Bench, **params: object) -> list[tuple[str, str]]:
+    found = await bench.call(FindGaps(**params))  # type: ignore[arg-type]  # each test names real fields
+    return [(gap.source_id, gap.target_id) for gap in found]
+
+
+async def test_gaps_are_similar_pairs_without_a_link_in_either_direction(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "a.md", f"# A\n\n## Herds\n\n{ZEBRA} [tag: plains]\n")
+    write(root, "b.md", f"# B\n\n## Herds\n\n{ZEBRA} [tag: plains]\n")
+    write(root, "c.md", f"# C\n\n{ZEBRA} See [[a]].\n")
+    write(root, "d.md", f"# D\n\n{ZEBRA}\n")
+    write(root, "e.md", "# E\n\nQuite another matter, told in words that stand in none of the other notes here.\n")
+    search = MemorySearch()
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 5)
+        found = await bench.call(FindGaps(threshold=0.5))
+        pairs = {(gap.source_id, gap.target_id) for gap in found}
+        assert pairs == {("a", "b"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")}
+        assert [gap.similarity for gap in found] == sorted((gap.similarity for gap in found), reverse=True)
+        first = next(gap for gap in found if (gap.source_id, gap.target_id) == ("a", "b"))
+        assert "striped" in first.reason
+        assert "'Herds'" in first.reason
+        assert "plains" in first.reason
+        assert first.suggested_link_type == "references"
+        assert len(await gap_pairs(bench, threshold=0.5, limit=2)) == 2
+        assert await gap_pairs(bench, threshold=1.0) == []
+        write(root, "d.md", f"# D\n\n{ZEBRA} [[b]] [[c]]\n")
+        await settled(bench, 5)
+        assert set(await gap_pairs(bench, threshold=0.5)) == {("a", "b"), ("a", "d"), ("b", "c")}
+
+
+async def test_gaps_behind_many_linked_pairs_are_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gaps, "FIRST_PAIRS", 1)
+    root = tmp_path / "root"
+    for name in "abcdefgh":
+        others = " ".join(f"[[{other}]]" for other in "abcdefgh" if other < name)
+        write(root, f"{name}.md", f"# N\n\n{ZEBRA} {others}\n")
+    write(root, "x.md", f"# N\n\n{ZEBRA} but with a great many words more than any of the others has in it\n")
+    search = MemorySearch()
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 9)
+        assert set(await gap_pairs(bench, threshold=0.1, limit=8)) == {(name, "x") for name in "abcdefgh"}
+        assert [asked.limit for asked in search.asked_pairs] == [32, 256]
+
+
+async def test_no_gap_is_never_said_while_notes_could_not_be_compared(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "a.md", f"# A\n\n{ZEBRA}\n")
+    search = MemorySearch()
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 1)
+        assert await gap_pairs(bench) == []
+        await bench.stop("retrieve")
+        with pytest.raises(Unavailable):
+            await gap_pairs(bench)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("brief-auth", "debrief-auth", ("debrief-auth", "brief-auth", "follows")),
+        ("auth-impl", "auth-spec", ("auth-impl", "auth-spec", "implements")),
+        ("2026-01-09-standup", "2026-01-10-standup", ("2026-01-10-standup", "2026-01-09-standup", "follows")),
+        ("part-10", "part-9", ("part-10", "part-9", "follows")),
+        ("a", "b", ("a", "b", "references")),
+        ("debrief-auth", "debrief-login", ("debrief-auth", "debrief-login", "references")),
+    ],
+)
+def test_link_type_is_suggested_by_the_names(first: str, second: str, expected: tuple[str, str, str]) -> None:
+    assert gaps.suggestion(first, second) == expected
+
+
+async def test_notes_are_listed_by_their_tags(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "old.md", "---\ntags: [Auth, security]\ndate: 2025-01-01\n---\n# Old\n")
+    write(root, "new.md", "---\ndate: 2026-01-01\n---\n# New\n\n[tag: auth] <!-- tags: tutorial -->\n")
+    write(root, "none.md", "# None\n")
+    async with notes_service(tmp_path / "data", root) as bench:
+        await settled(bench, 3)
+
+        async def ids(*tags: str, match: TagMatch = TagMatch.ALL) -> list[str]:
+            return [note.id for note in await bench.call(QueryByTags(tags=list(tags), match=match))]
+
+        assert await ids("AUTH") == ["new", "old"]
+        assert await ids("#auth", "security") == ["old"]
+        assert await ids("tutorial", "security", match=TagMatch.ANY) == ["new", "old"]
+        assert await ids("tutorial", "security") == []
+        (note,) = await bench.call(QueryByTags(tags=["security"]))
+        assert (note.title, note.path, note.tags) == ("Old", "old.md", ["auth", "security"])
+        assert note.date == "2025-01-01T00:00:00+00:00"
+        with pytest.raises(InvalidParams, match="tags"):
+            await ids("  ")
+
+
+async def test_search_in_a_time_finds_only_its_notes_and_says_the_time(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for month in ("01", "02", "03"):
+        write(root, f"m{month}.md", f"---\ndate: 2026-{month}-15\n---\n# M\n\nzebra\n")
+    async with notes_service(tmp_path / "data", root) as bench:
+        await settled(bench, 3)
+        answer = await bench.call(TemporalSearch(query="zebra", date_range="2026-02..2026-03"))
+        assert sorted(hit.id for hit in answer.results) == ["m02", "m03"]
+        assert (answer.since, answer.until) == ("2026-02-01T00:00:00+00:00", "2026-03-31T23:59:59.999999+00:00")
+        with pytest.raises(InvalidParams, match="date_range"):
+            await bench.call(TemporalSearch(query="zebra", date_range="whenever"))
+
+
+async def test_reading_goes_from_what_matches_to_what_it_is_linked_with(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "one.md", "# One\n\nzebra tracking [[hub]]\n")
+    write(root, "two.md", "# Two\n\nzebra tracking [[hub]]\n")
+    write(root, "hub.md", "# Hub\n\nHow animals are followed.\n")
+    write(root, "far.md", "# Far\n\nNothing to do with it.\n")
+    async with notes_service(tmp_path / "data", root) as bench:
+        await settled(bench, 4)
+        answer = await bench.call(SuggestReading(context="zebra tracking"))
+        assert [each.id for each in answer.results] == ["one", "two", "hub"]
+        assert answer.results[2].reason == "linked with one, two"
+        assert answer.results[0].reason.startswith("matches in ")
+        assert answer.stages[-1] == "links"
+        beside = await bench.call(SuggestReading(context="one"))
+        assert "one" not in [each.id for each in beside.results]
+        assert {"two", "hub"} <= {each.id for each in beside.results}
+        with pytest.raises(InvalidParams, match="context"):
+            await bench.call(SuggestReading(context=" "))
+
+
+async def test_clusters_are_labelled_and_the_same_every_time(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for n in range(3):
+        write(root, f"zebra{n}.md", f"# Zebra {n}\n\nStripes and grazing on the savannah. [[zebra0]]\n")
+    for n in range(2):
+        write(root, f"soup{n}.md", f"# Soup {n}\n\nSimmer tomatoes with basil in the saucepan. [[soup0]]\n")
+    search = MemorySearch()
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 5)
+        for method in ClusterMethod:
+            answer = await bench.call(ClusterDocuments(method=method, notes_each=2))
+            assert [(cluster.size, len(cluster.notes)) for cluster in answer.clusters] == [(3, 2), (2, 2)]
+            assert "zebra" in answer.clusters[0].label
+            assert "soup" in answer.clusters[1].label
+            assert (answer.notes, answer.left_out, answer.degraded) == (5, 0, [])
+            assert answer == await bench.call(ClusterDocuments(method=method, notes_each=2))
+        few = await bench.call(ClusterDocuments(min_size=3))
+        assert ([cluster.size for cluster in few.clusters], few.left_out) == ([3], 2)
+        search.vectors = False
+        with pytest.raises(Unavailable):
+            await bench.call(ClusterDocuments())
+        assert len((await bench.call(ClusterDocuments(method=ClusterMethod.LINKS))).clusters) == 2

@@ -1,0 +1,174 @@
+"""Neighbours by stored vectors: exact, each pair once, in a stable order, with bounded work."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+from proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, RetrieveSimilar
+from services.retrieve import clusters, neighbours
+from services.retrieve.main import open_service
+from services.retrieve.neighbours import GroupNeighbours, best_pairs
+from services.retrieve.vectors import Matrix
+from services.runtime.testing import services_in_process
+from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened, vector
+
+
+def unit(matrix: Matrix) -> Matrix:
+    scaled: Matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    return scaled
+
+
+def lumpy(count: int, dimensions: int, seed: int = 0) -> Matrix:
+    """Vectors in a few directions, as those of texts are."""
+    chance = np.random.default_rng(seed)
+    centres = chance.standard_normal((12, dimensions))
+    weights = chance.random((count, 12)) ** 6
+    return unit((weights @ centres + 0.3 * chance.standard_normal((count, dimensions))).astype(np.float32))
+
+
+def by_hand(matrix: Matrix, threshold: float) -> list[tuple[int, int, float]]:
+    products = matrix.astype(np.float64) @ matrix.T.astype(np.float64)
+    pairs = [(i, j, float(products[i, j])) for i, j in itertools.combinations(range(len(matrix)), 2)]
+    return sorted((pair for pair in pairs if pair[2] >= threshold), key=lambda pair: (-pair[2], pair[:2]))
+
+
+async def in_thread(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple[int, int, float]], bool]:
+    return await trio.to_thread.run_sync(best_pairs, matrix, threshold, limit)
+
+
+@pytest.mark.parametrize(("count", "dimensions", "block"), [(2, 8, 4), (150, 48, 16), (150, 48, 37), (60, 6, 16)])
+@pytest.mark.parametrize("threshold", [-1.0, 0.3, 0.8])
+async def test_pairs_are_those_of_all_pairs(
+    monkeypatch: pytest.MonkeyPatch, count: int, dimensions: int, block: int, threshold: float
+) -> None:
+    monkeypatch.setattr(neighbours, "BLOCK", block)
+    matrix = lumpy(count, dimensions)
+    expected = by_hand(matrix, threshold)
+    for limit in (1, 7, 100_000):
+        found, more = await in_thread(matrix, threshold, limit)
+        assert len(found) == min(limit, len(expected))
+        assert more == (len(expected) > limit)
+        assert [similarity for *_, similarity in found] == pytest.approx([s for *_, s in expected[:limit]], abs=2e-6)
+        assert len({(i, j) for i, j, _ in found}) == len(found)
+        assert all(i < j and float(matrix[i] @ matrix[j]) == pytest.approx(s, abs=2e-6) for i, j, s in found)
+
+
+async def test_bound_leaves_out_no_pair_where_it_prunes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "BLOCK", 64)
+    matrix = lumpy(600, 96)
+    monkeypatch.setattr(neighbours, "_DENSE", 1.0)
+    pruned, _ = await in_thread(matrix, 0.7, 100_000)
+    monkeypatch.setattr(neighbours, "_DENSE", -1.0)
+    full, _ = await in_thread(matrix, 0.7, 100_000)
+    assert len(full) > 100
+    assert [pair[:2] for pair in sorted(pruned)] == [pair[:2] for pair in sorted(full)]
+
+
+async def test_equal_notes_are_pairs_in_the_order_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "BLOCK", 32)
+    matrix = np.tile(lumpy(1, 24), (200, 1))
+    found, more = await in_thread(matrix, 1.0, 250)
+    assert more
+    assert [(i, j) for i, j, _ in found] == list(itertools.combinations(range(200), 2))[:250]
+    assert {similarity for *_, similarity in found} == {1.0}
+
+
+async def test_cancelled_comparison_ends_after_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "BLOCK", 8)
+    compared = 0
+    scope = trio.CancelScope()
+
+    def compare(*_: object) -> None:
+        nonlocal compared
+        compared += 1
+        if compared == 3:
+            trio.from_thread.run_sync(scope.cancel)
+
+    monkeypatch.setattr(neighbours, "_compare", compare)
+    with scope:
+        await in_thread(lumpy(400, 8), 0.5, 10)
+    assert scope.cancelled_caught
+    assert compared == 3
+
+
+async def test_vector_of_a_group_is_the_mean_of_its_items(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        await collection.put([
+            group("b", "alpha beta", "gamma delta"), group("a", "alpha beta gamma delta"), group("c", "omega psi"),
+        ])  # fmt: skip
+        await embedded(collection, WordEmbedder())
+        near = GroupNeighbours(collection)
+        vectors = await near.vectors()
+        assert vectors.ids == ["a", "b", "c"]
+        mean = vector("alpha beta") + vector("gamma delta")
+        np.testing.assert_allclose(vectors.matrix[1], mean / np.linalg.norm(mean), atol=2e-3)
+        found = await near.similar("b", 10, 0.5)
+        assert [n.group for n in found.neighbours] == ["a"]
+        assert found.has_vector
+        assert found.vectors_waiting == 0
+        pairs = await near.pairs(0.5, 10)
+        assert [(pair.first, pair.second) for pair in pairs.pairs] == [("a", "b")]
+        assert (pairs.groups, pairs.more) == (3, False)
+
+
+async def test_vectors_follow_each_write_and_say_what_is_still_to_come(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        near = GroupNeighbours(collection)
+        assert (await near.similar("a", 5, 0)).has_vector is False
+        await collection.put([group("a", "one two"), group("b", "one two")])
+        waiting = await near.pairs(0.5, 5)
+        assert (waiting.pairs, waiting.groups, waiting.vectors_waiting) == ([], 0, 2)
+        await embedded(collection, embedder)
+        assert [pair.similarity for pair in (await near.pairs(0.5, 5)).pairs] == [1.0]
+        assert await near.vectors() is await near.vectors()
+        await collection.delete(["a"])
+        assert (await near.pairs(-1, 5)).groups == 1
+        assert (await near.similar("a", 5, 0)).has_vector is False
+
+
+async def test_group_that_spans_portions_of_reading_has_one_vector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "_FETCH", 3)
+    async with opened(tmp_path) as collection:
+        await collection.put([group(f"g{n}", *(f"word{n} piece{p}" for p in range(4))) for n in range(5)])
+        await embedded(collection, WordEmbedder())
+        found = (await GroupNeighbours(collection).vectors()).matrix
+        for n in range(5):
+            mean = sum((vector(f"word{n} piece{p}") for p in range(4)), start=np.zeros(64, dtype=np.float32))
+            np.testing.assert_allclose(found[n], mean / np.linalg.norm(mean), atol=2e-3)
+
+
+async def test_clusters_hold_every_group_once_and_are_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "BLOCK", 16)
+    chance = np.random.default_rng(1)
+    centres = np.eye(5, 20, dtype=np.float32)
+    noise = 0.05 * chance.standard_normal((66, 20)).astype(np.float32)
+    matrix = unit(np.repeat(centres, [30, 20, 10, 5, 1], axis=0) + noise)
+    shuffled = chance.permutation(66)
+    expected = sorted(
+        sorted(np.flatnonzero(np.argmax(matrix[shuffled][:, :5], axis=1) == c).tolist()) for c in range(5)
+    )
+    for work in (lambda: clusters.kmeans(matrix[shuffled], 5), lambda: clusters.chains(matrix[shuffled], 0.7)):
+        first = await trio.to_thread.run_sync(work)
+        assert [len(rows) for rows in first] == [30, 20, 10, 5, 1]
+        assert sorted(sorted(rows) for rows in first) == expected
+        assert await trio.to_thread.run_sync(work) == first
+    everything = np.tile(centres[:1], (40, 1))
+    assert len(await trio.to_thread.run_sync(clusters.kmeans, everything, 7)) == 1
+    assert await trio.to_thread.run_sync(clusters.chains, everything, 1.0) == [list(range(40))]
+    assert await trio.to_thread.run_sync(clusters.kmeans, everything[:0], 3) == []
+
+
+async def test_collection_that_was_never_written_has_no_neighbours(tmp_path: Path) -> None:
+    async with services_in_process({"retrieve": open_service}, tmp_path) as bench:
+        assert not (await bench.call(RetrieveSimilar(collection="none", group="a"))).has_vector
+        assert (await bench.call(RetrievePairs(collection="none", threshold=0.5))).pairs == []
+        for method in Clustering:
+            assert (await bench.call(RetrieveClusters(collection="none", method=method))).clusters == []
