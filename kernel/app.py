@@ -75,6 +75,7 @@ async def run(
         await nursery.start(supervisor.run)
         # Half a second of imports, with the services loading beside it.
         from kernel.control.server import serve_control
+        from kernel.gateway import scratchpad
         from kernel.gateway.gateway import open_gateway
         from kernel.gateway.http import serve_http
         from kernel.gateway.surfaces import SURFACES
@@ -89,6 +90,7 @@ async def run(
                 http_url=lambda: http_url,
                 shut_down=stop.set,
             ).register()
+            scratchpad.register(router.serve_local)
 
             async def control(task_status: trio.TaskStatus[None]) -> None:
                 await serve_control(

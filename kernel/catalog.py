@@ -24,7 +24,13 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 ZYGOTES = (
     ZygoteSpec(
         name="light",
-        preload=("services.runtime.main", "services.echo.main", "services.yaml.main", "services.knowledge.main"),
+        preload=(
+            "services.runtime.main",
+            "services.echo.main",
+            "services.yaml.main",
+            "services.graph.main",
+            "services.knowledge.main",
+        ),
         env=_ONE_THREAD,
     ),
     ZygoteSpec(name="vectors", preload=("services.runtime.main", "faiss", "services.retrieve.main"), env=_ONE_THREAD),
@@ -95,6 +101,7 @@ def entries() -> tuple[Entry, ...]:
             ),
             reads_models=True,
         ),
+        Entry(spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB)),
         Entry(
             spec=ServiceSpec(
                 name="knowledge",

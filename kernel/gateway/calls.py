@@ -13,6 +13,7 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from kernel.gateway.scratchpad import shortened
 from kernel.gateway.upcalls import CallUpcalls
 from kernel.ports import Dispatcher
 from kernel.router.trace import accept_trace
@@ -53,11 +54,11 @@ async def perform(
 
 
 def tool_parts(operation: Operation[Any], value: object) -> tuple[str, bytes]:
-    """The text and the structured content (JSON) of a tool's result."""
+    """The text and the structured content (JSON) of a tool's result, or of what stands for a long one."""
     bare = _encode(value)
     text: object = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
     structured = b'{"result":%b}' % bare if operation.wraps_result else bare
-    return (text if isinstance(text, str) else bare.decode()), structured
+    return shortened(operation, value, text if isinstance(text, str) else bare.decode(), structured)
 
 
 def tool_result(operation: Operation[Any], value: object) -> dict[str, Any]:

@@ -133,5 +133,3 @@ class SdkClient:
         except ValidationError:
             raise OperationError(f"the client's answer to {method} is not in the form of the protocol") from None
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-

@@ -21,6 +21,7 @@ from msgspec import UnsetType
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from kernel.gateway import scratchpad
 from kernel.gateway.connections import level_of, on_connection
 from kernel.gateway.exchange import Exchange
 from kernel.gateway.server import SurfaceServer
@@ -123,6 +124,7 @@ class Endpoint:
             message = error_message(None, PARSE_ERROR, f"Parse error: {error}")
             await Response(message, status_code=400, media_type="application/json")(scope, receive, send)
             return
+        self._lay_out(scope, headers, session, envelope)
         call = None if envelope is None else self._recognise(scope, headers, session, envelope)
         if call is not None:
             await self._serve(call, headers, session, receive, send)
@@ -132,6 +134,17 @@ class Endpoint:
             await self.sessions.make_room()
             on_connection.set(self.sessions.opened)
         await self._manager.handle_request(scope, _replay(body, receive), send)
+
+    def _lay_out(self, scope: Scope, headers: Headers, session: HttpSession | None, message: Envelope | None) -> None:
+        """Set the scratchpad of the request; a session that it opens inherits it."""
+        pads = self._server.scratchpads
+        if session is not None:
+            scratchpad.current.set(session.scratchpad)
+        elif not self._stateless and message is not None and message.method == "initialize":
+            scratchpad.current.set(pads.open())
+        else:
+            client = scope.get("client")
+            scratchpad.current.set(pads.shared(headers, client[0] if client else ""))
 
     def _recognise(
         self, scope: Scope, headers: Headers, session: HttpSession | None, message: Envelope

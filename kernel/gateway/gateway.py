@@ -12,6 +12,7 @@ import trio
 
 from kernel.gateway.completion import Completer
 from kernel.gateway.events import News
+from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.server import SurfaceServer
 from kernel.gateway.stdio import serve_stdio
 from kernel.gateway.surfaces import SURFACES, Surface
@@ -34,8 +35,10 @@ class Gateway:
         self.clients = 0
         self.on_clients: Callable[[int], None] | None = None
         completer = Completer(table, dispatcher)
+        scratchpads = Scratchpads()
         self._servers = {
-            name: SurfaceServer(Surface(name, table), dispatcher, completer, self.news, version) for name in SURFACES
+            name: SurfaceServer(Surface(name, table), dispatcher, completer, self.news, version, scratchpads)
+            for name in SURFACES
         }
 
     def server(self, surface: str) -> SurfaceServer:

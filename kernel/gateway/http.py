@@ -138,5 +138,3 @@ async def serve_http(
             task_status=task_status,
             mode="asgi",
         )
-
-

@@ -28,6 +28,7 @@ from kernel.gateway.completion import Completer, completion_result
 from kernel.gateway.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
 from kernel.gateway.events import News
 from kernel.gateway.failures import as_error, as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.surfaces import Surface
 from kernel.gateway.upcalls import LEVELS, CallUpcalls, InputRequired, merged_answers
 from kernel.ports import Dispatcher
@@ -70,12 +71,19 @@ class SurfaceServer:
     """The handlers of one surface; `sdk` is what a transport runs."""
 
     def __init__(
-        self, surface: Surface, dispatcher: Dispatcher, completer: Completer, news: News, version: str
+        self,
+        surface: Surface,
+        dispatcher: Dispatcher,
+        completer: Completer,
+        news: News,
+        version: str,
+        scratchpads: Scratchpads | None = None,
     ) -> None:
         self.surface = surface
         self.dispatcher = dispatcher
         self._completer = completer
         self._news = news
+        self.scratchpads = scratchpads or Scratchpads()
         self.listening = ListenHandler(news.bus)
         handlers: dict[str, Any] = {
             "on_list_tools": self._list_tools,
@@ -185,9 +193,7 @@ class SurfaceServer:
             except InputRequired as required:
                 return _input_required(required)
 
-    async def _perform(
-        self, ctx: Context, operation: Operation[Any], params: Params[Any], state: str | None
-    ) -> object:
+    async def _perform(self, ctx: Context, operation: Operation[Any], params: Params[Any], state: str | None) -> object:
         raw = ctx.params or {}
         answers = merged_answers(state, raw.get("inputResponses"))
         outcome: object

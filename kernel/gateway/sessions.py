@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 import trio
 from mcp.server.connection import Connection
 
+from kernel.gateway import scratchpad
+
 MAX_SESSIONS = 512
 IDLE_S = 4 * 3600.0
 _SWEEP_S = 60.0
@@ -25,6 +27,7 @@ class HttpSession:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.scratchpad = scratchpad.current.get()
         self.calls: dict[int | str, trio.CancelScope] = {}
         self.in_flight = 0
         self.used_at = trio.current_time()

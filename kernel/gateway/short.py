@@ -74,6 +74,7 @@ _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
 _encode = msgspec.json.Encoder().encode
 
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """A JSON-RPC response, encoded; `code` is that of the error where it is one."""
 

@@ -33,6 +33,7 @@ from mcp_types.jsonrpc import jsonrpc_message_adapter
 from msgspec import UnsetType
 from pydantic import ValidationError
 
+from kernel.gateway import scratchpad
 from kernel.gateway.connections import level_of, on_connection
 from kernel.gateway.descriptors import Input, Output, non_blocking
 from kernel.gateway.server import SurfaceServer
@@ -100,6 +101,8 @@ class _Session:
     # ---- life -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        # Every task that serves this client is started from here.
+        scratchpad.current.set(self._server.scratchpads.open())
         to_sdk, sdk_reads = anyio.create_memory_object_stream[SessionMessage | Exception](16)
         sdk_writes, from_sdk = anyio.create_memory_object_stream[SessionMessage](16)
         async with to_sdk, trio.open_nursery() as nursery:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kernel.gateway.scratchpad import output_schema
 from proto.operation import CLIENT, Access, Operation, Resource, Role
 from proto.ops import Table
 
@@ -115,8 +116,8 @@ def _tool(op: Operation[Any]) -> dict[str, Any]:
         "inputSchema": {key: value for key, value in op.input_schema.items() if key != "description"},
         "annotations": {"title": op.title, **annotations_of(op)},
     }
-    if op.output_schema is not None:
-        tool["outputSchema"] = op.output_schema
+    if (schema := output_schema(op)) is not None:
+        tool["outputSchema"] = schema
     return tool
 
 

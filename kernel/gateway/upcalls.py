@@ -223,5 +223,3 @@ def merged_answers(state: str | None, responses: Mapping[str, Any] | None) -> di
         except msgspec.DecodeError:
             raise InvalidParams("requestState is not one that this server gave", field="requestState") from None
     return {**answers, **(responses or {})}
-
-

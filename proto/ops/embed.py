@@ -45,10 +45,18 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
 class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     """Turn texts into unit vectors with the embedding model in use."""
 
-    texts: Annotated[
-        list[str], Meta(min_length=1, max_length=4096, description="The texts, without any prefix of the model's")
-    ]
+    texts: Annotated[list[str], Meta(max_length=4096, description="The texts, without any prefix of the model's")] = (
+        msgspec.field(default_factory=list)
+    )
     kind: Annotated[TextKind, Meta(description="Whether these are queries or passages")] = TextKind.PASSAGE
+    tokens: Annotated[
+        list[list[int]],
+        Meta(
+            max_length=4096,
+            description="Instead of texts: the ids that the model's own tokenizer makes of them, with its prefix and "
+            "its special tokens",
+        ),
+    ] = msgspec.field(default_factory=list)
 
 
 class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):

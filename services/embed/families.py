@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.embed.weights import ModelFiles, ModelMissing
+from services.embed.weights import ModelFiles
+from services.runtime.models.checkpoint import ModelMissing
 
 
 class PaddedFamily:

@@ -1,14 +1,14 @@
 """The service `embed`: loads one model, warms it up, and answers `embed_texts` and `embed_model`.
 
-It is ready only after real forward passes, and ends itself when the model is lost. One process, one model; a pool is
-several encoders in front of the same batcher.
+It is ready only after real forward passes, and ends itself when the model is lost. One process, one model; of the
+setting `workers` the kernel makes as many processes, which share one queue of calls.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -17,13 +17,15 @@ import trio
 from msgspec import Meta
 
 from proto.arrays import pack
-from proto.errors import InvalidParams, OperationError
+from proto.errors import InvalidParams
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
-from services.embed.batcher import Batcher, BatchLimits, watch_health
-from services.embed.model import Precision, TorchEncoder, Vectors, usable_cores
-from services.embed.tokens import Ids, TextTokenizer
+from services.embed.model import TorchEncoder, Vectors
+from services.embed.tokens import TextTokenizer
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
+from services.runtime.models.device import Precision, batches_at_once, require_device
+from services.runtime.models.tokens import Ids
 
 _TOKENIZE_AT_ONCE = 64
 """Texts between two looks at cancellation and at the queue."""
@@ -36,7 +38,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
-    workers: Annotated[int, Meta(ge=0, description="Batches computed at once; 0 is the cores over `threads`")] = 0
+    workers: Annotated[int, Meta(ge=1)] | Literal["auto"] = 1
+    """Processes of the pool; the kernel starts them and tells each how many there are."""
+    batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
     query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
@@ -64,8 +68,7 @@ def load(settings: Settings, device: str) -> Loaded:
         ModelMissing: it is not on this machine, or not in a form that is loaded.
         OperationError: `device` is `cuda` and there is none.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise OperationError("no CUDA device is here, or this torch is built without CUDA; use the mode `cpu`")
+    require_device(device)
     # Two batches on a core each are a third faster than one batch on both, and none waits where a core is taken away.
     torch.set_num_threads(settings.threads)
     files = resolve(
@@ -78,7 +81,7 @@ def load(settings: Settings, device: str) -> Loaded:
     encoder = TorchEncoder(files, device=device, precision=settings.precision)
     encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
-    return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.encode([canary])[0])
+    return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.compute([canary])[0])
 
 
 @contextlib.asynccontextmanager
@@ -94,15 +97,16 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     limits = BatchLimits(target_s=settings.batch_ms / 1000, max_waiting_tokens=settings.max_waiting_tokens)
     if encoder.device == "cuda":
         limits = msgspec.structs.replace(limits, first_tokens=16384)
-    batcher = Batcher(encoder.dimensions, limits)
-    workers = settings.workers or (1 if encoder.device == "cuda" else max(1, usable_cores() // settings.threads))
-    for _ in range(workers):
+    batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
+    processes = settings.workers if isinstance(settings.workers, int) else 1
+    at_once = batches_at_once(encoder.device, processes=processes, threads=settings.threads)
+    for _ in range(settings.batches or at_once):
         env.background.start_soon(batcher.run, encoder)
     env.background.start_soon(_watch, batcher, loaded, settings)
     model = EmbedModel(
         model=files.name,
         fingerprint=loaded.fingerprint,
-        dimensions=encoder.dimensions,
+        dimensions=encoder.width,
         max_tokens=files.max_tokens,
         device=encoder.device,
         precision=encoder.precision.value,
@@ -114,8 +118,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     @handlers.handle(EmbedTexts)
     async def embed_texts(params: EmbedTexts, ctx: Context) -> EmbedResult:
-        batcher.admit(params.kind, len(params.texts))
-        ids: list[Ids] = []
+        if bool(params.texts) is bool(params.tokens):
+            raise InvalidParams("exactly one of `texts` and `tokens` is needed, and not empty", field="texts")
+        lane = Lane.PROMPT if params.kind is TextKind.QUERY else Lane.BULK
+        batcher.admit(lane, len(params.texts) + len(params.tokens))
+        ids: list[Ids] = loaded.tokenizer.check(params.tokens)
         truncated: list[int] = []
         for start in range(0, len(params.texts), _TOKENIZE_AT_ONCE):
             texts = params.texts[start : start + _TOKENIZE_AT_ONCE]
@@ -124,7 +131,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             )
             ids.extend(tokens.ids)
             truncated.extend(start + index for index in tokens.truncated)
-        vectors = await batcher.embed(ids, params.kind)
+        vectors = await batcher.compute(ids, lane)
         return EmbedResult(
             vectors=pack(vectors.astype(np.float32, copy=False)),
             fingerprint=loaded.fingerprint,
@@ -139,5 +146,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     yield handlers
 
 
-async def _watch(batcher: Batcher, loaded: Loaded, settings: Settings) -> None:
-    await watch_health(batcher, loaded.canary, loaded.canary_vector, every_s=settings.health_every_s)
+async def _watch(batcher: Batcher[Ids], loaded: Loaded, settings: Settings) -> None:
+    await watch_health(batcher, loaded.canary, loaded.canary_vector, alike, every_s=settings.health_every_s)
+
+
+def alike(left: Vectors, right: Vectors) -> bool:
+    """Whether two unit vectors are of the same text."""
+    return float(left @ right) > 0.99

@@ -1,18 +1,8 @@
-"""The loaded model: token ids in, unit vectors out, on one device.
-
-The batcher sees `Encoder` only, so that a worker in another process can take its place. Failures are sorted here:
-running out of memory is survivable, any other failure of a GPU is not, since its context answers nothing sound from
-then on.
-"""
+"""The loaded model: token ids in, unit vectors out, on one device."""
 
 from __future__ import annotations
 
-import enum
-import gc
-import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,64 +13,39 @@ from torch import Tensor
 
 from services.embed.bert import Layout, PackedBert, supports
 from services.embed.families import PaddedFamily
-from services.embed.tokens import Ids
 from services.embed.weights import ModelFiles, Pooling
+from services.runtime.models.device import Precision, resolve_precision, survives
+from services.runtime.models.tokens import Ids
 
 Vectors = npt.NDArray[np.float32]
+"""Unit vectors, shape (texts, dimensions)."""
 
 _PADDED_BATCH = 16
 """Sequences that go through a padded encoder at once: sorted by length, so that little of it is padding."""
 
 
-class Precision(enum.StrEnum):
-    """What the weights are computed in; `auto` is bf16 where the processor has instructions for it."""
-
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
-class Encoder(Protocol):
-    """One loaded model.  Methods block; several worker threads may call them at once."""
-
-    @property
-    def dimensions(self) -> int: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def precision(self) -> Precision: ...
-
-    def encode(self, sequences: Sequence[Ids]) -> Vectors:
-        """Unit vectors, float32, shape (sequences, dimensions).  Raises whatever the model raises."""
-
-    def recover(self, error: Exception) -> bool:
-        """Make ready for the next batch after `error`; False where the process must end instead."""
-
-
 class TorchEncoder:
-    """A model in this process, on `cpu` or `cuda`."""
+    """A model in this process, on `cpu` or `cuda`; `width` is the dimensions of its vectors."""
 
     def __init__(self, files: ModelFiles, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:
         self._device = torch.device(device)
-        self.precision = resolve_precision(precision, self._device)
+        self.precision = resolve_precision(precision, self._device.type)
         dtype = torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
         self._pooling = files.pooling
         self._packed: PackedBert | None = None
         self._padded: PaddedFamily | None = None
         if supports(files.config):
             self._packed = PackedBert(_tensors(files), files.config, dtype, self._device)
-            self.dimensions = self._packed.hidden
+            self.width = self._packed.hidden
         else:
             self._padded = PaddedFamily(files, dtype, self._device)
-            self.dimensions = self._padded.hidden
+            self.width = self._padded.hidden
 
     @property
     def device(self) -> str:
         return self._device.type
 
-    def encode(self, sequences: Sequence[Ids]) -> Vectors:
+    def compute(self, sequences: Sequence[Ids]) -> Vectors:
         """Unit vectors of the sequences, in their order."""
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
         ordered = [sequences[index] for index in order]
@@ -94,18 +59,10 @@ class TorchEncoder:
     def warm_up(self, max_tokens: int) -> None:
         """Real forward passes of the shapes that come first, so that no caller waits for kernels to be made."""
         for length in (*range(8, 33, 8), max_tokens):
-            self.encode([np.ones(min(length, max_tokens), dtype=np.int32)])
+            self.compute([np.ones(min(length, max_tokens), dtype=np.int32)])
 
     def recover(self, error: Exception) -> bool:
-        out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if self._device.type == "cuda":
-            if not out_of_memory and (isinstance(error, torch.AcceleratorError) or "CUDA" in str(error)):
-                return False
-            if out_of_memory:
-                torch.cuda.empty_cache()
-        if out_of_memory or "can't allocate memory" in str(error):
-            gc.collect()
-        return True
+        return survives(error, self._device.type)
 
     def _encode_packed(self, sequences: Sequence[Ids]) -> Tensor:
         assert self._packed is not None
@@ -149,37 +106,6 @@ def rows_for(tokens: int) -> int:
     """
     step = 8 if tokens <= 64 else 32 if tokens <= 256 else 128 if tokens <= 4096 else 512
     return -(-tokens // step) * step
-
-
-def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """What `auto` means on this device."""
-    if precision is not Precision.AUTO:
-        return precision
-    if device.type == "cuda":
-        return Precision.BF16 if torch.cuda.is_bf16_supported() else Precision.FP32
-    return Precision.BF16 if _cpu_has_bf16() else Precision.FP32
-
-
-def usable_cores() -> int:
-    """The cores this process may use: its affinity, and the quota of its control group."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        # No control group of the second version here: then there is no quota to keep.
-        return cores
-    return cores
-
-
-def _cpu_has_bf16() -> bool:
-    # torch's own flag is true already where bf16 is only emulated, which is slower than fp32.
-    try:
-        flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
-    except (OSError, StopIteration):
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags.split())
 
 
 def _tensors(files: ModelFiles) -> dict[str, Tensor]:

@@ -1,8 +1,4 @@
-"""Texts to token ids, by the model's own tokenizer: cut at the length the model reads, never padded.
-
-A published `tokenizer.json` may carry settings of its own for both (one pads everything to 128 and cuts there);
-neither is taken over. What was cut is reported.
-"""
+"""Texts to token ids, by the model's own tokenizer and with its prefixes; what was cut is reported."""
 
 from __future__ import annotations
 
@@ -10,18 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
-from tokenizers import Tokenizer
 
+from proto.errors import InvalidParams
 from proto.ops.embed import TextKind
 from services.embed.weights import ModelFiles
-
-Ids = npt.NDArray[np.int32]
-"""Token ids of one text, special tokens included."""
-
-_CHARACTERS_A_TOKEN = 16
-"""First guess at how much of a long text suffices; three to five are usual, and a wrong guess only costs another
-look."""
+from services.runtime.models.tokens import Ids, encode_cut, open_tokenizer
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -37,24 +26,45 @@ class TextTokenizer:
     def __init__(self, files: ModelFiles) -> None:
         self._max_tokens = files.max_tokens
         self._prefix = {TextKind.QUERY: files.query_prefix, TextKind.PASSAGE: files.passage_prefix}
-        self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_length=files.max_tokens)
+        self._tokenizer = open_tokenizer(files)
+        self._empty: list[int] = self._tokenizer.encode("").ids
+        self._vocabulary: int = self._tokenizer.get_vocab_size()
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> Tokens:
         """Token ids of each text with the model's prefix for `kind` before it."""
         prefix = self._prefix[kind]
-        full = [prefix + text for text in texts]
-        ids: list[Ids] = []
-        truncated: list[int] = []
-        # A text of megabytes is not tokenized to keep 256 tokens of it.
-        window = self._max_tokens * _CHARACTERS_A_TOKEN
-        for index, encoding in enumerate(self._tokenizer.encode_batch_fast([text[:window] for text in full])):
-            size = window
-            while not encoding.overflowing and size < len(full[index]):
-                size *= 4
-                encoding = self._tokenizer.encode(full[index][:size])
-            ids.append(np.array(encoding.ids, dtype=np.int32))
-            if encoding.overflowing:
-                truncated.append(index)
-        return Tokens(ids, truncated)
+        encodings = encode_cut(self._tokenizer, [prefix + text for text in texts], self._max_tokens)
+        return Tokens(
+            [np.array(encoding.ids, dtype=np.int32) for encoding in encodings],
+            [index for index, encoding in enumerate(encodings) if encoding.overflowing],
+        )
+
+    def check(self, given: Sequence[Sequence[int]]) -> list[Ids]:
+        """Token ids that a caller made, as they go into the model.
+
+        Raises:
+            InvalidParams: they are not what this model's tokenizer makes: ids of another vocabulary would give vectors
+                that look right and mean nothing.
+        """
+        checked: list[Ids] = []
+        for index, ids in enumerate(given):
+            field = f"tokens[{index}]"
+            if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
+                raise InvalidParams(
+                    f"parameter `{field}`: ids of the model's own vocabulary are from 0 to {self._vocabulary - 1}, and "
+                    "at least one",
+                    field=field,
+                )
+            if self._empty and (ids[0], ids[-1]) != (self._empty[0], self._empty[-1]):
+                raise InvalidParams(
+                    f"parameter `{field}`: ids of the model's own tokenizer start with {self._empty[0]} and end with "
+                    f"{self._empty[-1]} (its special tokens), these do not; those of another tokenizer cannot be used: "
+                    "send the text instead",
+                    field=field,
+                )
+            if len(ids) > self._max_tokens:
+                raise InvalidParams(
+                    f"parameter `{field}`: {len(ids)} tokens; the model reads at most {self._max_tokens}", field=field
+                )
+            checked.append(np.array(ids, dtype=np.int32))
+        return checked

@@ -1,23 +1,24 @@
-"""Vectors in memory, and the nearest of them: exact, over one matrix.
+"""The nearest vectors: what an index of them is, and the exact one that small collections have.
 
-`VectorIndex` is all that the rest knows; quantised segments, or a database of vectors, can take this one's place.
-Rows are only ever appended or struck out, so that a search needs no lock against the writer; room is won back by
-copying.
-
-Up to 100,000 vectors of 384 numbers one product of matrix and vector is the fastest there is: 0.5 ms at 10,000 and 10
-ms at 100,000 on two cores, half of what FAISS's flat index takes.
+`VectorIndex` is all that searches know; a database of vectors can take its place. `FlatIndex` is one matrix: rows are
+only ever appended or struck out, so that a search needs no lock against the writer; room is won back by copying. As
+long as vectors are few, one product of matrix and vector is the fastest search there is, FAISS's own included
+(`python -m tests.bench.vectors`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float32]
+HalfMatrix = npt.NDArray[np.float16]
 ItemIds = npt.NDArray[np.int64]
+Scored: TypeAlias = list[tuple[int, float]]
+"""Item ids and cosines."""
 
 _STRUCK = -1
 _COMPACT_ABOVE = 0.25
@@ -38,7 +39,7 @@ class VectorIndex(Protocol):
     def remove(self, ids: Sequence[int]) -> None:
         """Ids that are not there count for nothing."""
 
-    def search(self, query: Matrix, limit: int, allowed: ItemIds | None) -> list[tuple[int, float]]:
+    def search(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
         """The nearest ids (among `allowed`, where given) and their cosines, best first."""
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
@@ -84,7 +85,7 @@ class FlatIndex:
         if self._used - len(self._row_of) > max(256, self._used * _COMPACT_ABOVE):
             self._copy(2 * len(self._row_of))
 
-    def search(self, query: Matrix, limit: int, allowed: ItemIds | None) -> list[tuple[int, float]]:
+    def search(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
         matrix, all_ids, used = self._seen
         if not used:
             return []
@@ -98,9 +99,8 @@ class FlatIndex:
             ids = ids[rows]
             scores = matrix[rows] @ query
         best = np.argpartition(scores, -limit)[-limit:] if len(scores) > limit else np.arange(len(scores))
-        # Ties in the order of ids, so that the same question has the same answer.
-        best = best[np.lexsort((ids[best], -scores[best]))]
-        return [(int(ids[row]), float(scores[row])) for row in best if scores[row] > -np.inf]
+        found = zip(ids[best].tolist(), scores[best].tolist(), strict=True)
+        return best_first([pair for pair in found if pair[1] > -np.inf], limit)
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
         matrix, all_ids, used = self._seen
@@ -116,6 +116,15 @@ class FlatIndex:
             if item_id == holder
         }
 
+    def content(self) -> tuple[ItemIds, Matrix]:
+        """A copy of what is there."""
+        kept = np.flatnonzero(self._ids[: self._used] != _STRUCK)
+        return self._ids[kept], self._matrix[kept]
+
+    def ids(self) -> ItemIds:
+        """Ids that are there."""
+        return np.fromiter(self._row_of, dtype=np.int64, count=len(self._row_of))
+
     def _copy(self, capacity: int) -> None:
         kept = np.flatnonzero(self._ids[: self._used] != _STRUCK)
         matrix: Matrix = np.empty((max(256, capacity), self._dimensions), dtype=np.float32)
@@ -125,3 +134,8 @@ class FlatIndex:
         self._row_of = {int(item_id): row for row, item_id in enumerate(ids[: len(kept)])}
         self._matrix, self._ids, self._used = matrix, ids, len(kept)
         self._seen = (matrix, ids, self._used)
+
+
+def best_first(found: Scored, limit: int) -> Scored:
+    """The best `limit`; ties in the order of ids, so that the same question has the same answer."""
+    return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:limit]

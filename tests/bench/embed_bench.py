@@ -24,10 +24,12 @@ import torch
 import trio
 
 from proto.ops.embed import TextKind
-from services.embed.batcher import Batcher, BatchLimits
 from services.embed.main import Loaded, Settings, load
-from services.embed.model import Vectors, usable_cores
+from services.embed.model import Vectors
 from services.embed.weights import ModelFiles
+from services.runtime.models.batcher import Batcher, BatchLimits, Lane
+from services.runtime.models.device import usable_cores
+from services.runtime.models.tokens import Ids
 
 Encode = Callable[[Sequence[str]], Vectors]
 
@@ -54,11 +56,11 @@ def ours(loaded: Loaded) -> Encode:
 
     async def run(texts: Sequence[str]) -> Vectors:
         torch.set_num_threads(1)
-        batcher = Batcher(loaded.encoder.dimensions, BatchLimits())
+        batcher: Batcher[Ids] = Batcher(loaded.encoder.width, BatchLimits())
         async with trio.open_nursery() as nursery:
             for _ in range(usable_cores()):
                 nursery.start_soon(batcher.run, loaded.encoder)
-            vectors = await batcher.embed(loaded.tokenizer.encode(texts, TextKind.PASSAGE).ids, TextKind.PASSAGE)
+            vectors = await batcher.compute(loaded.tokenizer.encode(texts, TextKind.PASSAGE).ids, Lane.BULK)
             nursery.cancel_scope.cancel()
         return vectors
 
@@ -159,7 +161,7 @@ def main(path: Path | None, count: int, rounds: int) -> None:
         if name == "linckia":
             torch.set_num_threads(1)
             middle, high = query_ms(
-                lambda query: loaded.encoder.encode(loaded.tokenizer.encode([query], TextKind.QUERY).ids), queries
+                lambda query: loaded.encoder.compute(loaded.tokenizer.encode([query], TextKind.QUERY).ids), queries
             )
             base = {"long": long_rate, "short": short_rate, "query": middle}
             kept = long_vectors

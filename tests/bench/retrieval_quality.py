@@ -84,9 +84,9 @@ class InProcessEmbedder:
     def embed(self, params: EmbedTexts) -> EmbedResult:
         tokens = self.model.tokenizer.encode(params.texts, params.kind)
         order = sorted(range(len(tokens.ids)), key=lambda index: len(tokens.ids[index]))
-        vectors = np.empty((len(order), self.model.encoder.dimensions), dtype=np.float32)
+        vectors = np.empty((len(order), self.model.encoder.width), dtype=np.float32)
         for some in batches(order, [len(ids) for ids in tokens.ids], 2048):
-            vectors[some] = self.model.encoder.encode([tokens.ids[index] for index in some])
+            vectors[some] = self.model.encoder.compute([tokens.ids[index] for index in some])
         return EmbedResult(vectors=pack(vectors), fingerprint=self.model.fingerprint)
 
     async def passages(self, params: EmbedTexts) -> EmbedResult:

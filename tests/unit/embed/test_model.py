@@ -16,9 +16,11 @@ from proto.ops.embed import TextKind
 from services.embed import weights
 from services.embed.bert import supports
 from services.embed.dense import PlainDense, dense
-from services.embed.model import Precision, TorchEncoder, Vectors, pool, rows_for
-from services.embed.tokens import Ids, TextTokenizer
+from services.embed.model import TorchEncoder, Vectors, pool, rows_for
+from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, Pooling, resolve
+from services.runtime.models.device import Precision
+from services.runtime.models.tokens import Ids
 
 transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")
 
@@ -66,7 +68,7 @@ def test_vectors_agree_with_transformers(
     packaged: ModelFiles, sequences: list[Ids], precision: Precision, least: float
 ) -> None:
     encoder = TorchEncoder(packaged, precision=precision)
-    vectors = encoder.encode(sequences)
+    vectors = encoder.compute(sequences)
     assert vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert worst_cosine(vectors, reference(packaged, sequences)) > least
@@ -74,8 +76,8 @@ def test_vectors_agree_with_transformers(
 
 def test_a_texts_vector_does_not_depend_on_its_batch(packaged: ModelFiles, sequences: list[Ids]) -> None:
     encoder = TorchEncoder(packaged, precision=Precision.BF16)
-    together = encoder.encode(sequences)
-    alone = np.concatenate([encoder.encode([ids]) for ids in sequences])
+    together = encoder.compute(sequences)
+    alone = np.concatenate([encoder.compute([ids]) for ids in sequences])
     assert worst_cosine(together, alone) > 0.9995
 
 
@@ -117,7 +119,7 @@ def test_every_family_agrees_with_its_own_class(
     assert supports(files.config) is packed
     numbers = np.random.default_rng(1)
     sequences = [numbers.integers(6, 99, size=length).astype(np.int32) for length in (1, 7, 7, 40, 2)]
-    vectors = TorchEncoder(files, precision=Precision.FP32).encode(sequences)
+    vectors = TorchEncoder(files, precision=Precision.FP32).compute(sequences)
     assert worst_cosine(vectors, reference(files, sequences)) > 0.9999
 
 

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from services.embed import weights
-from services.embed.weights import ModelMissing, Pooling, fingerprint, resolve
+from services.embed.weights import Pooling, fingerprint, resolve
+from services.runtime.models.checkpoint import ModelMissing
 
 TOKENIZER = b'{"model": {}}'
 

@@ -15,7 +15,7 @@ LEGACY = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 
 CALLS: list[tuple[str, Any]] = [
     ("t_pair", {"text": "hello"}),
-    ("t_pair", {"text": "päir \u2028 \U0001f600 \"quoted\" \\ \n", "count": 3}),
+    ("t_pair", {"text": 'päir \u2028 \U0001f600 "quoted" \\ \n', "count": 3}),
     ("t_string", None),
     ("t_string", {"colour": "blue"}),
     ("t_list", {}),

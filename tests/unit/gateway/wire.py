@@ -78,9 +78,7 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def gateway_in_process(
-    table: Table = TABLE, *services: OpenService
-) -> AsyncIterator[tuple[Gateway, InProcess]]:
+async def gateway_in_process(table: Table = TABLE, *services: OpenService) -> AsyncIterator[tuple[Gateway, InProcess]]:
     async with in_process(*(services or (open_service,))) as dispatcher, open_gateway(table, dispatcher) as gateway:
         yield gateway, dispatcher
 

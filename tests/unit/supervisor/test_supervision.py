@@ -91,7 +91,7 @@ async def test_call_made_before_ready_is_refused_rather_than_lost(autojump_clock
 async def test_silence_for_the_hang_timeout_is_a_death_that_starts_with_a_stack_dump(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with staged(service("a")) as troupe:
+    async with staged(service("a", hang_timeout_s=10)) as troupe:
         await troupe.ready()
         await trio.sleep(20)
         silent_from = trio.current_time()
@@ -119,7 +119,7 @@ async def test_slow_but_steady_pongs_are_no_hang(autojump_clock: trio.testing.Mo
                 if not actor.ended.is_set():
                     actor.channel.post(Pong(n, 0))
 
-    async with staged(service("a"), act=act) as troupe:
+    async with staged(service("a", hang_timeout_s=10), act=act) as troupe:
         await troupe.ready()
         await trio.sleep(100)
         assert troupe.report().generation == 1

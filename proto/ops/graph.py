@@ -1,0 +1,242 @@
+"""Operations of `graph`: nodes and typed edges of every corpus, followed in both directions.
+
+A corpus (`notes`, say) states of each of its nodes all edges that start there; a node that is only pointed to is there
+as well, and is not `known`. Corpora share one graph: an edge may lead from one to another.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Role, operation
+
+SERVICE = "graph"
+SURFACES = ("knowledge",)
+NOTES = "notes"
+
+Corpus = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description="The corpus of a node")]
+NodeName = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a node, unique in its corpus")]
+Kind = Annotated[str, Meta(min_length=1, max_length=256, description="Type of an edge")]
+
+# Feeding
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An edge from the node that states it."""
+
+    kind: Kind
+    target: NodeName
+    corpus: Annotated[Corpus | None, Meta(description="Of the target, where it is another than the node's own")] = None
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """A node and all edges that start there."""
+
+    id: NodeName
+    label: Annotated[str, Meta(max_length=1024, description="What people call it")] = ""
+    source: Annotated[
+        str, Meta(max_length=8192, description="Where it and its edges are stated: a file, an address")
+    ] = ""
+    edges: Annotated[list[Outgoing], Meta(description="All of them; those that are not here are removed")] = []
+
+
+class FeedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done; it is on disk."""
+
+    epoch: Annotated[str, Meta(description="Name of this database; another one has to be fed from the beginning")]
+    nodes: Annotated[int, Meta(description="Nodes set or removed")]
+    edges_added: int
+    edges_removed: int
+
+
+@operation(
+    "graph_put",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class GraphPut(Params[FeedResult], frozen=True, kw_only=True):
+    """Set nodes with all edges that start there, in one transaction."""
+
+    corpus: Corpus
+    nodes: Annotated[list[NodeState], Meta(min_length=1, max_length=4096, description="The nodes to set")]
+    behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus that are still to be put or removed")] = 0
+
+
+@operation(
+    "graph_delete",
+    service=SERVICE,
+    access=Access.DESTRUCTIVE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class GraphDelete(Params[FeedResult], frozen=True, kw_only=True):
+    """Remove nodes and the edges that start there; a node that others point to stays, not known any more."""
+
+    corpus: Corpus
+    nodes: Annotated[list[NodeName], Meta(min_length=1, max_length=4096, description="Ids; unknown ones count nothing")]
+    behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus that are still to be put or removed")] = 0
+
+
+class NodeNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Ids of known nodes, sorted."""
+
+    epoch: str
+    ids: list[str]
+    more: Annotated[bool, Meta(description="Whether more follow the last one")]
+
+
+@operation(
+    "graph_nodes",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class GraphNodes(Params[NodeNames], frozen=True, kw_only=True):
+    """The ids of a corpus's known nodes, page by page: what a corpus needs to put two records in step."""
+
+    corpus: Corpus
+    after: Annotated[str, Meta(description="Ids greater than this one")] = ""
+    limit: Annotated[int, Meta(ge=0, le=10000, description="Ids to answer at most")] = 10000
+
+
+# Asking
+
+
+class Direction(enum.StrEnum):
+    """Which edges to follow from a node."""
+
+    OUT = "out"
+    IN = "in"
+    BOTH = "both"
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that was reached."""
+
+    id: str
+    corpus: str
+    label: Annotated[str, Meta(description="Its title; its id where it has none")]
+    depth: Annotated[int, Meta(description="Steps from where the walk began")]
+    known: Annotated[bool, Meta(description="False for a name that edges point to and no corpus has")]
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An edge that was followed; the corpora of its ends are given where they differ from the one asked for."""
+
+    source: str
+    type: str
+    target: str
+    stated_in: Annotated[str, Meta(description="Where it is stated: a file, an address")] = ""
+    source_corpus: str | None = None
+    target_corpus: str | None = None
+
+
+class Hub(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of which not all edges were followed."""
+
+    id: str
+    corpus: str
+    edges: Annotated[int, Meta(description="How many it has, of the kinds and directions asked for")]
+    followed: int
+
+
+class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
+    """What is within some steps of a node, nearest first."""
+
+    nodes: Annotated[list[Node], Meta(description="Nodes that were reached, without the one asked for")]
+    edges: list[Edge]
+    hubs: Annotated[list[Hub], Meta(description="Nodes with more edges than `fan_out`; the rest was not followed")]
+    complete: Annotated[bool, Meta(description="Whether this is all: no hub was cut and `limit` was not reached")]
+    degraded: Annotated[list[str], Meta(description="What is still to be fed into the graph")]
+
+
+Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of these types, in either case of letters")]
+
+
+@operation("graph_neighbors", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
+    """Find all that is within some steps of a node, over links of any type and in both directions."""
+
+    id: NodeName
+    depth: Annotated[int, Meta(ge=1, le=10, description="Steps to follow")] = 1
+    direction: Annotated[Direction, Meta(description="Edges that start here (out), end here (in), or both")] = (
+        Direction.BOTH
+    )
+    kinds: Kinds = []
+    corpus: Annotated[Corpus, Meta(description="The corpus of `id`")] = NOTES
+    fan_out: Annotated[int, Meta(ge=1, le=10000, description="Edges to follow from one node at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes to answer at most")] = 1000
+
+
+class Path(msgspec.Struct, frozen=True, kw_only=True):
+    """A shortest path, from the first node to the last."""
+
+    found: bool
+    length: Annotated[int | None, Meta(description="Its number of edges")]
+    nodes: list[Node]
+    edges: list[Edge]
+    complete: Annotated[
+        bool, Meta(description="With nothing found: whether there is surely no path within `max_length`")
+    ]
+    degraded: Annotated[list[str], Meta(description="What is still to be fed into the graph")]
+
+
+@operation("graph_path", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class GraphPath(Params[Path], frozen=True, kw_only=True):
+    """Find a shortest path between two nodes over links."""
+
+    source: NodeName
+    target: NodeName
+    direction: Annotated[Direction, Meta(description="Follow edges forwards (out), backwards (in), or either way")] = (
+        Direction.BOTH
+    )
+    kinds: Kinds = []
+    corpus: Annotated[Corpus, Meta(description="The corpus of `source`")] = NOTES
+    target_corpus: Annotated[Corpus | None, Meta(description="The corpus of `target`, where it is another")] = None
+    max_length: Annotated[int, Meta(ge=1, le=50, description="Edges at most")] = 10
+
+
+class KindCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many edges there are of a type."""
+
+    type: str
+    edges: int
+
+
+class CorpusCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes a corpus has."""
+
+    corpus: str
+    nodes: Annotated[int, Meta(description="Nodes that the corpus has stated")]
+    unknown: Annotated[int, Meta(description="Names that are only pointed to")]
+    behind: Annotated[int, Meta(description="Nodes that are still to be fed into the graph")]
+
+
+class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The graph in numbers."""
+
+    nodes: int
+    edges: int
+    corpora: list[CorpusCount]
+    kinds: Annotated[list[KindCount], Meta(description="The most frequent first")]
+    hubs: Annotated[list[Hub], Meta(description="The ten nodes with the most edges, both directions")]
+    size_bytes: int
+    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+
+
+@operation("graph_stats", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class GraphStats(Params[GraphStatsResult], frozen=True, kw_only=True):
+    """How many nodes and edges there are, of which corpora and types, and the nodes with the most."""

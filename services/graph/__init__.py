@@ -1,0 +1,1 @@
+"""Nodes and typed edges of every corpus."""

@@ -1,0 +1,158 @@
+"""From numbers to what a caller sees: nodes and edges with their names, and the graph in figures."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from proto.errors import InvalidParams
+from proto.ops.graph import CorpusCount, Direction, Edge, GraphStatsResult, Hub, KindCount, Node
+from services.graph.walk import Step, Steps, Walk, portions
+
+TOP = 10
+
+
+class Named(NamedTuple):
+    """A node as it is stored."""
+
+    corpus: str
+    id: str
+    known: bool
+    label: str
+    source: str
+
+
+def find(db: sqlite3.Connection, corpus: str, id_: str) -> int | None:
+    """The number of a node."""
+    row = db.execute(
+        "SELECT node_id FROM node JOIN corpus USING (corpus_id) WHERE corpus.name=? AND node.id=?", (corpus, id_)
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def steps(db: sqlite3.Connection, direction: Direction, kinds: Sequence[str]) -> Steps:
+    """The edges that `direction` and `kinds` admit.
+
+    Raises:
+        InvalidParams: there is no edge of such a kind.
+    """
+    return Steps(
+        db,
+        out=direction is not Direction.IN,
+        into=direction is not Direction.OUT,
+        kinds=_kinds(db, kinds) if kinds else None,
+    )
+
+
+def _kinds(db: sqlite3.Connection, names: Sequence[str]) -> list[int]:
+    known = {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
+    wanted = {name.casefold() for name in names}
+    strange = wanted - {name.casefold() for name in known.values()}
+    if strange:
+        there = ", ".join(sorted(known.values())) or "none yet"
+        raise InvalidParams(
+            f"parameter `kinds`: there is no edge of type {sorted(strange)[0][:80]!r}; types: {there}", field="kinds"
+        )
+    return [number for number, name in known.items() if name.casefold() in wanted]
+
+
+def named(db: sqlite3.Connection, numbers: Iterable[int]) -> dict[int, Named]:
+    """The nodes of these numbers."""
+    found: dict[int, Named] = {}
+    for some in portions(list(numbers)):
+        rows = db.execute(
+            "SELECT node_id, corpus.name, node.id, known, label, source FROM node JOIN corpus USING (corpus_id)"
+            f" WHERE node_id IN ({', '.join('?' * len(some))})",
+            some,
+        )
+        found.update((int(number), Named(corpus, id_, bool(known), label, source))
+                     for number, corpus, id_, known, label, source in rows)  # fmt: skip
+    return found
+
+
+def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]:
+    """Nodes in the order of `depth`'s keys."""
+    return [
+        Node(
+            id=names[number].id,
+            corpus=names[number].corpus,
+            label=names[number].label or names[number].id,
+            depth=steps,
+            known=names[number].known,
+        )
+        for number, steps in depth.items()
+    ]
+
+
+def edges_of(db: sqlite3.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
+    """Edges as callers see them; `corpus` is the one whose ends go without saying."""
+    kinds = {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
+
+    def beside(number: int) -> str | None:
+        return None if names[number].corpus == corpus else names[number].corpus
+
+    return [
+        Edge(
+            source=names[src].id,
+            type=kinds[kind],
+            target=names[dst].id,
+            stated_in=names[src].source,
+            source_corpus=beside(src),
+            target_corpus=beside(dst),
+        )
+        for src, kind, dst in edges
+    ]
+
+
+def hubs_of(walk: Walk, names: Mapping[int, Named], steps: Steps, fan_out: int) -> list[Hub]:
+    """The nodes of which not all edges were followed."""
+    return [
+        Hub(id=names[number].id, corpus=names[number].corpus, edges=steps.count(number), followed=fan_out)
+        for number in walk.cut
+    ]
+
+
+def behind(db: sqlite3.Connection, corpora: Iterable[str]) -> list[str]:
+    """In what way the graph may fall short of these corpora."""
+    said: list[str] = []
+    for corpus in dict.fromkeys(corpora):
+        row = db.execute("SELECT behind FROM corpus WHERE name=?", (corpus,)).fetchone()
+        if row is None:
+            said.append(f"{corpus}: nothing of it has been fed into the graph yet")
+        elif row[0]:
+            said.append(f"{corpus}: {row[0]} nodes are still to be fed into the graph")
+    return said
+
+
+def figures(db: sqlite3.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsResult:
+    """The whole graph in numbers; reads it through."""
+    kinds = db.execute(
+        "SELECT name, count FROM (SELECT kind, count(*) AS count FROM edge GROUP BY kind) JOIN kind ON kind_id = kind"
+        " ORDER BY count DESC, name"
+    ).fetchall()
+    corpora = db.execute(
+        "SELECT corpus.name, coalesce(sum(known), 0), coalesce(sum(1 - known), 0), behind"
+        " FROM corpus LEFT JOIN node USING (corpus_id) GROUP BY corpus_id ORDER BY corpus.name"
+    ).fetchall()
+    degrees = db.execute(
+        "SELECT node, sum(count) AS degree FROM (SELECT src AS node, count(*) AS count FROM edge GROUP BY src"
+        " UNION ALL SELECT dst, count(*) FROM edge GROUP BY dst) GROUP BY node ORDER BY degree DESC, node LIMIT ?",
+        (TOP,),
+    ).fetchall()
+    names = named(db, (number for number, _ in degrees))
+    return GraphStatsResult(
+        nodes=sum(known + unknown for _, known, unknown, _ in corpora),
+        edges=sum(count for _, count in kinds),
+        corpora=[
+            CorpusCount(corpus=name, nodes=known, unknown=unknown, behind=waiting)
+            for name, known, unknown, waiting in corpora
+        ],
+        kinds=[KindCount(type=name, edges=count) for name, count in kinds],
+        hubs=[
+            Hub(id=names[number].id, corpus=names[number].corpus, edges=degree, followed=degree)
+            for number, degree in degrees
+        ],
+        size_bytes=size_bytes,
+        rebuilt=rebuilt,
+    )

@@ -1,0 +1,181 @@
+"""The graph's database: one SQLite file in WAL mode, one writer and several readers, all in worker threads.
+
+What `write` returned is on disk (`synchronous=FULL`). Names become small numbers once, so that an edge is three of them:
+`edge` is a B-tree by source and its index one by target, and a step in either direction is one look-up. The file
+follows from what the corpora state: one that is damaged is put aside and begun anew under another epoch, which tells
+them to feed it from the beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+VERSION = 1
+READERS = 4
+
+_SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE corpus(corpus_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, behind INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE kind(kind_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+
+-- One that is not known is only pointed to.
+CREATE TABLE node(
+    node_id INTEGER PRIMARY KEY,
+    corpus_id INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    known INTEGER NOT NULL DEFAULT 0,
+    label TEXT NOT NULL DEFAULT '',
+    source TEXT NOT NULL DEFAULT '',
+    UNIQUE(corpus_id, id)
+);
+
+CREATE TABLE edge(
+    src INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    dst INTEGER NOT NULL,
+    PRIMARY KEY(src, kind, dst)
+) WITHOUT ROWID;
+CREATE INDEX edge_reverse ON edge(dst, kind, src);
+"""
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+_log = logging.getLogger("linckia.graph")
+
+
+class Store:
+    """The open database; opening blocks."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, or begin it.
+
+        Raises:
+            sqlite3.Error, OSError: it can neither be opened nor begun.
+        """
+        self.path = path
+        self.rebuilt = False
+        try:
+            self._writer = _open(path)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _DAMAGE:
+                raise
+            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+            _log.error("%s is damaged (%s): put aside as %s and begun anew", path, error, aside.name)
+            path.replace(aside)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            self.rebuilt = True
+            self._writer = _open(path)
+        self.epoch = str(self._writer.execute("SELECT value FROM meta WHERE key='epoch'").fetchone()[0])
+        self._idle: list[sqlite3.Connection] = []
+        self._idle_lock = threading.Lock()
+        self._write_turn = trio.CapacityLimiter(1)
+        self._read_turn = trio.CapacityLimiter(READERS)
+
+    async def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `change` in one transaction; once this returns, it is on disk.
+
+        An exception out of `change` undoes all of it. Not interrupted by cancellation once it has begun.
+        """
+
+        def transaction() -> T:
+            connection = self._writer
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = change(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                # Some errors (a full disk) have rolled back already.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            return result
+
+        return await trio.to_thread.run_sync(transaction, limiter=self._write_turn)
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `query` on one consistent state of the database."""
+
+        def snapshot() -> T:
+            with self._reader() as connection:
+                connection.execute("BEGIN")
+                try:
+                    return query(connection)
+                finally:
+                    connection.execute("ROLLBACK")
+
+        return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        with self._idle_lock:
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or _connect(self.path)
+        try:
+            yield connection
+        finally:
+            with self._idle_lock:
+                self._idle.append(connection)
+
+    def size_bytes(self) -> int:
+        """Of the database with its log."""
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def close(self) -> None:
+        """Close all connections; blocks for the last checkpoint."""
+        for connection in (*self._idle, self._writer):
+            connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=10)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA cache_size=-65536")
+    connection.execute("PRAGMA mmap_size=1073741824")
+    return connection
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    fresh = not path.exists()
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA journal_size_limit=67108864")
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version == 0:
+            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={VERSION};COMMIT")
+            connection.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
+        elif version != VERSION:
+            raise sqlite3.NotSupportedError(f"{path} was written by another version of this program (schema {version})")
+        if connection.execute("SELECT 1 FROM meta WHERE key='epoch'").fetchone() is None:
+            # Killed between the tables and their first row.
+            connection.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
+        if fresh:
+            _sync_folder(path.parent)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _sync_folder(folder: Path) -> None:
+    # The file's name has to be on disk as well as its content.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Query and text to a score: the cross-encoder in a process of its own."""

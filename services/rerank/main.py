@@ -1,0 +1,169 @@
+"""The service `rerank`: loads a cross-encoder, warms it up, and answers `rerank_pairs` and `rerank_model`.
+
+A machine without one is no failure: the service is ready, says that there is none, and searches answer in their fused
+order. Of the setting `workers` the kernel makes as many processes, which share one queue of calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+import msgspec
+import torch
+import trio
+from msgspec import Meta
+
+from proto.errors import InvalidParams, Unavailable
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from services.rerank.model import CrossEncoder
+from services.rerank.pairs import Pair, PairTokenizer
+from services.rerank.weights import AUTO, PREFERRED, resolve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
+from services.runtime.models.checkpoint import Checkpoint
+from services.runtime.models.device import Precision, batches_at_once, require_device
+
+_TOKENIZE_AT_ONCE = 64
+"""Texts between two looks at cancellation and at the queue."""
+
+_CANARY = ("What do sea stars grow back?", "A sea star can grow back an arm that it has lost.")
+
+_SAME_SCORE = 0.05
+"""Rounding moves a score by less, a model that answers nonsense by more."""
+
+NO_MODEL = (
+    f"no reranking model is on this machine; download one (`hf download {PREFERRED}`), or set `model` of "
+    "[services.rerank] to a folder that holds one, and restart rerank"
+)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[services.rerank]`."""
+
+    model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
+    precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
+    workers: Annotated[int, Meta(ge=1)] | Literal["auto"] = 1
+    """Processes of the pool; the kernel starts them and tells each how many there are."""
+    batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
+    threads: Annotated[int, Meta(ge=1, description="Threads of one batch")] = 1
+    max_tokens: Annotated[int, Meta(ge=16, description="Read at most so many tokens of a query and its text")] = 512
+    batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a search may have to wait for")] = 100
+    max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 200_000
+    health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A model that has answered."""
+
+    files: Checkpoint
+    tokenizer: PairTokenizer
+    encoder: CrossEncoder
+    canary: Pair
+    canary_score: Rows
+
+
+def load(settings: Settings, device: str) -> Loaded | None:
+    """Read, load and warm up the model of `settings`; None where it is `auto` and there is none.  Blocks.
+
+    Raises:
+        ModelMissing: it is not on this machine, or not in a form that is loaded.
+        OperationError: `device` is `cuda` and there is none.
+    """
+    files = resolve(settings.model, max_tokens=settings.max_tokens)
+    if files is None:
+        return None
+    require_device(device)
+    torch.set_num_threads(settings.threads)
+    tokenizer = PairTokenizer(files)
+    encoder = CrossEncoder(files, device=device, precision=settings.precision)
+    encoder.warm_up(files.max_tokens)
+    canary = tokenizer.encode(_CANARY[0], [_CANARY[1]]).pairs[0]
+    return Loaded(files, tokenizer, encoder, canary, encoder.compute([canary])[0])
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready once the model has answered, or once it is known that there is none."""
+    try:
+        settings = msgspec.convert(env.settings, Settings)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"settings of rerank: {error}") from None
+    loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
+    if loaded is None:
+        env.info(model="none")
+        yield _without_model()
+        return
+    files, encoder = loaded.files, loaded.encoder
+    limits = BatchLimits(target_s=settings.batch_ms / 1000, max_waiting_tokens=settings.max_waiting_tokens)
+    limits = msgspec.structs.replace(limits, first_tokens=16384 if encoder.device == "cuda" else 512)
+    batcher: Batcher[Pair] = Batcher(encoder.width, limits, verb="ranked")
+    processes = settings.workers if isinstance(settings.workers, int) else 1
+    at_once = batches_at_once(encoder.device, processes=processes, threads=settings.threads)
+    for _ in range(settings.batches or at_once):
+        env.background.start_soon(batcher.run, encoder)
+    env.background.start_soon(_watch, batcher, loaded, settings)
+    model = RerankModel(
+        available=True,
+        model=files.name,
+        max_tokens=files.max_tokens,
+        device=encoder.device,
+        precision=encoder.precision.value,
+    )
+    env.info(model=model.model, device=model.device, precision=model.precision)
+    # Searches have a thread of their own here too, or they would wait for the tokens of a bulk request.
+    lanes = {lane: trio.CapacityLimiter(1) for lane in Lane}
+    handlers = Handlers()
+
+    @handlers.handle(RerankPairs)
+    async def rerank_pairs(params: RerankPairs, ctx: Context) -> RerankResult:
+        lane = Lane.BULK if params.bulk else Lane.PROMPT
+        batcher.admit(lane, len(params.texts))
+        pairs: list[Pair] = []
+        truncated: list[int] = []
+        query_truncated = False
+        for start in range(0, len(params.texts), _TOKENIZE_AT_ONCE):
+            texts = params.texts[start : start + _TOKENIZE_AT_ONCE]
+            some = await trio.to_thread.run_sync(loaded.tokenizer.encode, params.query, texts, limiter=lanes[lane])
+            pairs.extend(some.pairs)
+            truncated.extend(start + index for index in some.truncated)
+            query_truncated = some.query_truncated
+        scores: list[float] = (await batcher.compute(pairs, lane))[:, 0].tolist()
+        order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+        return RerankResult(
+            ranked=[Ranked(index=index, score=scores[index]) for index in order[: params.limit]],
+            model=files.name,
+            truncated=truncated,
+            query_truncated=query_truncated,
+            tokens=sum(len(pair) for pair in pairs),
+        )
+
+    @handlers.handle(RerankModelParams)
+    async def rerank_model(params: RerankModelParams, ctx: Context) -> RerankModel:
+        return model
+
+    yield handlers
+
+
+def _without_model() -> Handlers:
+    handlers = Handlers()
+
+    @handlers.handle(RerankPairs)
+    async def rerank_pairs(params: RerankPairs, ctx: Context) -> RerankResult:
+        raise Unavailable(NO_MODEL)
+
+    @handlers.handle(RerankModelParams)
+    async def rerank_model(params: RerankModelParams, ctx: Context) -> RerankModel:
+        return RerankModel(available=False, reason=NO_MODEL)
+
+    return handlers
+
+
+async def _watch(batcher: Batcher[Pair], loaded: Loaded, settings: Settings) -> None:
+    await watch_health(batcher, loaded.canary, loaded.canary_score, alike, every_s=settings.health_every_s)
+
+
+def alike(left: Rows, right: Rows) -> bool:
+    """Whether two scores are of the same pair."""
+    return bool(abs(left[0] - right[0]) < _SAME_SCORE)

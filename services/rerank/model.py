@@ -1,0 +1,106 @@
+"""The loaded cross-encoder: pairs in, scores in [0, 1] out, on one device.
+
+The model is transformers' own class for its family, from safetensors; no code of a model repository is ever run, and
+nothing is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.rerank.pairs import Pair
+from services.runtime.models.batcher import Rows
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from services.runtime.models.device import Precision, resolve_precision, survives
+
+_PADDED_BATCH = 16
+"""Pairs that go through the model at once: sorted by length, so that little of it is padding."""
+
+
+class CrossEncoder:
+    """A model in this process, on `cpu` or `cuda`; several threads may call it."""
+
+    width = 1
+
+    def __init__(self, files: Checkpoint, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:
+        # A second of imports, which a machine without such a model is spared.
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+        from transformers.utils.logging import disable_progress_bar
+
+        # Nobody watches: it would be lines in a log.
+        disable_progress_bar()
+        self._device = torch.device(device)
+        self.precision = resolve_precision(precision, self._device.type)
+        try:
+            config = AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
+            if config.num_labels != 1:
+                raise ModelMissing(
+                    f"{files.folder} answers {config.num_labels} numbers for a pair; a cross-encoder for ranking "
+                    "answers one",
+                    field="model",
+                )
+            model: Any = AutoModelForSequenceClassification.from_pretrained(
+                files.folder,
+                config=config,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=torch.bfloat16 if self.precision is Precision.BF16 else torch.float32,
+            )
+        except (ValueError, OSError, KeyError) as error:
+            raise ModelMissing(f"transformers cannot load {files.folder}: {error}", field="model") from error
+        self._model = model.eval().to(self._device)
+        self._padding = int(getattr(config, "pad_token_id", None) or 0)
+        self._typed = int(getattr(config, "type_vocab_size", None) or 0) > 1
+        _make_head_exact(self._model)
+
+    @property
+    def device(self) -> str:
+        return self._device.type
+
+    def compute(self, pairs: Sequence[Pair]) -> Rows:
+        """The score of each pair, shape (pairs, 1): the logistic function of the model's answer."""
+        order = sorted(range(len(pairs)), key=lambda index: len(pairs[index]))
+        scores = np.empty((len(pairs), 1), dtype=np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(order), _PADDED_BATCH):
+                batch = order[start : start + _PADDED_BATCH]
+                logits: Tensor = self._logits([pairs[index] for index in batch])
+                scores[batch] = torch.sigmoid(logits.float()).cpu().numpy()
+        return scores
+
+    def warm_up(self, max_tokens: int) -> None:
+        """Real forward passes, so that no caller waits for kernels to be made."""
+        for length in (16, 64, 256, max_tokens):
+            ids = np.ones(min(length, max_tokens), dtype=np.int32)
+            self.compute([Pair(ids, np.zeros_like(ids))])
+
+    def recover(self, error: Exception) -> bool:
+        return survives(error, self._device.type)
+
+    def _logits(self, pairs: Sequence[Pair]) -> Tensor:
+        shape = (len(pairs), max(len(pair) for pair in pairs))
+        ids = torch.full(shape, self._padding, dtype=torch.int64)
+        mask, types = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
+        for row, pair in enumerate(pairs):
+            ids[row, : len(pair)] = torch.from_numpy(pair.ids)
+            types[row, : len(pair)] = torch.from_numpy(pair.types)
+            mask[row, : len(pair)] = 1
+        given = {"input_ids": ids.to(self._device), "attention_mask": mask.to(self._device)}
+        if self._typed:
+            given["token_type_ids"] = types.to(self._device)
+        logits: Tensor = self._model(**given).logits
+        return logits
+
+
+def _make_head_exact(model: Any) -> None:
+    """Compute the last layer in float32: bf16 has three digits, and good texts differ in the third."""
+    head = getattr(model, "classifier", None)
+    if isinstance(head, torch.nn.Module):
+        head.float()
+        head.register_forward_pre_hook(lambda _, given: tuple(each.float() for each in given))

@@ -1,0 +1,46 @@
+"""Which cross-encoder is taken: the one that the settings name, or a known good one where it is here already."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.runtime.models.checkpoint import (
+    Checkpoint,
+    ModelMissing,
+    cached,
+    named_folder,
+    not_cached,
+    read_checkpoint,
+)
+
+AUTO = "auto"
+PREFERRED = "BAAI/bge-reranker-base"
+"""What `auto` takes where it is in the local cache already; otherwise it takes none."""
+
+
+def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint | None:
+    """The files of `model`: `auto`, a folder, or an id in the local Hugging Face cache; None where `auto` finds none.
+
+    Args:
+        max_tokens: read at most this many tokens of a query and its text, if the model reads that many.
+
+    Raises:
+        ModelMissing: there is no such model here, it has no safetensors, or it does not answer one score.
+    """
+    if model == AUTO:
+        name, folder = PREFERRED, cached(PREFERRED)
+        if folder is None:
+            return None
+    else:
+        named = named_folder(model)
+        name = model if named is None else named.name
+        folder = cached(model) if named is None else named.resolve()
+        if folder is None:
+            raise not_cached(model, " or to `auto`")
+    files = read_checkpoint(name, folder)
+    # Without one, transformers would put a new head of random weights on an encoder.
+    if not any(str(name).endswith("ForSequenceClassification") for name in files.config.get("architectures") or ()):
+        raise ModelMissing(f"{folder} is no cross-encoder: its config.json names no sequence classifier", field="model")
+    if max_tokens is not None:
+        files = msgspec.structs.replace(files, max_tokens=min(files.max_tokens, max_tokens))
+    return files

@@ -1,0 +1,284 @@
+"""Turns waiting texts into batches: what somebody waits for first, fair among callers, bounded in time and in number.
+
+Batches are sized by tokens so that each takes about `target_s`: a query that arrives while a bulk of passages is in
+work waits for one batch, never for all of them. A failure in a batch is narrowed down by halving until only the
+text at fault fails. When the model itself is lost (a GPU error other than memory, a batch that never ends) `run`
+raises, and with it the process ends: whoever waited is answered by the next generation.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Callable, Sequence, Sized
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from proto.errors import OperationError, Overloaded
+
+T = TypeVar("T", bound=Sized)
+T_contra = TypeVar("T_contra", bound=Sized, contravariant=True)
+
+Rows = npt.NDArray[np.float32]
+"""One row for each text, shape (texts, width)."""
+
+MAX_PROMPT_BATCHES_IN_A_ROW = 8
+"""After so many, one batch of the bulk goes: queries without end must not starve ingestion."""
+
+
+class Lane(enum.Enum):
+    """What somebody waits for at this moment, and what may take its time."""
+
+    PROMPT = "prompt"
+    BULK = "bulk"
+
+
+class Model(Protocol[T_contra]):
+    """One loaded model, whose texts know their length in tokens (`len`).
+
+    Methods block; several worker threads may call them at once.
+    """
+
+    @property
+    def width(self) -> int:
+        """Numbers that it answers for each text."""
+
+    @property
+    def device(self) -> str: ...
+
+    def compute(self, texts: Sequence[T_contra]) -> Rows:
+        """Shape (texts, width), float32.  Raises whatever the model raises."""
+
+    def recover(self, error: Exception) -> bool:
+        """Make ready for the next batch after `error`; False where the process must end instead."""
+
+
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large batches and queues may become."""
+
+    target_s: float = 0.05
+    first_tokens: int = 1024
+    max_tokens: int = 65536
+    max_waiting_tokens: int = 1_000_000
+    stuck_after_s: float = 60.0
+
+
+class ModelLost(Exception):
+    """The model in this process answers nothing sound any more; only a new process helps."""
+
+
+class _Request(Generic[T]):
+    """The texts of one caller, shortest first, and their rows as they come."""
+
+    def __init__(self, texts: Sequence[T], width: int) -> None:
+        self.texts = texts
+        self.rows: Rows = np.zeros((len(texts), width), dtype=np.float32)
+        # Neighbours of like length share a batch, which is what makes attention over it cheap.
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        self.todo = collections.deque(order)
+        self.missing = len(texts)
+        self.failure: tuple[int, Exception] | None = None
+        self.done = trio.Event()
+
+    def settle(self, index: int, outcome: Rows | Exception) -> None:
+        self.missing -= 1
+        if isinstance(outcome, Exception):
+            if self.failure is None or index < self.failure[0]:
+                self.failure = (index, outcome)
+        else:
+            self.rows[index] = outcome
+        if not self.missing:
+            self.done.set()
+
+
+class _Queue(Generic[T]):
+    """Requests of one lane, served a text each in turn, so that a small one never waits for a large one."""
+
+    def __init__(self) -> None:
+        self.requests: collections.deque[_Request[T]] = collections.deque()
+        self.tokens = 0
+
+    def add(self, request: _Request[T]) -> None:
+        self.requests.append(request)
+        self.tokens += sum(len(text) for text in request.texts)
+
+    def discard(self, request: _Request[T]) -> None:
+        """Forget what of `request` still waits."""
+        if request in self.requests:
+            self.requests.remove(request)
+            self.tokens -= sum(len(request.texts[index]) for index in request.todo)
+            request.todo.clear()
+
+    def take(self, budget: int) -> list[tuple[_Request[T], int]]:
+        """At least one text, then as many as fit into `budget` tokens."""
+        taken: list[tuple[_Request[T], int]] = []
+        spent = 0
+        while self.requests:
+            request = self.requests[0]
+            size = len(request.texts[request.todo[0]])
+            if taken and spent + size > budget:
+                break
+            taken.append((request, request.todo.popleft()))
+            spent += size
+            self.requests.popleft()
+            if request.todo:
+                self.requests.append(request)
+        self.tokens -= spent
+        return taken
+
+
+class Batcher(Generic[T]):
+    """The queue in front of one or more models of the same weights; each of them has a task in `run`.
+
+    Args:
+        verb: what the model does to a text, for its errors (`embedded`, `ranked`).
+    """
+
+    def __init__(self, width: int, limits: BatchLimits | None = None, *, verb: str = "computed") -> None:
+        self._width = width
+        self._verb = verb
+        self._limits = limits or BatchLimits()
+        self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
+        self._arrived = trio.Event()
+        self._prompt_in_a_row = 0
+        self._tokens_per_s = self._limits.first_tokens / self._limits.target_s
+        self.last_batch_at = trio.current_time()
+
+    @property
+    def waiting_tokens(self) -> int:
+        return sum(queue.tokens for queue in self._queues.values())
+
+    def admit(self, lane: Lane, tokens: int) -> None:
+        """Raises Overloaded, with the time the queue will take, where `tokens` more would wait too long.
+
+        An empty lane admits any request: one that is large has to run at some time.
+        """
+        waiting = self._queues[lane].tokens
+        if waiting and waiting + tokens > self._limits.max_waiting_tokens:
+            wait_ms = int(1000 * waiting / self._tokens_per_s)
+            raise Overloaded(f"{waiting} tokens wait for the model already", retry_after_ms=wait_ms)
+
+    async def compute(self, texts: Sequence[T], lane: Lane) -> Rows:
+        """What the model answers for `texts`, shape (texts, width), in their order.
+
+        Cancellation: what has not been computed yet is not; what others wait for goes on.
+
+        Raises:
+            Overloaded: too many tokens wait.
+            OperationError: a text makes the model fail; `field` and `data["index"]` name it.
+        """
+        self.admit(lane, sum(len(text) for text in texts))
+        request = _Request(texts, self._width)
+        queue = self._queues[lane]
+        queue.add(request)
+        self._arrived.set()
+        try:
+            await request.done.wait()
+        finally:
+            queue.discard(request)
+        if request.failure is not None:
+            index, error = request.failure
+            raise OperationError(
+                f"text {index} cannot be {self._verb}: {type(error).__name__}: {error}",
+                field=f"texts[{index}]",
+                data={"index": str(index)},
+            ) from error
+        return request.rows
+
+    async def run(self, model: Model[T]) -> None:
+        """Feed `model` until cancelled.  Raises ModelLost."""
+        limiter = trio.CapacityLimiter(1)
+        while True:
+            batch = self._take()
+            if not batch:
+                self._arrived = trio.Event()
+                await self._arrived.wait()
+                continue
+            texts = [request.texts[index] for request, index in batch]
+            started = trio.current_time()
+            outcomes: list[Rows | Exception] | None = None
+            # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
+            # interpreter. One inside a kernel that hangs cannot be stopped; it is left behind, and the process ends
+            # as a crash.
+            with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
+                outcomes = await trio.to_thread.run_sync(
+                    compute_isolating, model, texts, abandon_on_cancel=True, limiter=limiter
+                )
+            if outcomes is None:
+                raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
+            self._learn(sum(len(text) for text in texts), trio.current_time() - started)
+            for (request, index), outcome in zip(batch, outcomes, strict=True):
+                request.settle(index, outcome)
+
+    def _take(self) -> list[tuple[_Request[T], int]]:
+        prompt, bulk = self._queues[Lane.PROMPT], self._queues[Lane.BULK]
+        if prompt.requests and not (bulk.requests and self._prompt_in_a_row >= MAX_PROMPT_BATCHES_IN_A_ROW):
+            self._prompt_in_a_row += 1
+            return prompt.take(self.budget)
+        self._prompt_in_a_row = 0
+        return bulk.take(self.budget)
+
+    @property
+    def budget(self) -> int:
+        """Tokens that one batch may hold, by the speed seen so far."""
+        return max(64, min(self._limits.max_tokens, int(self._tokens_per_s * self._limits.target_s)))
+
+    def _learn(self, tokens: int, elapsed_s: float) -> None:
+        self.last_batch_at = trio.current_time()
+        # A small batch is mostly overhead and says nothing of large ones.
+        if tokens >= self.budget // 2 and elapsed_s > 0:
+            self._tokens_per_s += 0.2 * (tokens / elapsed_s - self._tokens_per_s)
+
+
+def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Exception]:
+    """A row or the error for each text: a batch that fails is halved and tried again.
+
+    Blocks.  Raises ModelLost where the model cannot recover from an error.
+    """
+    try:
+        rows = model.compute(texts)
+    except Exception as error:
+        if not model.recover(error):
+            raise ModelLost(f"the {model.device} device failed: {error}") from error
+        if len(texts) == 1:
+            return [error]
+        half = len(texts) // 2
+        return compute_isolating(model, texts[:half]) + compute_isolating(model, texts[half:])
+    sound: list[bool] = np.atleast_1d(np.isfinite(rows).all(axis=1)).tolist()
+    return [
+        rows[row] if sound[row] else ArithmeticError("the model's answer is not a finite number")
+        for row in range(len(texts))
+    ]
+
+
+async def watch_health(
+    batcher: Batcher[T],
+    canary: T,
+    expected: Rows,
+    same: Callable[[Rows, Rows], bool],
+    *,
+    every_s: float = 30.0,
+    within_s: float = 60.0,
+) -> None:
+    """Compute `canary` whenever nothing else was for `every_s`; raises ModelLost where its answer is not what it was.
+
+    A process that answers pings may still have lost its model; only a forward pass shows it.
+
+    Args:
+        same: whether two rows are the same but for rounding.
+    """
+    while True:
+        await trio.sleep_until(batcher.last_batch_at + every_s)
+        if trio.current_time() < batcher.last_batch_at + every_s:
+            continue
+        rows: Rows | None = None
+        with trio.move_on_after(within_s):
+            rows = await batcher.compute([canary], Lane.PROMPT)
+        if rows is None:
+            raise ModelLost(f"the model did not answer within {within_s:.0f} s")
+        if not same(rows[0], expected):
+            raise ModelLost("the model's answer to the same text is not what it was at first")

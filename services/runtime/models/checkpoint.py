@@ -1,0 +1,168 @@
+"""Where a model lies on this machine: a folder, or the local Hugging Face cache.
+
+Nothing here touches the network: a model is found, or the answer is an error that says what to do. Weights are
+safetensors or they are refused: a pickle runs code when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from proto.errors import OperationError
+
+
+class ModelMissing(OperationError):
+    """The model is not on this machine, or not in a form that is loaded; the message says what to do."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One model on disk, read but not loaded.
+
+    `max_tokens` counts the special tokens too; `config` is the model's `config.json`.
+    """
+
+    name: str
+    folder: Path
+    weights: tuple[Path, ...]
+    tokenizer: Path
+    config: dict[str, Any]
+    max_tokens: int
+
+    @property
+    def family(self) -> str:
+        """The architecture's name, as `model_type` has it."""
+        return str(self.config.get("model_type", ""))
+
+
+def hub() -> Path:
+    """The local Hugging Face cache, by the variables that its own tools read."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if value := os.environ.get(variable):
+            return Path(value).expanduser()
+    home = os.environ.get("HF_HOME")
+    if home:
+        return Path(home).expanduser() / "hub"
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(cache).expanduser() / "huggingface" / "hub"
+
+
+def cached(model: str) -> Path | None:
+    """The folder of the model `model` (an id) in the local cache."""
+    repository = hub() / ("models--" + model.replace("/", "--"))
+    snapshots = repository / "snapshots"
+    reference = repository / "refs" / "main"
+    if reference.is_file():
+        folder = snapshots / reference.read_text().strip()
+        return folder if (folder / "config.json").is_file() else None
+    if not snapshots.is_dir():
+        return None
+    # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
+    folders = [folder for folder in snapshots.iterdir() if (folder / "config.json").is_file()]
+    return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def named_folder(model: str) -> Path | None:
+    """The folder that `model` names; None where it is an id.
+
+    Raises:
+        ModelMissing: it can only be meant as a folder, and is none.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+        raise ModelMissing(f"the model folder {model} does not exist", field="model")
+    return None
+
+
+def not_cached(model: str, otherwise: str = "") -> ModelMissing:
+    """The error for an id that is not in the local cache."""
+    return ModelMissing(
+        f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
+        f"`hf download {model}` once, or set `model` to a folder{otherwise}",
+        field="model",
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file.  Raises ModelMissing where it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (msgspec.DecodeError, OSError) as error:
+        raise ModelMissing(f"{path} cannot be read: {error}", field="model") from None
+
+
+def read_checkpoint(name: str, folder: Path) -> Checkpoint:
+    """The model of `folder`.
+
+    Raises:
+        ModelMissing: something that is needed is not there, or only in a form that is refused.
+    """
+    config = read_json(folder / "config.json")
+    if not config:
+        raise ModelMissing(f"{folder} holds no config.json, so it is no model folder", field="model")
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise ModelMissing(f"{folder} holds no tokenizer.json; save the model's fast tokenizer there", field="model")
+    return Checkpoint(
+        name=name,
+        folder=folder,
+        weights=_weights(folder),
+        tokenizer=tokenizer,
+        config=config,
+        max_tokens=_max_tokens(folder, config),
+    )
+
+
+def fingerprint(files: Checkpoint, *rest: object) -> str:
+    """Names a model by what decides its answers: weights, tokenizer, configuration and `rest`.  Reads all weights."""
+    digest = hashlib.sha256()
+    for path in (*files.weights, files.tokenizer):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    architecture = {
+        key: value for key, value in files.config.items() if key not in ("_name_or_path", "transformers_version")
+    }
+    digest.update(msgspec.json.encode((architecture, *rest), order="deterministic"))
+    return f"{files.name.rsplit('/', 1)[-1]}:{digest.hexdigest()[:16]}"
+
+
+def _weights(folder: Path) -> tuple[Path, ...]:
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return (single,)
+    shards = sorted(set(read_json(folder / "model.safetensors.index.json").get("weight_map", {}).values()))
+    if shards:
+        paths = tuple(folder / Path(str(shard)).name for shard in shards)
+        if missing := [path.name for path in paths if not path.is_file()]:
+            raise ModelMissing(f"{folder} lacks {', '.join(missing)} of its weights", field="model")
+        return paths
+    if pickles := [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern)]:
+        raise ModelMissing(
+            f"{folder} holds its weights only as a pickle ({pickles[0]}), which runs code when it is read and is "
+            "never loaded; save them as model.safetensors",
+            field="model",
+        )
+    raise ModelMissing(f"{folder} holds no model.safetensors", field="model")
+
+
+def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
+    limits: list[int] = []
+    positions = config.get("max_position_embeddings")
+    if isinstance(positions, int):
+        # The RoBERTa family counts positions from the padding id onwards.
+        offset = int(config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
+        limits.append(positions - offset)
+    stated = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+    if stated is None:
+        stated = read_json(folder / "tokenizer_config.json").get("model_max_length")
+    if isinstance(stated, int | float) and 0 < stated < 1e6:
+        limits.append(int(stated))
+    return min(limits, default=512)

@@ -1,0 +1,122 @@
+"""The cross-encoder answers what transformers answers, for every length, batch and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from services.rerank.model import CrossEncoder
+from services.rerank.pairs import PairTokenizer
+from services.rerank.weights import resolve
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from services.runtime.models.device import Precision
+from tests.unit.rerank.tiny import MAX_TOKENS, WORDS, save_cross_encoder
+
+transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")
+
+QUERY = "who purr"
+TEXTS = ["cats purr and sleep", "dogs", "", "fish swim in the water", "dogs bark at cats " * 20, "unknown words"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    found = resolve(str(save_cross_encoder(tmp_path_factory.mktemp("cross"))))
+    assert found is not None
+    return found
+
+
+def reference(files: Checkpoint, query: str, texts: Sequence[str]) -> list[float]:
+    """What transformers answers for each pair alone, with its own tokenizer, in float32."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(files.tokenizer), pad_token="[PAD]")
+    tokenizer.backend_tokenizer.no_padding()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(files.folder, local_files_only=True).eval()
+    scores: list[float] = []
+    with torch.inference_mode():
+        for text in texts:
+            encoded = tokenizer(
+                [query], [text], truncation="only_second", max_length=files.max_tokens, return_tensors="pt",
+                return_token_type_ids=True,
+            )  # fmt: skip
+            scores.append(torch.sigmoid(model(**encoded).logits)[0, 0].item())
+    return scores
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [(Precision.FP32, 1e-5), (Precision.BF16, 0.05)])
+def test_scores_agree_with_transformers(files: Checkpoint, precision: Precision, tolerance: float) -> None:
+    pairs = PairTokenizer(files).encode(QUERY, TEXTS)
+    scores = CrossEncoder(files, precision=precision).compute(pairs.pairs)
+    expected = reference(files, QUERY, TEXTS)
+    assert max(expected) - min(expected) > 0.2
+    assert scores.shape == (len(TEXTS), 1)
+    assert scores[:, 0] == pytest.approx(expected, abs=tolerance)
+
+
+def test_a_pairs_score_does_not_depend_on_its_batch(files: Checkpoint) -> None:
+    encoder = CrossEncoder(files, precision=Precision.FP32)
+    pairs = PairTokenizer(files).encode(QUERY, TEXTS * 7).pairs
+    alone = np.concatenate([encoder.compute([pair]) for pair in pairs])
+    assert encoder.compute(pairs) == pytest.approx(alone, abs=1e-5)
+
+
+def test_of_a_pair_the_text_is_cut_and_what_was_cut_is_said(files: Checkpoint) -> None:
+    encoded = PairTokenizer(files).encode(QUERY, TEXTS)
+    assert [len(pair) for pair in encoded.pairs] == [9, 6, 5, 10, MAX_TOKENS, 7]
+    assert (encoded.truncated, encoded.query_truncated) == ([4], False)
+    assert encoded.pairs[1].types.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_long_query_leaves_half_of_the_room_to_the_text(files: Checkpoint) -> None:
+    encoded = PairTokenizer(files).encode("cats " * 50, ["dogs " * 50, "fish"])
+    cats, dogs = WORDS.index("cats"), WORDS.index("dogs")
+    assert encoded.query_truncated
+    assert encoded.truncated == [0]
+    ids = encoded.pairs[0].ids.tolist()
+    assert ids.count(cats) == MAX_TOKENS // 2 - 2
+    assert ids.count(dogs) == MAX_TOKENS - 3 - ids.count(cats)
+
+
+def test_looking_at_the_beginning_of_a_long_text_changes_nothing(files: Checkpoint) -> None:
+    tokenizer = PairTokenizer(files)
+    spread = tokenizer.encode(QUERY, [" " * 5000 + "cats " * 30]).pairs[0]
+    assert spread.ids.tolist() == tokenizer.encode(QUERY, ["cats " * 30]).pairs[0].ids.tolist()
+
+
+def test_auto_takes_what_the_cache_holds_and_otherwise_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert resolve() is None
+    save_cross_encoder(tmp_path / "models--BAAI--bge-reranker-base" / "snapshots" / "abc")
+    found = resolve(max_tokens=10)
+    assert found is not None
+    assert (found.name, found.max_tokens) == ("BAAI/bge-reranker-base", 10)
+
+
+def test_a_model_that_is_named_and_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelMissing, match="hf download some/reranker"):
+        resolve("some/reranker")
+
+
+def test_an_encoder_without_a_head_is_refused(tmp_path: Path) -> None:
+    save_cross_encoder(tmp_path)
+    config = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(config.replace("BertForSequenceClassification", "BertModel"))
+    with pytest.raises(ModelMissing, match="no cross-encoder"):
+        resolve(str(tmp_path))
+
+
+def test_a_classifier_of_several_classes_is_refused(tmp_path: Path) -> None:
+    files = resolve(str(save_cross_encoder(tmp_path, labels=3)))
+    assert files is not None
+    with pytest.raises(ModelMissing, match="answers 3 numbers"):
+        CrossEncoder(files)
+
+
+def test_a_pickle_is_refused(tmp_path: Path) -> None:
+    save_cross_encoder(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelMissing, match="pickle"):
+        resolve(str(tmp_path))
