@@ -130,6 +130,13 @@ class Handlers:
         return register
 
 
+WarmUp = Callable[[], None]
+"""What a service's module may have as `warm_up`: called once in the zygote, so that every child finds it done.
+
+Python alone: compile patterns, fill caches.  No thread, no file or descriptor left open, nothing of torch or a BLAS,
+for a fork would copy their state and not their threads.
+"""
+
 OpenService = Callable[[Environment], contextlib.AbstractAsyncContextManager[Handlers]]
 """What a service's module must have as `open_service`."""
 

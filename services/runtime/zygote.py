@@ -3,9 +3,11 @@
     python -m services.runtime.zygote CONTROL_FD BIRTH_FD
 
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
-ever.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
-by the operating system at once, and the zygote's own death concerns no service.  A module that cannot be imported is
-reported and left out; a service that needs it then fails by itself, with the reason in its own log.
+ever.  It forks ahead: a spare child waits for the next request, so that a service's restart does not wait for a fork
+of a large process.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is
+told to the kernel by the operating system at once, and the zygote's own death concerns no service.  A module that
+cannot be imported is reported and left out; a service that needs it then fails by itself, with the reason in its own
+log.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
+from proto import ops
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, Loaded, ZygoteBirth, read_birth
 from services.runtime import kin, sandbox
 from services.runtime import main as service_main
@@ -50,61 +54,139 @@ def preload(names: tuple[str, ...]) -> dict[str, str]:
     return failed
 
 
+def warm_up(names: tuple[str, ...]) -> dict[str, str]:
+    """Have done what every child would do first: see `handlers.WarmUp`.  Answers what failed, as `preload` does."""
+    sandbox.survey()
+    for op in ops.load().values():
+        # msgspec keeps what it learns of a type with the type.
+        msgspec.msgpack.Decoder(op.params)
+    failed: dict[str, str] = {}
+    for name in names:
+        hook = getattr(sys.modules.get(name), "warm_up", None)
+        if hook is not None:
+            try:
+                hook()
+            except Exception as error:
+                traceback.print_exc()
+                failed[name] = f"warm_up: {type(error).__name__}: {error}"
+    return failed
+
+
 def threads() -> int:
     """Of this process, those that C libraries started included."""
     return len(os.listdir("/proc/self/task"))
 
 
+class Spare:
+    """A child forked ahead of need, which waits to be told what it is; it ends with the zygote and with the kernel."""
+
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        self.pid = pid
+        self._control = control
+
+    def become(self, packet: bytes, fds: list[int]) -> bool:
+        """Hand the request on; whether it was there to take it."""
+        try:
+            socket.send_fds(self._control, [packet], fds)
+        except OSError:
+            return False
+        finally:
+            self._control.close()
+        return True
+
+
 def serve(control: socket.socket, parent_pid: int) -> None:
     """Fork what is asked for until the kernel closes its end."""
+    spare = _fork_spare(parent_pid, control)
     while True:
         packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 2)
         if not packet:
             return
         try:
-            reply = _fork(_decoder.decode(packet), fds, parent_pid)
+            reply = _answer(packet, fds, spare, parent_pid)
         finally:
             for fd in fds:
                 os.close(fd)
         control.send(_encoder.encode(reply))
+        # Only now: whoever waits for the service has not waited for this.
+        spare = _fork_spare(parent_pid, control)
 
 
-def _fork(request: Fork, fds: list[int], parent_pid: int) -> Forked:
+def _answer(packet: bytes, fds: list[int], spare: Spare | None, parent_pid: int) -> Forked:
+    request = _decoder.decode(packet)
     if len(fds) != 2:
         return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2")
+    if spare is not None and spare.become(packet, fds):
+        return Forked(id=request.id, pid=spare.pid)
     if (running := threads()) != 1:
         return Forked(id=request.id, error=f"the zygote has {running} threads, so a fork would not be safe")
+    try:
+        pid = _fork_orphan(lambda: _become(request.birth, request.env, fds[0], fds[1], parent_pid))
+    except OSError as error:
+        return Forked(id=request.id, error=f"fork: {error}")
+    return Forked(id=request.id, pid=pid)
+
+
+def _fork_spare(parent_pid: int, control: socket.socket) -> Spare | None:
+    if threads() != 1:
+        return None
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def wait() -> None:
+        ours.close()
+        control.close()
+        _await_adoption(parent_pid)
+        kin.bind(parent_pid, "spare")
+        packet, fds, _flags, _ = socket.recv_fds(theirs, MAX_PACKET_BYTES, 2)
+        if packet:
+            request = _decoder.decode(packet)
+            _become(request.birth, request.env, fds[0], fds[1], parent_pid)
+
+    try:
+        pid = _fork_orphan(wait)
+    except OSError:
+        traceback.print_exc()
+        ours.close()
+        return None
+    finally:
+        theirs.close()
+    return Spare(pid, ours)
+
+
+def _fork_orphan(work: Callable[[], None]) -> int:
+    """Fork twice, and have the grandchild, which the kernel adopts, do `work` and end; answers its pid.
+
+    Raises OSError: no process was made.
+    """
     receive, send = os.pipe()
     try:
-        try:
-            first = os.fork()
-        except OSError as error:
-            return Forked(id=request.id, error=f"fork: {error}")
+        first = os.fork()
         if first == 0:
-            _fork_again(send, request, fds, parent_pid)
+            _fork_again(send, work)
         os.close(send)
         send = -1
         written = os.read(receive, 32)
-        # After this, the kernel is the service's parent.
+        # After this, the kernel is the grandchild's parent.
         os.waitpid(first, 0)
     finally:
         os.close(receive)
         if send >= 0:
             os.close(send)
     if not written:
-        return Forked(id=request.id, error="the second fork failed; the zygote's log says why")
-    return Forked(id=request.id, pid=int(written))
+        raise OSError("the second fork failed; the zygote's log says why")
+    return int(written)
 
 
-def _fork_again(send: int, request: Fork, fds: list[int], parent_pid: int) -> NoReturn:
+def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
     code = EXIT_FAILED
     try:
         pid = os.fork()
         if pid == 0:
-            _become(request.birth, request.env, fds[0], fds[1], parent_pid)
-        os.write(send, str(pid).encode())
+            work()
+        else:
+            os.write(send, str(pid).encode())
         code = 0
-    except OSError:
+    except (OSError, kin.KernelGone):
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -168,7 +250,7 @@ def main(argv: list[str]) -> int:
         # unshare them.
         gc.disable()
         failed = preload(birth.preload)
-        sandbox.survey()
+        failed |= warm_up(birth.preload)
         gc.collect()
         gc.freeze()
         took_ms = (time.monotonic() - started) * 1000

@@ -152,6 +152,11 @@ class Batcher(Generic[T]):
     def waiting_tokens(self) -> int:
         return sum(queue.tokens for queue in self._queues.values())
 
+    @property
+    def tokens_per_s(self) -> float:
+        """The speed of one model, by the batches seen lately."""
+        return self._tokens_per_s
+
     def admit(self, lane: Lane, tokens: int) -> None:
         """Raises Overloaded, with the time the queue will take, where `tokens` more would wait too long.
 

@@ -1,4 +1,4 @@
-"""Where a model computes and how precisely, how many cores it may use, and which of its errors can be survived.
+"""Where a model computes and how precisely, how many batches at once, and which of its errors can be survived.
 
 torch is imported only when a device is asked about, so that whoever needs the names alone stays light.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 import gc
-import os
 from pathlib import Path
 
+from proto.cores import usable_cores
 from proto.errors import OperationError
 
 
@@ -62,19 +62,6 @@ def survives(error: Exception, device: str) -> bool:
 def batches_at_once(device: str, *, processes: int, threads: int) -> int:
     """Batches that one process of a pool computes side by side: the cores shared out, and one on a GPU."""
     return 1 if device == "cuda" else max(1, usable_cores() // (processes * threads))
-
-
-def usable_cores() -> int:
-    """The cores this process may use: its affinity, and the quota of its control group."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        # No control group of the second version here: then there is no quota to keep.
-        return cores
-    return cores
 
 
 def _cpu_has_bf16() -> bool:
