@@ -92,9 +92,11 @@ def plain(value: object) -> dict[str, Any]:
 
 
 def resource_result(operation: Operation[Any], uri: str, value: object) -> dict[str, Any]:
-    """The value as the result of `resources/read`: text, bytes, or anything else as JSON."""
+    """The value as the result of `resources/read`: the field that is its text, text, bytes, or anything else as JSON."""
     if operation.is_content:
         return plain(value)
+    if operation.text is not None and isinstance(value, Mapping):
+        value = value[operation.text]
     content: dict[str, Any] = {"uri": uri}
     if operation.resource is not None:
         content["mimeType"] = operation.resource.mime_type
