@@ -54,12 +54,19 @@ async def run(
         on_ready: told the URL of the HTTP front (None without one) once clients can be served.
 
     Raises:
-        ConfigError: a setting names a service that is not there, or HTTP cannot listen where it should.
+        ConfigError: a setting names a service that is not there or a pool of no possible size, or HTTP cannot listen
+            where it should.
     """
     entries = (*catalog.entries(), *((catalog.CONFORMANCE,) if conformance else ()), *extra)
     _check_settings(config, entries)
+    pools = _pools(config, entries)
+    entries = tuple(instance for entry in entries for instance in pools[entry.service])
     table = ops.load(module for entry in entries for module in entry.ops_modules)
-    router = Router(table, {entry.spec.name: Limits(entry.spec.in_flight, entry.spec.queue) for entry in entries})
+    router = Router(
+        table,
+        {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
+        {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
+    )
     logs = log_dir(config.data_dir)
     supervisor = Supervisor(catalog.tree(entries), catalog.ZYGOTES, router, _births(config, entries, table), logs)
     stop = trio.Event()
@@ -142,7 +149,10 @@ def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Cal
 
     def birth(spec: ServiceSpec, generation: int, mode: str) -> Birth:
         entry = by_name[spec.name]
-        settings = config.services.get(spec.name, {})
+        settings = config.services.get(entry.service, {})
+        if entry.pooled:
+            # How many it is one of, so that they share the cores out among themselves.
+            settings = {**settings, "workers": sum(other.service == entry.service for other in entries)}
         read = roots if entry.roots is Roots.READ else ()
         if entry.reads_models:
             read = (*read, *catalog.model_folders(settings))
@@ -150,7 +160,7 @@ def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Cal
             service=spec.name,
             module=spec.module,
             generation=generation,
-            operations=tuple(op.name for op in table.of_service(spec.name)),
+            operations=tuple(op.name for op in table.of_service(entry.service)),
             parent_pid=os.getpid(),
             data_dir=str(config.data_dir / "services" / spec.name),
             roots=() if entry.roots is Roots.NONE else roots,
@@ -172,6 +182,17 @@ def _check_settings(config: Config, entries: tuple[Entry, ...]) -> None:
     for name in config.services:
         if name not in known:
             raise ConfigError(f"settings: there is no service {name!r}; services: {', '.join(known)}")
+
+
+def _pools(config: Config, entries: tuple[Entry, ...]) -> dict[str, tuple[Entry, ...]]:
+    """The processes of each service, by its name."""
+    try:
+        return {
+            entry.service: catalog.pool(entry, catalog.workers(entry, config.services.get(entry.service, {})))
+            for entry in entries
+        }
+    except ValueError as error:
+        raise ConfigError(f"settings: {error}") from None
 
 
 def _cannot_listen(config: Config, group: ExceptionGroup[OSError]) -> str:

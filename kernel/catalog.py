@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from kernel.supervisor.spec import ServiceSpec, TreeSpec, ZygoteSpec
+from proto.cores import usable_cores
 
 GIB = 1024**3
 
@@ -36,7 +38,7 @@ ZYGOTES = (
     ZygoteSpec(name="vectors", preload=("services.runtime.main", "faiss", "services.retrieve.main"), env=_ONE_THREAD),
     ZygoteSpec(
         name="torch",
-        preload=("services.runtime.main", "torch", "transformers", "services.embed.main"),
+        preload=("services.runtime.main", "torch", "transformers", "services.embed.main", "services.rerank.main"),
         env=_ONE_THREAD,
         # Loading torch takes seconds, and starting from nothing takes as many again.
         wait_s=60.0,
@@ -62,6 +64,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may read the folders in which model weights lie."""
     ops_modules: tuple[str, ...] = ()
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
+    pooled: bool = False
+    """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
+    pool_of: str = ""
+    """The service whose operations it answers, for all but the first process of a pool."""
+
+    @property
+    def service(self) -> str:
+        """The service whose operations it answers and whose settings it has."""
+        return self.pool_of or self.spec.name
 
 
 def gpu_present() -> bool:
@@ -100,6 +111,21 @@ def entries() -> tuple[Entry, ...]:
                 hang_timeout_s=15.0,
             ),
             reads_models=True,
+            pooled=True,
+        ),
+        Entry(
+            spec=ServiceSpec(
+                name="rerank",
+                module="services.rerank.main",
+                zygote="torch",
+                modes=("cuda", "cpu") if gpu_present() else ("cpu",),
+                startup_timeout_s=180.0,
+                memory_limit_bytes=8 * GIB,
+                # As for `embed`.
+                hang_timeout_s=15.0,
+            ),
+            reads_models=True,
+            pooled=True,
         ),
         Entry(spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB)),
         Entry(
@@ -123,6 +149,36 @@ CONFORMANCE = Entry(
 """The fixtures of the protocol's official test suite; served on request only."""
 
 
+MAX_WORKERS = 64
+
+CORES_A_WORKER = 8
+"""Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
+
+
+def workers(entry: Entry, settings: Mapping[str, Any]) -> int:
+    """How many processes the settings of a service ask for; 1 where they do not say.
+
+    Raises:
+        ValueError: the setting is neither a number in range nor `auto`; says what would be right.
+    """
+    asked = settings.get("workers", 1) if entry.pooled else 1
+    if asked == "auto":
+        # One process feeds a GPU; more are for whoever has measured that they help.
+        return 1 if gpu_present() else max(1, usable_cores() // CORES_A_WORKER)
+    if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
+        raise ValueError(f"services.{entry.spec.name}.workers is {asked!r}; it is 1 to {MAX_WORKERS}, or auto")
+    return asked
+
+
+def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
+    """The entry as so many processes, `embed`, `embed-2`, …, each supervised for itself."""
+    others = (
+        structs.replace(entry, spec=structs.replace(entry.spec, name=f"{entry.spec.name}-{n}"), pool_of=entry.spec.name)
+        for n in range(2, count + 1)
+    )
+    return (entry, *others)
+
+
 def tree(chosen: tuple[Entry, ...]) -> TreeSpec:
     """The supervision tree of these services: none of them shares state, so each is restarted alone."""
     return TreeSpec(name="linckia", children=tuple(entry.spec for entry in chosen))
@@ -130,8 +186,9 @@ def tree(chosen: tuple[Entry, ...]) -> TreeSpec:
 
 def model_folders(settings: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The folders that may hold model weights: the hub's cache, and the folder that the settings name."""
-    home = environment.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
-    folders = [home, environment.get("HF_HUB_CACHE", "")]
+    cache = Path(environment.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    home = environment.get("HF_HOME") or str(cache / "huggingface")
+    folders = [home, environment.get("HF_HUB_CACHE", ""), environment.get("HUGGINGFACE_HUB_CACHE", "")]
     model = settings.get("model")
     if isinstance(model, str) and (model.startswith(("/", "~", "."))):
         folders.append(str(Path(model).expanduser().resolve()))

@@ -118,8 +118,9 @@ class KernelOperations:
             last_death="" if report.last_death is None else report.last_death.text or report.last_death.kind.value,
             rss_bytes=report.rss_bytes,
             pss_bytes=shares.get(report.pid) if report.pid else None,
-            in_flight=lane.in_flight,
-            queued=lane.queued,
+            in_flight=lane.in_flight_of(report.name),
+            # Those who wait are waiting for whichever of a pool comes first.
+            queued=lane.queued if report.name == lane.service else 0,
             retry_in_s=report.retry_in_s,
             recovery_ms=None if last is None else last.ready_ms,
             info=report.info,

@@ -23,6 +23,7 @@ EPILOG = """\
 a first session:
   linckia serve ~/notes &                          start, with ~/notes as the only folder that may be touched
   linckia status                                   what runs, and how often it has died
+  linckia search what to look for                  the notes that say something of it
   linckia tools                                    what can be called
   linckia call mcp.echo '{"message": "hello"}'     call it: JSON in, JSON out
 
@@ -131,6 +132,21 @@ def build_parser() -> argparse.ArgumentParser:
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
     call.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="instead of the operation's own deadline")
 
+    search = command("search", "notes", "search the notes, by meaning and by words", SEARCH_EPILOG)
+    search.add_argument("query", metavar="WORDS", nargs="+", help="what to look for, in plain language")
+    search.add_argument("--limit", metavar="N", type=int, default=10, help="notes at most (default: 10)")
+    search.add_argument("--tag", metavar="TAG", action="append", help="only notes with this tag; may be repeated")
+    search.add_argument("--path", metavar="PREFIX", help="only notes whose path below its root starts so")
+    search.add_argument("--since", metavar="DATE", help="only notes of this day or later")
+    search.add_argument("--until", metavar="DATE", help="only notes of this day or earlier")
+    search.add_argument("--json", action="store_true", help="everything, as JSON")
+
+    ingest = command("ingest", "notes", "scan the folders now, and wait until all notes are indexed", INGEST_EPILOG)
+    ingest.add_argument(
+        "paths", metavar="PATH", nargs="*", help="at or below a root of the kernel (default: all roots)"
+    )
+    ingest.add_argument("--no-vectors", action="store_true", help="do not wait until all is found by meaning as well")
+
     tools = command("tools", "tools", "what can be called; works without a running kernel")
     tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
     tools.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
@@ -170,6 +186,16 @@ CALL_EPILOG = """\
 examples:
   linckia call mcp.echo '{"message": "hello"}'
   echo '{"message": "hello"}' | linckia call mcp.echo -
+"""
+
+SEARCH_EPILOG = """\
+examples:
+  linckia search how do we rotate the keys
+  linckia search --tag security --since 2026-01-01 keys
+"""
+
+INGEST_EPILOG = """\
+The kernel indexes on its own and keeps what it has done: interrupt this, or kill anything, and it goes on where it was.
 """
 
 COMPLETION_EPILOG = """\

@@ -92,7 +92,7 @@ def plain(value: object) -> dict[str, Any]:
 
 
 def resource_result(operation: Operation[Any], uri: str, value: object) -> dict[str, Any]:
-    """The value as the result of `resources/read`: the field that is its text, text, bytes, or anything else as JSON."""
+    """The value as the result of `resources/read`: its text where the operation names one, bytes, else JSON."""
     if operation.is_content:
         return plain(value)
     if operation.text is not None and isinstance(value, Mapping):

@@ -29,6 +29,7 @@ class RoutedCall:
         "done",
         "frame_id",
         "generation",
+        "instance",
         "item",
         "op",
         "params",
@@ -65,6 +66,7 @@ class RoutedCall:
         self.upcalls = upcalls
         self.frame_id = 0
         self.generation = 0
+        self.instance = ""
         self.deaths = 0
         self.suspect = False
         self.withdrawn = False

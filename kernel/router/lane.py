@@ -7,13 +7,18 @@ otherwise fails as `MaybeExecuted`.
 After a death that the service itself caused (not a kill from outside) the calls that were in flight are *suspects*:
 they are sent again one at a time, so that a request that kills its service is caught alone, refused as `Quarantined`,
 and takes no innocent one with it.
+
+A service may be a pool: several instances, each supervised for itself, behind one lane. A call goes to the least loaded
+instance that is there, and one that lost its instance to the next that is.
 """
 
 from __future__ import annotations
 
 import collections
 import itertools
+import math
 import signal
+from collections.abc import Sequence
 
 import trio
 from msgspec import Raw
@@ -52,7 +57,7 @@ QUARANTINE_ENTRIES = 1024
 
 
 class Limits:
-    """Back-pressure of one service: calls in flight, and calls that wait for a place."""
+    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
 
     __slots__ = ("in_flight", "queue")
 
@@ -61,18 +66,39 @@ class Limits:
         self.queue = queue
 
 
-class Lane:
-    """All calls to one service."""
+class _Instance:
+    """One process of the service, from generation to generation; `channel` is None while none takes calls."""
 
-    def __init__(self, service: str, limits: Limits) -> None:
+    __slots__ = ("channel", "generation", "in_flight", "name", "reason", "retry_at", "state")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.channel: Channel | None = None
+        self.generation = 0
+        self.in_flight = 0
+        self.state = ServiceState.WAITING
+        self.reason = "it has not been started yet"
+        self.retry_at: float | None = None
+
+    def is_hopeless(self, deadline: float) -> bool:
+        """Whether a call of this deadline would wait for it in vain."""
+        if self.state in (ServiceState.FAILED, ServiceState.STOPPED):
+            return True
+        return self.state is ServiceState.BACKOFF and self.retry_at is not None and self.retry_at > deadline
+
+
+class Lane:
+    """All calls to one service.
+
+    Args:
+        instances: the names of its processes; by default one, of the service's own name.
+    """
+
+    def __init__(self, service: str, limits: Limits, instances: Sequence[str] = ()) -> None:
         self.service = service
         self._limits = limits
         self._ids = itertools.count(1)
-        self._channel: Channel | None = None
-        self._generation = 0
-        self._state = ServiceState.WAITING
-        self._reason = "it has not been started yet"
-        self._retry_at: float | None = None
+        self._instances = {name: _Instance(name) for name in instances or (service,)}
         self._in_flight: dict[int, RoutedCall] = {}
         self._queue: collections.deque[RoutedCall] = collections.deque()
         self._suspects: collections.deque[RoutedCall] = collections.deque()
@@ -84,6 +110,10 @@ class Lane:
     @property
     def in_flight(self) -> int:
         return len(self._in_flight)
+
+    def in_flight_of(self, instance: str) -> int:
+        """Calls in flight in one process of the service."""
+        return self._instances[instance].in_flight
 
     @property
     def queued(self) -> int:
@@ -118,7 +148,7 @@ class Lane:
         call.withdrawn = True
         if call.frame_id and call.frame_id in self._in_flight:
             # It keeps its place until the handler says that it has stopped: back-pressure stays honest.
-            self._post(Cancel(call.frame_id, reason))
+            self._post(call, Cancel(call.frame_id, reason))
             return True
         for waiting in (self._queue, self._suspects):
             if call in waiting:
@@ -128,33 +158,36 @@ class Lane:
     def grant(self, call: RoutedCall, n: int) -> None:
         """The caller has room for `n` more streamed items."""
         if call.frame_id in self._in_flight:
-            self._post(Credit(call.frame_id, n))
+            self._post(call, Credit(call.frame_id, n))
 
-    def find(self, generation: int, frame_id: int | None) -> RoutedCall | None:
-        """The call in flight that has this number in this generation."""
+    def find(self, instance: str, generation: int, frame_id: int | None) -> RoutedCall | None:
+        """The call in flight that has this number in this generation of an instance."""
         call = self._in_flight.get(frame_id) if frame_id is not None else None
-        return call if call is not None and call.generation == generation else None
+        return call if call is not None and (call.instance, call.generation) == (instance, generation) else None
 
     # ---- generations ----------------------------------------------------------------------------------------------
 
-    def up(self, generation: int, channel: Channel) -> None:
-        self._generation = generation
-        self._channel = channel
+    def up(self, instance: str, generation: int, channel: Channel) -> None:
+        live = self._instances[instance]
+        live.generation, live.channel, live.in_flight = generation, channel, 0
         self._pump()
 
-    def draining(self, generation: int) -> None:
-        if generation == self._generation:
-            self._channel = None
+    def draining(self, instance: str, generation: int) -> None:
+        live = self._instances[instance]
+        if generation == live.generation:
+            live.channel = None
 
-    def state(self, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        self._state, self._reason, self._retry_at = state, reason, retry_at
+    def state(self, instance: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
+        live = self._instances[instance]
+        live.state, live.reason, live.retry_at = state, reason, retry_at
         if state in (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.BACKOFF):
             self._fail_waiting()
 
-    def down(self, generation: int, cause: Cause) -> None:
-        if generation == self._generation:
-            self._channel = None
-        lost = [call for call in self._in_flight.values() if call.generation == generation]
+    def down(self, instance: str, generation: int, cause: Cause) -> None:
+        dead = self._instances[instance]
+        if generation == dead.generation:
+            dead.channel, dead.in_flight = None, 0
+        lost = [call for call in self._in_flight.values() if (call.instance, call.generation) == (instance, generation)]
         for call in lost:
             del self._in_flight[call.frame_id]
         again: list[RoutedCall] = []
@@ -169,6 +202,8 @@ class Lane:
         # They have waited longest.
         self._suspects.extend(call for call in again if call.suspect)
         self._queue.extendleft(reversed([call for call in again if not call.suspect]))
+        # Another instance may take them at once.
+        self._pump()
 
     def _after_death(self, call: RoutedCall, cause: Cause) -> LinckiaError | None:
         call.deaths += 1
@@ -191,8 +226,8 @@ class Lane:
 
     # ---- frames ---------------------------------------------------------------------------------------------------
 
-    def frame(self, generation: int, frame: Return | Fault | Item | Progress) -> None:
-        call = self.find(generation, frame.id)
+    def frame(self, instance: str, generation: int, frame: Return | Fault | Item | Progress) -> None:
+        call = self.find(instance, generation, frame.id)
         if call is None:
             return
         match frame:
@@ -214,6 +249,9 @@ class Lane:
     def _release(self, call: RoutedCall) -> None:
         del self._in_flight[call.frame_id]
         call.frame_id = 0
+        instance = self._instances[call.instance]
+        if call.generation == instance.generation:
+            instance.in_flight -= 1
         self._pump()
 
     def _finish(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
@@ -225,7 +263,7 @@ class Lane:
 
     def _pump(self) -> None:
         now = trio.current_time()
-        while self._channel is not None and len(self._in_flight) < self._limits.in_flight:
+        while (instance := self._free()) is not None:
             suspect_runs = any(call.suspect for call in self._in_flight.values()) if self._suspects else True
             if not suspect_runs:
                 call = self._suspects.popleft()
@@ -236,13 +274,24 @@ class Lane:
             if call.deadline <= now:
                 self._finish(call, self._too_late(call))
                 continue
-            self._send(call, now)
+            self._send(call, instance, now)
 
-    def _send(self, call: RoutedCall, now: float) -> None:
+    def _free(self) -> _Instance | None:
+        """The least loaded instance that takes another call."""
+        free = [
+            each
+            for each in self._instances.values()
+            if each.channel is not None and each.in_flight < self._limits.in_flight
+        ]
+        return min(free, key=lambda each: each.in_flight, default=None)
+
+    def _send(self, call: RoutedCall, instance: _Instance, now: float) -> None:
         call.frame_id = next(self._ids)
-        call.generation = self._generation
+        call.instance, call.generation = instance.name, instance.generation
+        instance.in_flight += 1
         self._in_flight[call.frame_id] = call
         self._post(
+            call,
             Call(
                 id=call.frame_id,
                 op=call.op.name,
@@ -253,17 +302,18 @@ class Lane:
                 generation=call.generation,
                 credit=call.credit,
                 progress=call.progress is not None,
-            )
+            ),
         )
 
-    def _post(self, frame: Call | Cancel | Credit) -> None:
-        if self._channel is None:
+    def _post(self, call: RoutedCall, frame: Call | Cancel | Credit) -> None:
+        instance = self._instances[call.instance]
+        if instance.channel is None:
             return
         try:
-            self._channel.post(frame)
+            instance.channel.post(frame)
         except LinkClosed:
             # The supervisor sees the death too and says so through `down`, which decides what becomes of the calls.
-            self._channel = None
+            instance.channel = None
 
     def _too_late(self, call: RoutedCall) -> Timeout:
         message = f"{call.op.name}: the deadline passed before service {self.service} took it"
@@ -277,15 +327,13 @@ class Lane:
 
     def _unavailable(self, call: RoutedCall) -> Unavailable | None:
         """Why there is no use in waiting, if there is none."""
-        wait = None if self._retry_at is None else max(0.0, self._retry_at - trio.current_time())
-        hopeless = self._state in (ServiceState.FAILED, ServiceState.STOPPED) or (
-            self._state is ServiceState.BACKOFF and wait is not None and trio.current_time() + wait > call.deadline
-        )
-        if not hopeless:
+        if not all(each.is_hopeless(call.deadline) for each in self._instances.values()):
             return None
+        first = min(self._instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)
+        wait = None if first.retry_at is None else max(0.0, first.retry_at - trio.current_time())
         when = "" if wait is None else f"; the next start is tried in {wait:.1f} s"
         return Unavailable(
-            f"service {self.service} is {self._state}: {self._reason}{when}",
+            f"service {first.name} is {first.state}: {first.reason}{when}",
             retry_after_ms=None if wait is None else int(wait * 1000),
             executed=_executed(call),
         )
@@ -298,7 +346,7 @@ class Lane:
             waiting.extend(kept)
             for call in failed:
                 error = self._unavailable(call)
-                self._finish(call, error or Internal(f"service {self.service} is {self._state}"))
+                self._finish(call, error or Internal(f"service {self.service} does not run"))
 
     def _convict(self, call: RoutedCall) -> None:
         self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -62,11 +62,23 @@ _log = logging.getLogger("linckia.router")
 
 
 class Router:
-    """Routes calls; `run` must be running in a nursery."""
+    """Routes calls; `run` must be running in a nursery.
 
-    def __init__(self, table: Table, limits: Mapping[str, Limits]) -> None:
+    Args:
+        limits: of each service, by its name.
+        pools: the instances of services that are several processes; the others have one of their own name.
+    """
+
+    def __init__(
+        self, table: Table, limits: Mapping[str, Limits], pools: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self._table = table
-        self._lanes = {name: Lane(name, limit) for name, limit in limits.items()}
+        self.lanes = {name: Lane(name, limit, (pools or {}).get(name, ())) for name, limit in limits.items()}
+        """By service."""
+        # By instance as well, since that is what the supervisor knows.
+        self._lanes = dict(self.lanes)
+        for name, instances in (pools or {}).items():
+            self._lanes.update(dict.fromkeys(instances, self.lanes[name]))
         self._channels: dict[tuple[str, int], Channel] = {}
         # Calls made by services, by the service's generation and its own number for the call.
         self._made: dict[tuple[str, int], dict[int, tuple[Lane, RoutedCall]]] = {}
@@ -87,6 +99,7 @@ class Router:
         self._local[name] = handler
 
     def lane(self, service: str) -> Lane:
+        """The lane of a service, or of the service that an instance is of."""
         return self._lanes[service]
 
     # ---- Dispatcher -----------------------------------------------------------------------------------------------
@@ -147,6 +160,7 @@ class Router:
         finally:
             delivered = lane.withdraw(routed, "withdrawn by the caller") if outcome is None else True
         if outcome is None:
+            lane.failures["timeout"] += 1
             raise Timeout(
                 f"{operation.name}: no answer from service {operation.service} within {limit_s:.3g} s",
                 executed=Executed.MAYBE if delivered and operation.access is not Access.READ else Executed.NO,
@@ -172,13 +186,13 @@ class Router:
 
     def up(self, hello: Hello, channel: Channel) -> None:
         self._channels[hello.service, hello.generation] = channel
-        self._lanes[hello.service].up(hello.generation, channel)
+        self._lanes[hello.service].up(hello.service, hello.generation, channel)
 
     def draining(self, service: str, generation: int) -> None:
-        self._lanes[service].draining(generation)
+        self._lanes[service].draining(service, generation)
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        self._lanes[service].state(state, reason, retry_at)
+        self._lanes[service].state(service, state, reason, retry_at)
 
     def down(self, service: str, generation: int, cause: Cause) -> None:
         self._channels.pop((service, generation), None)
@@ -186,12 +200,12 @@ class Router:
             lane.withdraw(call, f"service {service} died")
         for key in [key for key in self._asks if key[:2] == (service, generation)]:
             self._asks.pop(key).cancel()
-        self._lanes[service].down(generation, cause)
+        self._lanes[service].down(service, generation, cause)
 
     def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
         match frame:
             case Return() | Fault() | Item() | Progress():
-                self._lanes[service].frame(generation, frame)
+                self._lanes[service].frame(service, generation, frame)
             case Call():
                 self._from_service(service, generation, frame)
             case Cancel(id=call_id):
@@ -210,7 +224,7 @@ class Router:
     # ---- calls of services ----------------------------------------------------------------------------------------
 
     def _from_service(self, service: str, generation: int, call: Call) -> None:
-        parent = self._lanes[service].find(generation, call.parent)
+        parent = self._lanes[service].find(service, generation, call.parent)
         upcalls = parent.upcalls if parent is not None else None
         try:
             if call.op == ASK_CLIENT:
@@ -224,8 +238,9 @@ class Router:
         operation = self._table.get(call.op)
         if operation is None:
             raise UnknownOperation(f"unknown operation {call.op!r}")
-        if not operation.admits(service):
-            raise Forbidden(f"{operation.name} may not be called by service {service}")
+        caller = self._lanes[service].service
+        if not operation.admits(caller):
+            raise Forbidden(f"{operation.name} may not be called by service {caller}")
         if operation.service == KERNEL:
             self._start(self._serve_local_for, service, generation, call, operation)
             return
@@ -239,7 +254,7 @@ class Router:
         routed = RoutedCall(
             operation,
             Raw(bytes(call.params)),
-            caller=service,
+            caller=caller,
             trace=call.trace,
             deadline=trio.current_time() + call.left_ms / 1000,
             credit=call.credit,
@@ -334,7 +349,7 @@ class Router:
                 deliver(event)
 
     def _relay_log(self, service: str, generation: int, frame: Log) -> None:
-        call = self._lanes[service].find(generation, frame.call)
+        call = self._lanes[service].find(service, generation, frame.call)
         if call is not None and call.upcalls is not None:
             call.upcalls.log(frame.level, frame.logger or service, frame.message)
 

@@ -175,7 +175,7 @@ class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
     direction: Annotated[Direction, Meta(description="Edges that start here (out), end here (in), or both")] = (
         Direction.BOTH
     )
-    kinds: Kinds = []
+    kinds: Kinds = msgspec.field(default_factory=list)
     corpus: Annotated[Corpus, Meta(description="The corpus of `id`")] = NOTES
     fan_out: Annotated[int, Meta(ge=1, le=10000, description="Edges to follow from one node at most")] = 100
     limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes to answer at most")] = 1000
@@ -203,7 +203,7 @@ class GraphPath(Params[Path], frozen=True, kw_only=True):
     direction: Annotated[Direction, Meta(description="Follow edges forwards (out), backwards (in), or either way")] = (
         Direction.BOTH
     )
-    kinds: Kinds = []
+    kinds: Kinds = msgspec.field(default_factory=list)
     corpus: Annotated[Corpus, Meta(description="The corpus of `source`")] = NOTES
     target_corpus: Annotated[Corpus | None, Meta(description="The corpus of `target`, where it is another")] = None
     max_length: Annotated[int, Meta(ge=1, le=50, description="Edges at most")] = 10

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Resource, Role, operation
+from proto.operation import OPERATOR, Access, Params, Resource, Role, operation
 
 SURFACES = ("knowledge",)
 
@@ -199,6 +199,8 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     problems: Annotated[list[Problem], Meta(description="What is not, or not wholly, indexed (the first 100)")]
     problem_count: int
     waiting: Annotated[str | None, Meta(description="Why indexing waits at the moment")]
+    graph_pending: Annotated[int, Meta(description="Notes whose links the graph has still to be told")]
+    graph_waiting: Annotated[str | None, Meta(description="Why telling the graph waits at the moment")]
     rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
     size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
 
@@ -391,3 +393,33 @@ class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity of `similar`")] = 0.8
     min_size: Annotated[int, Meta(ge=1, le=10000, description="Leave out clusters of fewer notes than this")] = 1
     notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each cluster at most")] = 20
+
+
+class KnowledgeIngestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is indexed below the paths."""
+
+    notes: Annotated[int, Meta(description="Notes below the paths")]
+    indexed: Annotated[int, Meta(description="Of those, the ones that were new or had changed")]
+    failed: Annotated[list[Problem], Meta(description="Notes that could not be indexed (the first 100)")]
+    failed_count: int
+    vectors_waiting: Annotated[int, Meta(description="Pieces, of all notes, that are not found by meaning yet")]
+
+
+@operation(
+    "knowledge_ingest",
+    service="knowledge",
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=86_400,
+    callers=(OPERATOR,),
+)
+class KnowledgeIngest(Params[KnowledgeIngestResult], frozen=True, kw_only=True):
+    """Scan the folders now, and answer once every note below the paths is indexed.
+
+    The work is the service's own and goes on whoever waits for it; asking again waits for what is left.
+    """
+
+    paths: Annotated[
+        list[str], Meta(max_length=1024, description="Absolute paths at or below roots; none: all roots")
+    ] = msgspec.field(default_factory=list)
+    vectors: Annotated[bool, Meta(description="Wait also until every piece can be found by meaning")] = True

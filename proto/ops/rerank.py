@@ -59,6 +59,7 @@ class RerankModel(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Why there is none, and what would change that")] = ""
     model: str = ""
     max_tokens: Annotated[int, Meta(description="Tokens of query and text together")] = 0
+    tokens_per_s: Annotated[float, Meta(description="Its speed here, by what it did lately")] = 0.0
     device: str = ""
     precision: str = ""
 

@@ -105,7 +105,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A group with its best piece; `score` is its best item's, in [0, 1] after fusion."""
+    """A group with its best piece; `score` is its best item's, in [0, 1]: of the fusion, or of the cross-encoder where
+    it ran."""
 
     group: str
     key: str
@@ -126,7 +127,10 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     hits: list[Hit]
     stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank")]
     degraded: Annotated[list[str], Meta(description="What should have run and did not, each with its reason")] = []
-    source: Annotated[str, Meta(description="vector+rerank, hybrid+rerank, hybrid, vector or lexical")] = "lexical"
+    source: Annotated[
+        str, Meta(description="hybrid, vector or lexical, each with +rerank where the cross-encoder ran")
+    ] = "lexical"
+    reranked: Annotated[bool, Meta(description="Whether the cross-encoder decided the order of the best")] = False
     vectors_waiting: int = 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -38,8 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
-    workers: Annotated[int, Meta(ge=1)] | Literal["auto"] = 1
-    """Processes of the pool; the kernel starts them and tells each how many there are."""
+    workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
@@ -98,8 +97,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     if encoder.device == "cuda":
         limits = msgspec.structs.replace(limits, first_tokens=16384)
     batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
-    processes = settings.workers if isinstance(settings.workers, int) else 1
-    at_once = batches_at_once(encoder.device, processes=processes, threads=settings.threads)
+    at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
     for _ in range(settings.batches or at_once):
         env.background.start_soon(batcher.run, encoder)
     env.background.start_soon(_watch, batcher, loaded, settings)

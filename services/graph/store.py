@@ -1,7 +1,7 @@
 """The graph's database: one SQLite file in WAL mode, one writer and several readers, all in worker threads.
 
-What `write` returned is on disk (`synchronous=FULL`). Names become small numbers once, so that an edge is three of them:
-`edge` is a B-tree by source and its index one by target, and a step in either direction is one look-up. The file
+What `write` returned is on disk (`synchronous=FULL`). Names become small numbers once, so that an edge is three of
+them: `edge` is a B-tree by source and its index one by target, and a step in either direction is one look-up. The file
 follows from what the corpora state: one that is damaged is put aside and begun anew under another epoch, which tells
 them to feed it from the beginning.
 """
@@ -70,7 +70,7 @@ class Store:
         try:
             self._writer = _open(path)
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _DAMAGE:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE:
                 raise
             aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
             _log.error("%s is damaged (%s): put aside as %s and begun anew", path, error, aside.name)

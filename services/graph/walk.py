@@ -7,7 +7,7 @@ path at a number of nodes seen.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -15,6 +15,7 @@ MAX_SEEN = 1_000_000
 """Nodes that the search for a path looks at before it gives up."""
 
 _CHECK_EVERY = 1000
+_TOGETHER = 1000
 
 Step = tuple[int, int, int]
 """Source, kind and target of an edge."""
@@ -44,10 +45,49 @@ class Steps:
             *([f"SELECT src, kind, dst FROM edge INDEXED BY edge_reverse WHERE dst=?{only}"] if into else []),
         ]
         self._counts = [query.replace("src, kind, dst", "count(*)", 1) for query in self._queries]
+        # One text for any number of nodes, so that it is prepared once.
+        self._together = [query.replace("=?", " IN (SELECT value FROM json_each(?))", 1) + " LIMIT ?"
+                          for query in self._queries]  # fmt: skip
+        self._ends = [*([0] if out else []), *([2] if into else [])]
 
     def at(self, node: int) -> Iterator[Step]:
         for query in self._queries:
             yield from self._db.execute(query, (node,))
+
+    def of(self, nodes: Sequence[int], fan_out: int) -> Iterator[tuple[int, list[Step]]]:
+        """Each node with its edges, `fan_out` + 1 of them at most.
+
+        A few nodes are asked for at once, unless they have so many edges that a hub is among them.
+        """
+        for some in portions(nodes):
+            together = self._all(some) if len(some) > 1 else None
+            for node in some:
+                steps = self.first(node, fan_out + 1) if together is None else together.get(node, [])
+                yield node, steps if len(steps) <= fan_out + 1 else self.first(node, fan_out + 1)
+
+    def whole(self, nodes: Sequence[int]) -> Iterator[tuple[int, Iterable[Step]]]:
+        """Each node with all of its edges."""
+        for some in portions(nodes):
+            together = self._all(some)
+            for node in some:
+                yield node, self.at(node) if together is None else together.get(node, ())
+
+    def _all(self, nodes: Sequence[int]) -> dict[int, list[Step]] | None:
+        """All edges by node; None where they are too many to be read at once."""
+        found: dict[int, list[Step]] = {}
+        most = _TOGETHER + 8 * len(nodes)
+        wanted = f"[{','.join(map(str, nodes))}]"
+        for query, end in zip(self._together, self._ends, strict=True):
+            rows: list[Step] = self._db.execute(query, (wanted, most)).fetchall()
+            if len(rows) == most:
+                return None
+            for row in rows:
+                node = row[end]
+                if node in found:
+                    found[node].append(row)
+                else:
+                    found[node] = [row]
+        return found
 
     def first(self, node: int, count: int) -> list[Step]:
         """So many of them at most, each direction having its share."""
@@ -76,11 +116,10 @@ def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check
     visited = 0
     for step in range(1, depth + 1):
         following: list[int] = []
-        for node in border:
+        for node, found in steps.of(border, fan_out):
             visited += 1
             if visited % _CHECK_EVERY == 0:
                 check()
-            found = steps.first(node, fan_out + 1)
             if len(found) > fan_out:
                 walk.cut.append(node)
                 del found[fan_out:]
@@ -122,10 +161,10 @@ class _Side:
         self.depth += 1
         following: list[int] = []
         best: int | None = None
-        for index, node in enumerate(self.border):
+        for index, (node, edges) in enumerate(self.steps.whole(self.border)):
             if index % _CHECK_EVERY == 0:
                 check()
-            for edge in self.steps.at(node):
+            for edge in edges:
                 reached = edge[2] if edge[0] == node else edge[0]
                 if reached in self.by:
                     continue

@@ -24,6 +24,7 @@ MOST_PAIRS = 100_000
 """Pairs that the search is asked for, at first and at most: the most similar notes are the likeliest to be linked."""
 
 _NUMBER = re.compile(r"\d+")
+_DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _BRIEF = re.compile(r"(^|-)brief(?=-|$)")
 _DEBRIEF = re.compile(r"(^|-)debrief(?=-|$)")
 _SPECIFIED = re.compile(r"(^|-)(spec|specification|design|rfc|proposal|plan)(?=-|$)")
@@ -127,10 +128,24 @@ def suggestion(first: str, second: str) -> tuple[str, str, str]:
             return one, other, "follows"
         if _IMPLEMENTED.search(one) and _SPECIFIED.search(other):
             return one, other, "implements"
-    numbers = [[int(number[:18]) for number in _NUMBER.findall(id_)] for id_ in (first, second)]
-    if numbers[0] != numbers[1] and _NUMBER.sub("0", first) == _NUMBER.sub("0", second):
-        return (second, first, "follows") if numbers[1] > numbers[0] else (first, second, "follows")
+    if _are_of_a_series(first, second):
+        later = second if _numbers(second) > _numbers(first) else first
+        return later, first if later == second else second, "follows"
     return first, second, "references"
+
+
+def _are_of_a_series(first: str, second: str) -> bool:
+    """Whether the ids are those of two dates, or of neighbours in a count (`part-9`, `part-10`)."""
+    if first == second or _NUMBER.sub("0", first) != _NUMBER.sub("0", second):
+        return False
+    if _DATE.search(first) and _DATE.search(second):
+        return _DATE.sub("", first) == _DATE.sub("", second)
+    steps = [abs(one - other) for one, other in zip(_numbers(first), _numbers(second), strict=True)]
+    return sum(steps) == 1
+
+
+def _numbers(id_: str) -> list[int]:
+    return [int(number[:18]) for number in _NUMBER.findall(id_)]
 
 
 def _plural(noun: str, items: Sequence[str]) -> str:

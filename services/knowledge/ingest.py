@@ -106,6 +106,7 @@ class Progress:
 
     scanned: bool = False
     scanned_at: float | None = None
+    scan_began_at: float = 0.0
     scan_ms: float = 0.0
     interval_s: float = SCAN_INTERVAL_S
     waiting: str | None = None
@@ -258,6 +259,7 @@ class Ingest:
             changes = compare(self.known, walk)
             return walk, changes, time.perf_counter() - wall, time.thread_time() - cpu
 
+        began_at = time.time()
         walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
         if changes.arrived or changes.gone:
             await self._come_and_go(changes, walk)
@@ -272,6 +274,7 @@ class Ingest:
             self.pending = {**fresh, **self.pending} if self.progress.scanned else {**self.pending, **fresh}
         progress = self.progress
         progress.scanned = True
+        progress.scan_began_at = began_at
         progress.scanned_at = time.time()
         progress.scan_ms = wall_s * 1000
         progress.walk_problems = walk.problems

@@ -19,6 +19,8 @@ from proto.ops.knowledge import (
     ExploreLinks,
     InjectTags,
     InjectTagsResult,
+    KnowledgeIngest,
+    KnowledgeIngestResult,
     KnowledgeStatsSummary,
     KnowledgeStatus,
     KnowledgeStatusResult,
@@ -33,11 +35,13 @@ from proto.ops.knowledge import (
     StatsSummary,
 )
 from proto.ops.retrieve import RetrieveSearch, RetrieveSimilar, RetrieveStatus
-from services.knowledge import edges, files, nodes, search, tags
+from services.knowledge import edges, files, graph_feed, nodes, search, tags
 from services.knowledge.discovery import add_discovery
+from services.knowledge.graph_feed import GraphFeed
 from services.knowledge.ingest import COLLECTION, Ingest
 from services.knowledge.replace import Contended, rewrite
 from services.knowledge.store import Store
+from services.knowledge.waiting import wait_for
 from services.runtime.handlers import Context, Environment, Handlers
 
 SIMILAR = "SIMILAR"
@@ -53,17 +57,20 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     store = await trio.to_thread.run_sync(Store, env.data_dir / "notes.db")
     try:
         ingest = Ingest(env, store)
+        feed = GraphFeed(env, store, ingest.passed)
         env.background.start_soon(ingest.run)
+        env.background.start_soon(feed.run)
         try:
-            yield handlers_of(store, ingest)
+            yield handlers_of(store, ingest, feed)
         finally:
+            await feed.stop()
             await ingest.stop()
     finally:
         store.close()
 
 
-def handlers_of(store: Store, ingest: Ingest) -> Handlers:
-    """The operations on an open database with its ingest."""
+def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed) -> Handlers:
+    """The operations on an open database with its ingest and its feed of the graph."""
     handlers = Handlers()
     reading = trio.CapacityLimiter(4)
     writing = trio.CapacityLimiter(1)
@@ -197,6 +204,10 @@ def handlers_of(store: Store, ingest: Ingest) -> Handlers:
             changed=changed,
         )
 
+    @handlers.handle(KnowledgeIngest)
+    async def knowledge_ingest(params: KnowledgeIngest, ctx: Context) -> KnowledgeIngestResult:
+        return await wait_for(params, ingest, ctx)
+
     @handlers.handle(KnowledgeStatus)
     async def knowledge_status(params: KnowledgeStatus, ctx: Context) -> KnowledgeStatusResult:
         problems = sorted(ingest.problems().items())
@@ -218,6 +229,8 @@ def handlers_of(store: Store, ingest: Ingest) -> Handlers:
             problems=[Problem(path=files.printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
             problem_count=len(problems),
             waiting=progress.waiting,
+            graph_pending=await store.read(graph_feed.waiting),
+            graph_waiting=feed.waiting,
             rebuilt=store.rebuilt,
             size_bytes=store.size_bytes(),
         )

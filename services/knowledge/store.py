@@ -17,7 +17,7 @@ import trio
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 READERS = 2
 
 _SCHEMA = """
@@ -65,6 +65,34 @@ CREATE TABLE edge(
 CREATE INDEX edge_key ON edge(key);
 CREATE INDEX edge_other_key ON edge(other_key) WHERE other_key <> '';
 CREATE INDEX edge_dst ON edge(dst) WHERE dst IS NOT NULL;
+"""
+
+# Of version 2.  Triggers, so that no way to change a note or an edge can forget to tell.
+_GRAPH_OUTBOX = """
+-- Notes whose state the graph has still to be told.  A note that changes meanwhile gets a new number.
+CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE);
+
+CREATE TRIGGER node_arrives AFTER INSERT ON node BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.id);
+END;
+CREATE TRIGGER node_departs AFTER DELETE ON node BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(OLD.id);
+END;
+CREATE TRIGGER node_changes AFTER UPDATE OF title, root, path ON node
+WHEN (OLD.title, OLD.root, OLD.path) IS NOT (NEW.title, NEW.root, NEW.path) BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.id);
+END;
+CREATE TRIGGER edge_arrives AFTER INSERT ON edge WHEN NEW.dst IS NOT NULL BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.src);
+END;
+CREATE TRIGGER edge_departs AFTER DELETE ON edge WHEN OLD.dst IS NOT NULL BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(OLD.src);
+END;
+CREATE TRIGGER edge_changes AFTER UPDATE OF dst ON edge WHEN OLD.dst IS NOT NEW.dst BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.src);
+END;
+
+INSERT INTO graph_outbox(id) SELECT id FROM node;
 """
 
 _log = logging.getLogger("linckia.knowledge")
@@ -159,7 +187,11 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode=WAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
-            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT")
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{_SCHEMA}{_GRAPH_OUTBOX}PRAGMA user_version={SCHEMA_VERSION};COMMIT"
+            )
+        elif version == 1:
+            connection.executescript(f"BEGIN IMMEDIATE;{_GRAPH_OUTBOX}PRAGMA user_version={SCHEMA_VERSION};COMMIT")
         elif version != SCHEMA_VERSION:
             raise sqlite3.NotSupportedError(f"{path} was written by another version of this program (schema {version})")
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]

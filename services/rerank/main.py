@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import torch
@@ -44,8 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
-    workers: Annotated[int, Meta(ge=1)] | Literal["auto"] = 1
-    """Processes of the pool; the kernel starts them and tells each how many there are."""
+    workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch")] = 1
     max_tokens: Annotated[int, Meta(ge=16, description="Read at most so many tokens of a query and its text")] = 512
@@ -62,6 +61,7 @@ class Loaded(msgspec.Struct, frozen=True):
     encoder: CrossEncoder
     canary: Pair
     canary_score: Rows
+    tokens_per_s: float
 
 
 def load(settings: Settings, device: str) -> Loaded | None:
@@ -78,9 +78,9 @@ def load(settings: Settings, device: str) -> Loaded | None:
     torch.set_num_threads(settings.threads)
     tokenizer = PairTokenizer(files)
     encoder = CrossEncoder(files, device=device, precision=settings.precision)
-    encoder.warm_up(files.max_tokens)
+    tokens_per_s = encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode(_CANARY[0], [_CANARY[1]]).pairs[0]
-    return Loaded(files, tokenizer, encoder, canary, encoder.compute([canary])[0])
+    return Loaded(files, tokenizer, encoder, canary, encoder.compute([canary])[0], tokens_per_s)
 
 
 @contextlib.asynccontextmanager
@@ -96,12 +96,15 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         yield _without_model()
         return
     files, encoder = loaded.files, loaded.encoder
-    limits = BatchLimits(target_s=settings.batch_ms / 1000, max_waiting_tokens=settings.max_waiting_tokens)
-    limits = msgspec.structs.replace(limits, first_tokens=16384 if encoder.device == "cuda" else 512)
+    target_s = settings.batch_ms / 1000
+    limits = BatchLimits(
+        target_s=target_s,
+        first_tokens=max(1, int(loaded.tokens_per_s * target_s)),
+        max_waiting_tokens=settings.max_waiting_tokens,
+    )
     batcher: Batcher[Pair] = Batcher(encoder.width, limits, verb="ranked")
-    processes = settings.workers if isinstance(settings.workers, int) else 1
-    at_once = batches_at_once(encoder.device, processes=processes, threads=settings.threads)
-    for _ in range(settings.batches or at_once):
+    at_once = settings.batches or batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
+    for _ in range(at_once):
         env.background.start_soon(batcher.run, encoder)
     env.background.start_soon(_watch, batcher, loaded, settings)
     model = RerankModel(
@@ -141,7 +144,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     @handlers.handle(RerankModelParams)
     async def rerank_model(params: RerankModelParams, ctx: Context) -> RerankModel:
-        return model
+        return msgspec.structs.replace(model, tokens_per_s=batcher.tokens_per_s * at_once)
 
     yield handlers
 

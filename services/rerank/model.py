@@ -6,6 +6,7 @@ nothing is fetched.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ class CrossEncoder:
         from transformers.utils.logging import disable_progress_bar
 
         # Nobody watches: it would be lines in a log.
-        disable_progress_bar()
+        disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers gives it no types
         self._device = torch.device(device)
         self.precision = resolve_precision(precision, self._device.type)
         try:
@@ -74,11 +75,15 @@ class CrossEncoder:
                 scores[batch] = torch.sigmoid(logits.float()).cpu().numpy()
         return scores
 
-    def warm_up(self, max_tokens: int) -> None:
-        """Real forward passes, so that no caller waits for kernels to be made."""
-        for length in (16, 64, 256, max_tokens):
+    def warm_up(self, max_tokens: int) -> float:
+        """Real forward passes, so that no caller waits for kernels to be made; the speed of the last in tokens/s."""
+        elapsed_s = 0.0
+        for length in (16, 64, 256, max_tokens, max_tokens):
             ids = np.ones(min(length, max_tokens), dtype=np.int32)
+            started = time.perf_counter()
             self.compute([Pair(ids, np.zeros_like(ids))])
+            elapsed_s = time.perf_counter() - started
+        return max_tokens / max(elapsed_s, 1e-6)
 
     def recover(self, error: Exception) -> bool:
         return survives(error, self._device.type)

@@ -1,7 +1,7 @@
 """Groups of a collection put together by what they are about.
 
-Both methods start from nothing random and end ties by the order of ids: the same vectors have the same clusters, so
-that an agent can come back to one.
+The dice are always the same and ties end by the order of ids: the same vectors have the same clusters, so that an agent
+can come back to one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ BLOCK = 2048
 """Rows compared at once."""
 
 MAX_ROUNDS = 50
+_DRAWS = 4
 
 Labels = npt.NDArray[np.int64]
 
@@ -30,8 +31,8 @@ def default_count(groups: int) -> int:
 def kmeans(matrix: Matrix, count: int) -> list[list[int]]:
     """Spherical k-means (Dhillon and Modha, 2001) on unit rows; blocks, in a thread of trio's.
 
-    The first centre is the row nearest to the mean of all, each further one the row furthest from those before it
-    (Gonzalez, 1985).
+    The first centre is the row nearest to the mean of all, the others are drawn as k-means++ does (Arthur and
+    Vassilvitskii, 2007).
     """
     if not len(matrix):
         return []
@@ -76,16 +77,23 @@ def chains(matrix: Matrix, threshold: float) -> list[list[int]]:
 
 
 def _first_centres(matrix: Matrix, count: int) -> Matrix:
+    dice = np.random.default_rng(0)
     chosen = [int(np.argmax(matrix @ matrix.mean(axis=0)))]
     nearest = matrix @ matrix[chosen[0]]
     while len(chosen) < count:
         trio.from_thread.check_cancelled()
-        furthest = int(np.argmin(nearest))
-        if nearest[furthest] > 1 - 1e-6:
+        # Between unit vectors the squared distance is twice this.
+        distance = np.maximum(0.0, 1.0 - nearest.astype(np.float64))
+        distance[distance < 1e-6] = 0.0
+        if not distance.any():
             # All that is left equals a centre.
             break
-        chosen.append(furthest)
-        nearest = np.maximum(nearest, matrix @ matrix[furthest])
+        drawn = np.searchsorted(np.cumsum(distance), dice.random(_DRAWS) * distance.sum())
+        # Of a few draws the one that serves all best.
+        draws = [int(row) for row in np.minimum(drawn, len(matrix) - 1)]
+        best = max(draws, key=lambda row: (float(np.maximum(nearest, matrix @ matrix[row]).sum()), -row))
+        chosen.append(best)
+        nearest = np.maximum(nearest, matrix @ matrix[best])
     return matrix[chosen].copy()
 
 

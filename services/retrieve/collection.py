@@ -19,17 +19,17 @@ import trio
 
 from proto.errors import OperationError
 from proto.ops.retrieve import CollectionStatus, Group, GroupIds
-from services.retrieve import lexical, schema, store
+from services.retrieve import lexical, schema, store, vector_store
 from services.retrieve.filters import Where
+from services.retrieve.segment import Damaged, Segment
+from services.retrieve.segmented import DEFAULT_LIMITS, Built, Job, Limits, SegmentedIndex
 from services.retrieve.store import Change, Found, Model, Stored, Waiting
-from services.retrieve.vectors import FlatIndex, ItemIds, Matrix, VectorIndex
+from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, VectorIndex
 
 T = TypeVar("T")
 
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CORRUPT | 1 << 8})
 """What FTS5 answers where its tables are damaged (the second is SQLITE_CORRUPT_VTAB)."""
-
-_LOAD_AT_ONCE = 16384
 
 
 class VectorsLoading(Exception):
@@ -41,28 +41,37 @@ class Collection:
 
     Args:
         readers: shared by all collections: how many threads may read at once.
+        limits: when vectors become segments.
     """
 
-    def __init__(self, name: str, path: Path, db: sqlite3.Connection, readers: trio.CapacityLimiter) -> None:
+    def __init__(
+        self, name: str, path: Path, db: sqlite3.Connection, readers: trio.CapacityLimiter, limits: Limits
+    ) -> None:
         self.name = name
         self._path = path
+        self._limits = limits
+        self._segments_folder = path.with_suffix(".vectors")
         self._db = db
         self._readers = readers
         self._writer = trio.CapacityLimiter(1)
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()
         self._model: Model | None = store.current_model(db)
-        self._index: VectorIndex | None = None
+        self._index: SegmentedIndex | None = None
+        self._tender = trio.CapacityLimiter(1)
         self.waiting = store.count_waiting(db)
         self.loaded = trio.Event()
         self.has_work = trio.Event()
+        self.wants_tending = trio.Event()
         self._rebuilding = False
         self._steps = trio.lowlevel.ParkingLot()
         self.version = 0
         """Rises with each commit."""
 
     @classmethod
-    def open(cls, name: str, folder: Path, readers: trio.CapacityLimiter) -> Collection:
+    def open(
+        cls, name: str, folder: Path, readers: trio.CapacityLimiter, limits: Limits = DEFAULT_LIMITS
+    ) -> Collection:
         """Open or make the collection's database in `folder`.
 
         Raises:
@@ -70,7 +79,7 @@ class Collection:
         """
         path = folder / f"{name}.db"
         try:
-            return cls(name, path, schema.open_writer(path), readers)
+            return cls(name, path, schema.open_writer(path), readers, limits)
         except sqlite3.Error as error:
             raise OperationError(f"collection {name} cannot be opened: {error}") from error
 
@@ -83,6 +92,16 @@ class Collection:
     def vector_count(self) -> int:
         """Vectors that a search would look at."""
         return 0 if self._index is None else len(self._index)
+
+    @property
+    def vectors_behind(self) -> str:
+        """Why a search by vectors may not be all that it should be; empty where it is."""
+        if (index := self._index) is None:
+            return ""
+        if index.missing:
+            total = index.missing + len(index)
+            return f"{index.missing} of {total} vectors are not searched yet, the index is being rebuilt"
+        return "the saved index is still being checked" if index.unchecked else ""
 
     # Writing
 
@@ -174,9 +193,14 @@ class Collection:
 
         return await self._read(search)
 
-    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+    async def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
         """Cosines of those of `ids` that have a vector."""
-        return {} if self._index is None else self._index.cosines(query, ids)
+        index = self._index
+        if index is None or not ids:
+            return {}
+        if index.in_memory:
+            return index.cosines(query, ids)
+        return await trio.to_thread.run_sync(index.cosines, query, ids, limiter=self._readers)
 
     async def groups_of(self, ids: Sequence[int]) -> dict[int, int]:
         """See `store.groups_of`."""
@@ -213,6 +237,7 @@ class Collection:
         groups, items, vectors, waiting, failed = await self._read(store.counts)
         self.waiting = waiting
         files = (self._path, self._path.with_name(self._path.name + "-wal"))
+        segments_bytes = 0 if self._index is None else self._index.size_bytes
         return CollectionStatus(
             collection=self.name,
             groups=groups,
@@ -221,9 +246,76 @@ class Collection:
             vectors_waiting=waiting,
             vectors_failed=failed,
             fingerprint=self.fingerprint,
-            size_bytes=sum(file.stat().st_size for file in files if file.exists()),
+            size_bytes=sum(file.stat().st_size for file in files if file.exists()) + segments_bytes,
             index="none" if self._index is None else self._index.kind,
         )
+
+    # Tending
+
+    async def tend(self) -> bool:
+        """Check, rebuild or compact a part of the index, if need be; whether there was need.
+
+        Searches and writes go on meanwhile; `run_tending` calls this, one at a time.
+
+        Cancellation: what was built is given up.
+
+        Raises:
+            OSError, OperationError, sqlite3.Error: the disk is full or failing; all is searched as before.
+        """
+        index = self._index
+        if index is None:
+            return False
+        for segment in index.unchecked:
+            if not await trio.to_thread.run_sync(_is_right, segment, limiter=self._tender):
+                await trio.to_thread.run_sync(index.drop, segment, limiter=self._writer)
+                await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
+            return True
+        job = await trio.to_thread.run_sync(index.begin, limiter=self._writer)
+        if job is None:
+            return False
+        try:
+            built = await trio.to_thread.run_sync(self._build, index, job, limiter=self._tender)
+            await self._switch(index, job, built)
+        except OSError:
+            # Another model was adopted meanwhile, and the files of this one were cleared away.
+            if self._index is index:
+                raise
+        finally:
+            index.abandon(job)
+        return True
+
+    def _build(self, index: SegmentedIndex, job: Job) -> Built:
+        def read(ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
+            # No transaction around it all: one that lasts keeps the log from being cut, and what changes is noted.
+            with self._reader() as db:
+                model = self._model
+                return (
+                    (ids[:0], np.empty((0, 0), np.float16))
+                    if model is None
+                    else vector_store.vectors_by_id(db, model, ids)
+                )
+
+        return index.build(job, read, trio.from_thread.check_cancelled)
+
+    async def _switch(self, index: SegmentedIndex, job: Job, built: Built) -> None:
+        def save(db: sqlite3.Connection) -> bool:
+            if self._index is not index or self._model is None:
+                return False
+            vector_store.save(db, self._model, index.records_after(job, built))
+            return True
+
+        def follow(saved: bool) -> None:
+            if saved:
+                index.switch(job, built)
+
+        unused: Sequence[Segment] = () if built.opened is None else (built.opened,)
+        try:
+            if await self._write(save, follow):
+                unused = job.segments
+        finally:
+            with trio.CancelScope(shield=True):
+                for segment in unused:
+                    await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
@@ -250,9 +342,12 @@ class Collection:
             return result
 
         try:
-            return await trio.to_thread.run_sync(transaction, limiter=self._writer)
+            result = await trio.to_thread.run_sync(transaction, limiter=self._writer)
         except sqlite3.OperationalError as error:
             raise OperationError(f"collection {self.name} cannot be written ({error}); nothing was changed") from error
+        if self._index is not None and self._index.due:
+            self.wants_tending.set()
+        return result
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def snapshot() -> T:
@@ -283,18 +378,21 @@ class Collection:
             _add(self._index, change.reused)
 
     def _load(self) -> None:
-        if self._model is None:
-            return
-        index = FlatIndex(self._model.dimensions)
-        stored = store.vectors(self._db, self._model)
-        for start in range(0, len(stored), _LOAD_AT_ONCE):
-            _add(index, stored[start : start + _LOAD_AT_ONCE])
-        self._index = index
+        if self._model is not None:
+            self._index = vector_store.load(self._db, self._segments_folder, self._model, self._limits)
 
 
 def is_index_damage(error: BaseException) -> bool:
     """Whether a search failed because the word index, which can be made anew, is damaged."""
     return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", None) in _CORRUPT
+
+
+def _is_right(segment: Segment) -> bool:
+    try:
+        segment.check_rows(trio.from_thread.check_cancelled)
+    except Damaged:
+        return False
+    return True
 
 
 def _add(index: VectorIndex, stored: Sequence[Stored]) -> None:

@@ -10,8 +10,9 @@ import contextlib
 import re
 import sqlite3
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import trio
@@ -40,17 +41,22 @@ from proto.ops.retrieve import (
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import run_outbox
+from services.retrieve.reranking import Pace, Reranker
 from services.retrieve.search import Patience, search
+from services.retrieve.segmented import Limits
+from services.retrieve.tending import run_tending
 from services.runtime.handlers import Context, Environment, Handlers
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.retrieve]`."""
 
     readers: Annotated[int, Meta(ge=1, le=64, description="Threads that may read at once")] = 4
     query_embed_s: Annotated[float, Meta(gt=0, description="How long a search waits for its query's vector")] = 2.0
+    rerank: Annotated[Literal["auto", "off"], Meta(description="auto: where `rerank` has a model")] = "auto"
+    rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for `rerank`")] = 2.0
     passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
 
 
@@ -91,7 +97,7 @@ class Collections:
         return collection
 
     async def _open_one(self, name: str) -> Collection:
-        collection = await trio.to_thread.run_sync(Collection.open, name, self._folder, self._readers)
+        collection = await trio.to_thread.run_sync(Collection.open, name, self._folder, self._readers, self._settings)
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
         self._env.background.start_soon(self._keep_up, collection)
@@ -102,7 +108,9 @@ class Collections:
         try:
             with scope:
                 await collection.load()
-                await run_outbox(collection, self._embed, self._model)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(run_tending, collection, partial(self._tell, collection))
+                    nursery.start_soon(run_outbox, collection, self._embed, self._model)
         finally:
             ended.set()
 
@@ -111,6 +119,9 @@ class Collections:
 
     async def _model(self, params: EmbedModelParams) -> EmbedModel:
         return await self._env.call(params, timeout_s=self._settings.query_embed_s)
+
+    def _tell(self, collection: Collection, trouble: str) -> None:
+        self._env.info(**{f"index of {collection.name}": trouble})
 
     def _show(self) -> None:
         self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(sorted(self._broken)))
@@ -141,6 +152,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     collections = Collections(env, settings)
     await collections.open_all()
     patience = Patience(settings.query_embed_s)
+    pace = Pace(settings.rerank_s)
     handlers = Handlers()
 
     @handlers.handle(RetrievePut)
@@ -175,7 +187,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         def repair() -> None:
             env.background.start_soon(collections.repair, collection)
 
-        return await search(collection, params, embed, patience, repair)
+        reranker = Reranker(ctx.call, pace) if settings.rerank == "auto" else None
+        return await search(collection, params, embed, patience, repair, reranker)
 
     @handlers.handle(RetrieveStatus)
     async def status(params: RetrieveStatus, ctx: Context) -> CollectionStatus:

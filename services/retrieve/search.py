@@ -19,6 +19,7 @@ from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion
 from services.retrieve.collection import Collection, VectorsLoading, is_index_damage
 from services.retrieve.filters import Where, compile_filters
+from services.retrieve.reranking import RERANK, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
 
@@ -57,21 +58,29 @@ class _Stages(msgspec.Struct):
     lexical: list[tuple[int, float]] | None = None
     vector: list[tuple[int, float]] | None = None
     query: Matrix | None = None
+    reranked: dict[int, float] = {}
     degraded: list[str] = []
 
     @property
     def ran(self) -> list[str]:
+        """The stages that found; whoever was asked to put that in order comes after."""
         return [name for name, found in ((LEXICAL, self.lexical), (VECTOR, self.vector)) if found is not None]
 
 
 async def search(
-    collection: Collection, params: RetrieveSearch, embed: QueryCall, patience: Patience, repair: Callable[[], None]
+    collection: Collection,
+    params: RetrieveSearch,
+    embed: QueryCall,
+    patience: Patience,
+    repair: Callable[[], None],
+    reranker: Reranker | None = None,
 ) -> SearchResult:
     """Answer `params` on its collection.
 
     Args:
         embed: how the query becomes a vector.
         repair: called where the word index is found damaged.
+        reranker: puts the best in order; None leaves them as they were fused.
 
     Raises:
         Unavailable: every stage that was asked for failed.
@@ -80,7 +89,7 @@ async def search(
     limit = max(params.candidates, params.limit)
     stages = await _run(collection, params, embed, patience, limit, where, repair)
     while True:
-        fused = _fuse(collection, params, stages)
+        fused = await _fuse(collection, params, stages)
         best = _best_of_groups(fused, await collection.groups_of(list(fused)))
         full = any(stage is not None and len(stage) >= limit for stage in (stages.lexical, stages.vector))
         if len(best) >= params.limit or not full or limit >= MAX_CANDIDATES:
@@ -88,16 +97,21 @@ async def search(
         # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there are.
         limit = min(4 * limit, MAX_CANDIDATES)
         await _deepen(collection, params, stages, limit, where)
+    if reranker is not None and best:
+        best = await _rerank(collection, params, best, stages, reranker)
     best = best[: params.limit]
     waiting = collection.waiting
     if VECTOR in stages.ran and waiting:
         stages.degraded.append(f"vector: {waiting} pieces still wait for their vectors")
+    if VECTOR in stages.ran and (behind := collection.vectors_behind):
+        stages.degraded.append(f"vector: {behind}")
     ran = stages.ran
     return SearchResult(
-        hits=_hits(best, await collection.items([item for item, _ in best]), stages, collection),
-        stages=ran,
+        hits=await _hits(best, await collection.items([item for item, _ in best]), stages, collection),
+        stages=[*ran, RERANK] if stages.reranked else ran,
         degraded=stages.degraded,
-        source="hybrid" if len(ran) == 2 else ran[0],
+        source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if stages.reranked else ""),
+        reranked=bool(stages.reranked),
         vectors_waiting=waiting,
     )
 
@@ -160,6 +174,8 @@ async def _query_vector(collection: Collection, query: str, embed: QueryCall, pa
         if not collection.loaded.is_set():
             raise VectorsLoading
     if not collection.vector_count:
+        if collection.vectors_behind:
+            raise VectorsLoading
         return None
     timeout_s = patience.timeout_s()
     try:
@@ -193,14 +209,42 @@ async def _deepen(
             nursery.start_soon(vector, stages.query)
 
 
-def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages) -> dict[int, float]:
+async def _rerank(
+    collection: Collection,
+    params: RetrieveSearch,
+    best: list[tuple[int, float]],
+    stages: _Stages,
+    reranker: Reranker,
+) -> list[tuple[int, float]]:
+    """The candidates in the cross-encoder's order, then the others in theirs; as they were where it does not answer."""
+    found = await collection.items([item for item, _ in best[: params.candidates]])
+    texts = {item: reading(found[item]) for item, _ in best[: params.candidates] if item in found}
+    order = await reranker.rank(params.query, list(texts.values()))
+    if order.degraded:
+        stages.degraded.append(f"{RERANK}: {order.degraded}")
+    items = list(texts)
+    stages.reranked = {items[ranked.index]: ranked.score for ranked in order.ranked}
+    if not stages.reranked:
+        return best
+    # What the model has not read stays below what it has, in the order that it had.
+    least = min(stages.reranked.values())
+    rest = [(item, score * least) for item, score in best if item not in stages.reranked]
+    return list(stages.reranked.items()) + rest
+
+
+def reading(found: Found) -> str:
+    """What the cross-encoder reads of an item: where it stands, then its text."""
+    return "\n".join(part for part in (found.heading or found.title, found.text) if part)
+
+
+async def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages) -> dict[int, float]:
     if stages.lexical is None or stages.vector is None:
         return fusion.single(stages.lexical or stages.vector or ())
     if params.fusion.method == "rrf":
         return fusion.reciprocal_rank(stages.lexical, stages.vector)
     cosines = dict(stages.vector)
     if stages.query is not None:
-        cosines |= collection.cosines(stages.query, [item for item, _ in stages.lexical if item not in cosines])
+        cosines |= await collection.cosines(stages.query, [item for item, _ in stages.lexical if item not in cosines])
     return fusion.weighted(stages.lexical, cosines, params.fusion.vector_weight)
 
 
@@ -216,13 +260,13 @@ def _best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> 
     return best
 
 
-def _hits(
+async def _hits(
     best: Sequence[tuple[int, float]], found: Mapping[int, Found], stages: _Stages, collection: Collection
 ) -> list[Hit]:
     words = dict(stages.lexical or ())
     cosines: dict[int, float] = {}
     if stages.vector is not None and stages.query is not None:
-        cosines = collection.cosines(stages.query, [item for item, _ in best])
+        cosines = await collection.cosines(stages.query, [item for item, _ in best])
     return [
         Hit(
             group=item.group,
@@ -235,6 +279,7 @@ def _hits(
             item_metadata=item.item_metadata,
             lexical=words.get(item_id),
             vector=cosines.get(item_id),
+            rerank=stages.reranked.get(item_id),
         )
         for item_id, score in best
         if (item := found.get(item_id)) is not None

@@ -35,6 +35,7 @@ _IDS, _ROWS, _CODES = "ids", "rows", "codes"
 _BLOCK = 16384
 _SAMPLE = 65536
 """Rows that the codes' centre is the mean of."""
+_BESIDE = 1e-3
 _READ_BYTES = 4 * 1024 * 1024
 _PER_HIT = 4
 """Rows rescored for each one asked for, where that is more than the over-fetch."""
@@ -317,6 +318,9 @@ def _encode(rows: HalfMatrix, checkpoint: Callable[[], None]) -> faiss.Index:
     codes = faiss.IndexRaBitQFastScan(dimensions, faiss.METRIC_INNER_PRODUCT)
     sample = rows[:: -(-count // _SAMPLE)].astype(np.float32)
     codes.train(sample @ rotation)
+    # A vector that lies on the very centre has no direction from it, and FAISS 1.15 never finds it: there must be none.
+    beside = faiss.vector_to_array(codes.center) + np.float32(_BESIDE) * rotation[0]
+    faiss.copy_array_to_vector(beside, codes.center)
     for start in range(0, count, _BLOCK):
         checkpoint()
         codes.add(rows[start : start + _BLOCK].astype(np.float32) @ rotation)

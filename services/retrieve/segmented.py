@@ -72,6 +72,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.25
 
 
+DEFAULT_LIMITS = Limits()
+
+
 class Job(msgspec.Struct):
     """A new segment in the making: of `sources` where they are there already, of `wanted` from the database else."""
 
@@ -276,8 +279,8 @@ class SegmentedIndex:
     def _strike(self, ids: Sequence[int]) -> None:
         for each in self._state.segments:
             each.strike(ids)
-        if self._job is not None:
-            self._job.gone.update(ids)
+        if (job := self._job) is not None:
+            job.gone.update(ids)
 
     def _holds(self, ids: ItemIds) -> Mask:
         segments, tail = self._state

@@ -344,12 +344,6 @@ def adopt_model(db: sqlite3.Connection, fingerprint: str, dimensions: int) -> Mo
     return model
 
 
-def vectors(db: sqlite3.Connection, model: Model) -> list[Stored]:
-    """All vectors of `model`."""
-    rows = db.execute("SELECT item_id, vector FROM vectors WHERE model_id = ? ORDER BY item_id", (model.model_id,))
-    return [Stored(int(item_id), bytes(vector)) for item_id, vector in rows]
-
-
 def waiting(db: sqlite3.Connection, now: float, limit: int) -> tuple[list[Waiting], float | None]:
     """Items of the outbox whose time has come, and when the next one's comes where there is none (Unix time)."""
     rows = db.execute(

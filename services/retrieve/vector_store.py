@@ -27,6 +27,9 @@ FORMAT = 1
 CHECKED_AT_ONCE_BYTES = 128 * 1024 * 1024
 """Rows of a segment up to this size are compared with their checksum before the first search: a tenth of a second."""
 
+_TAILS = 2
+"""A tail that a crash kept from becoming a segment is still read at once: all is found from the start."""
+
 _KEY = "segments"
 _AT_ONCE = 500
 
@@ -43,7 +46,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 def load(db: sqlite3.Connection, folder: Path, model: Model, limits: Limits) -> SegmentedIndex:
     """The index of the vectors of `model`, with the segments that are there and right; blocks, a second a million.
 
-    Where more than a tail's worth of vectors is in no segment, these are `missing` from the index until jobs have made
+    Where much more than a tail's worth of vectors is in no segment, these are `missing` from the index until jobs have made
     segments of them.
     """
     ids = vector_ids(db, model)
@@ -56,7 +59,7 @@ def load(db: sqlite3.Connection, folder: Path, model: Model, limits: Limits) -> 
         elsewhere &= ~each.holds(ids)
     rest = ids[elsewhere]
     tail = FlatIndex(model.dimensions)
-    if len(rest) <= limits.flat_vectors:
+    if len(rest) <= _TAILS * limits.flat_vectors:
         found, rows = vectors_by_id(db, model, rest)
         tail.add(found.tolist(), rows.astype(np.float32))
         rest = rest[:0]

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 import trio
 
+from proto.cores import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.main import Loaded, Settings, load
 from services.embed.model import Vectors
 from services.embed.weights import ModelFiles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane
-from services.runtime.models.device import usable_cores
 from services.runtime.models.tokens import Ids
 
 Encode = Callable[[Sequence[str]], Vectors]

@@ -88,6 +88,8 @@ async def test_no_gap_is_never_said_while_notes_could_not_be_compared(tmp_path: 
         ("auth-impl", "auth-spec", ("auth-impl", "auth-spec", "implements")),
         ("2026-01-09-standup", "2026-01-10-standup", ("2026-01-10-standup", "2026-01-09-standup", "follows")),
         ("part-10", "part-9", ("part-10", "part-9", "follows")),
+        ("part-3", "part-9", ("part-3", "part-9", "references")),
+        ("2026-01-09-a", "2026-01-10-b", ("2026-01-09-a", "2026-01-10-b", "references")),
         ("a", "b", ("a", "b", "references")),
         ("debrief-auth", "debrief-login", ("debrief-auth", "debrief-login", "references")),
     ],

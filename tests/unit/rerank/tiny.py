@@ -12,10 +12,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-WORDS = [
-    *SPECIAL,
-    *["cats", "dogs", "fish", "purr", "bark", "swim", "who", "what", "the", "a", "and", "sleep", "water", "at", "in"],
-]
+_PLAIN = "cats dogs fish purr bark swim who what the a and sleep water at in"
+WORDS = [*SPECIAL, *_PLAIN.split()]
 MAX_TOKENS = 24
 
 

@@ -17,6 +17,7 @@ from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from services.retrieve.collection import Collection
 from services.retrieve.outbox import run_outbox
 from services.retrieve.search import Patience, search
+from services.retrieve.segmented import DEFAULT_LIMITS, Limits
 
 DIMENSIONS = 64
 
@@ -89,9 +90,9 @@ def group(name: str, *texts: str, title: str = "", metadata: dict[str, Value] | 
 
 
 @asynccontextmanager
-async def opened(folder: Path, name: str = "notes") -> AsyncIterator[Collection]:
+async def opened(folder: Path, name: str = "notes", limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Collection]:
     """A collection with its vectors loaded and no worker."""
-    collection = Collection.open(name, folder, trio.CapacityLimiter(4))
+    collection = Collection.open(name, folder, trio.CapacityLimiter(4), limits)
     await collection.load()
     try:
         yield collection

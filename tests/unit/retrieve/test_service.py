@@ -21,8 +21,10 @@ from proto.ops.retrieve import (
 )
 from services.embed import weights
 from services.embed.main import open_service as open_embed
+from services.rerank.main import open_service as open_rerank
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.testing import Bench, services_in_process
+from tests.unit.rerank.tiny import save_cross_encoder
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 
@@ -42,7 +44,7 @@ async def all_embedded(bench: Bench) -> None:
 
 
 async def test_meaning_and_words_are_found_and_search_outlives_the_embedder(tmp_path: Path) -> None:
-    async with services_in_process(SERVICES, tmp_path) as bench:
+    async with services_in_process(SERVICES, tmp_path, settings={"retrieve": {"rerank": "off"}}) as bench:
         put = await bench.call(RetrievePut(collection="notes", groups=NOTES))
         assert (put.groups, put.items_written) == (3, 3)
         code = await bench.call(
@@ -112,3 +114,30 @@ async def test_a_setting_that_is_unknown_is_named(tmp_path: Path) -> None:
         async with services_in_process({"embed": open_embed}, tmp_path, settings={"embed": {"modle": "auto"}}):
             pass
     assert caught.group_contains(InvalidParams, match="modle")
+
+
+async def test_a_search_is_reranked_where_there_is_a_cross_encoder_and_outlives_it(tmp_path: Path) -> None:
+    model = str(save_cross_encoder(tmp_path / "model"))
+    services = {**SERVICES, "rerank": open_rerank}
+    asked = RetrieveSearch(collection="notes", query="young cat taking a nap")
+    async with services_in_process(services, tmp_path, settings={"rerank": {"model": model}}) as bench:
+        await bench.call(RetrievePut(collection="notes", groups=NOTES))
+        await all_embedded(bench)
+        found = await bench.call(asked)
+        assert (found.reranked, found.source, found.degraded) == (True, "hybrid+rerank", [])
+        assert all(hit.rerank == hit.score for hit in found.hits)
+        await bench.stop("rerank")
+        fused = await bench.call(asked)
+        assert (fused.reranked, fused.source, fused.hits[0].group) == (False, "hybrid", "pets")
+        assert fused.degraded == ["rerank: service rerank is not running"]
+
+
+async def test_without_a_cross_encoder_the_fused_order_is_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    async with services_in_process({**SERVICES, "rerank": open_rerank}, tmp_path) as bench:
+        await bench.call(RetrievePut(collection="notes", groups=NOTES))
+        await all_embedded(bench)
+        found = await bench.call(RetrieveSearch(collection="notes", query="young cat taking a nap"))
+        assert (found.reranked, found.source, found.degraded) == (False, "hybrid", [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import trio
 
@@ -24,18 +24,19 @@ CRASHED = Cause(CauseKind.SIGNAL, 11, "segmentation fault")
 
 
 class Rig:
-    """`hold` makes handlers wait; `seen` is what reached a handler, in order."""
+    """`hold` makes handlers wait; `seen` is what reached a handler, in order, and `by` which instance."""
 
-    def __init__(self, nursery: trio.Nursery, limits: Limits) -> None:
+    def __init__(self, nursery: trio.Nursery, limits: Limits, speakers: Sequence[str]) -> None:
         self.table = ops.load(["tests.unit.router.ops"])
-        self.router = Router(self.table, {"speaker": limits, "relay": Limits(8, 8)})
+        self.router = Router(self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers})
         self.nursery = nursery
         self.hold = trio.Event()
         self.hold.set()
         self.seen: list[str] = []
         self.stopped: list[str] = []
         self.arrived = trio.Event()
-        self._generations: dict[str, int] = {"speaker": 0, "relay": 0}
+        self.by: list[str] = []
+        self._generations: dict[str, int] = dict.fromkeys([*speakers, "relay"], 0)
         self._live: dict[str, tuple[trio.CancelScope, Channel]] = {}
 
     async def up(self, service: str = "speaker") -> None:
@@ -45,7 +46,7 @@ class Rig:
             service=service,
             module="",
             generation=generation,
-            operations=tuple(op.name for op in self.table.of_service(service)),
+            operations=tuple(op.name for op in self.table.of_service(service.split("-")[0])),
             parent_pid=0,
             data_dir="/nonexistent",
             roots=(),
@@ -53,7 +54,7 @@ class Rig:
         ours, theirs = memory_link()
         channel = Channel(ours)
         scope = trio.CancelScope()
-        open_service: OpenService = {"speaker": self._speaker, "relay": self._relay}[service]
+        open_service: OpenService = {"speaker": self._speaker, "relay": self._relay}[service.split("-")[0]]
         ready = trio.Event()
 
         async def serve() -> None:
@@ -96,6 +97,7 @@ class Rig:
 
         async def answer(text: str, ctx: Context) -> Said:
             self.seen.append(text)
+            self.by.append(env.service)
             self.arrived.set()
             try:
                 await self.hold.wait()
@@ -149,11 +151,14 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig(*, in_flight: int = 8, queue: int = 8, up: bool = True) -> AsyncIterator[Rig]:
+async def rig(
+    *, in_flight: int = 8, queue: int = 8, up: bool = True, speakers: Sequence[str] = ("speaker",)
+) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
-        made = Rig(nursery, Limits(in_flight, queue))
+        made = Rig(nursery, Limits(in_flight, queue), speakers)
         await nursery.start(made.router.run)
         if up:
-            await made.up()
+            for name in speakers:
+                await made.up(name)
         yield made
         nursery.cancel_scope.cancel()
