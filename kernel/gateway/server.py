@@ -29,7 +29,7 @@ from kernel.gateway.connections import LEVEL, SdkClient, announce, connection_of
 from kernel.gateway.events import News
 from kernel.gateway.failures import as_error, as_failure, as_tool_result, is_protocol_error
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.surfaces import Surface
+from kernel.gateway.surfaces import ALL, Surface
 from kernel.gateway.upcalls import LEVELS, CallUpcalls, InputRequired, merged_answers
 from kernel.ports import Dispatcher
 from proto.operation import Operation, Params
@@ -91,7 +91,9 @@ class SurfaceServer:
             "on_set_logging_level": self._set_level,
             "on_subscriptions_listen": self.listening,
         }
-        if surface.listed_resources or surface.listed_templates:
+        # `all` speaks the whole protocol, also while no operation makes a prompt; the others what they have.
+        whole = surface.name == ALL
+        if whole or surface.listed_resources or surface.listed_templates:
             handlers |= {
                 "on_list_resources": self._list_resources,
                 "on_list_resource_templates": self._list_templates,
@@ -99,9 +101,9 @@ class SurfaceServer:
                 "on_subscribe_resource": self._subscribe,
                 "on_unsubscribe_resource": self._unsubscribe,
             }
-        if surface.listed_prompts:
+        if whole or surface.listed_prompts:
             handlers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
-        if surface.listed_prompts or surface.listed_templates:
+        if whole or surface.listed_prompts or surface.listed_templates:
             handlers["on_completion"] = self._complete_argument
         with warnings.catch_warnings():
             # Logging is deprecated as of 2026-07-28; the revisions before it have it.
