@@ -125,6 +125,10 @@ def _interval(settings: Mapping[str, object]) -> float:
     return float(value)
 
 
+STARTUP_PATIENCE_S = 5.0
+"""A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""
+
+
 class Ingest:
     """The task, and what it knows."""
 
@@ -150,6 +154,17 @@ class Ingest:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self.passed = trio.Condition()
+        self._started = trio.current_time()
+
+    async def caught_up(self) -> None:
+        """Until everything there is has been indexed, but no longer than `STARTUP_PATIENCE_S` after the start.
+
+        Whoever asks a moment after the first start wants the folder's notes, not the news that there are none yet.
+        """
+        with trio.move_on_at(self._started + STARTUP_PATIENCE_S):
+            async with self.passed:
+                while self.pending or not (self.known or self.progress.scanned):
+                    await self.passed.wait()
 
     def hurry(self) -> None:
         """Scan now instead of at the next turn."""

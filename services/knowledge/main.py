@@ -93,6 +93,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed) -> Handlers:
         if not params.query.strip():
             raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
         conditions = search.filters(params)
+        await ingest.caught_up()
         # Notes that are on their way out are dropped below; so many more are asked for.
         going = await store.read(lambda connection: len(nodes.leaving(connection, 100)))
         found = await ctx.call(
