@@ -86,6 +86,8 @@ async def run(
         from kernel.gateway.gateway import open_gateway
         from kernel.gateway.http import serve_http
         from kernel.gateway.surfaces import SURFACES
+        from kernel.web import metrics
+        from kernel.web.models import Models
 
         async with open_gateway(table, router) as gateway:
             KernelOperations(
@@ -114,7 +116,11 @@ async def run(
 
             async def http(task_status: trio.TaskStatus[list[str]]) -> None:
                 assert config.http is not None
-                await serve_http(gateway, config.http, ready=all_ready, shutdown=stop.wait, task_status=task_status)
+                models = Models(router).routes(config.http.max_body_bytes)
+                routes = [*models, *metrics.routes(supervisor, router)]
+                await serve_http(
+                    gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
+                )
 
             if config.http is not None:
                 try:

@@ -273,9 +273,14 @@ def _shown(row: object, keys: tuple[str, ...]) -> str:
     cells = [(key, row[key]) for key in keys if isinstance(row.get(key), str | int | float)]
     if not cells:
         return msgspec.json.encode(row).decode()[:_MAX_CHARS]
-    # Ids whole: they are what the next call needs.
+    # Ids whole, since the next call needs them, and the titles of hits, since the choice is by them.
+    whole = ("preview",) if keys is _OF_A_HIT else ()
     return " | ".join(
-        f"{cell:.4g}" if isinstance(cell, float) else str(cell) if key.endswith("id") else str(cell)[:_MAX_CHARS]
+        f"{cell:.4g}"
+        if isinstance(cell, float)
+        else " ".join(str(cell).split())
+        if key.endswith("id") or key in whole
+        else str(cell)[:_MAX_CHARS]
         for key, cell in cells
     )
 

@@ -45,6 +45,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 def handlers_of(store: Store) -> Handlers:
     """The operations on an open database."""
     handlers = Handlers()
+    counted: tuple[int, GraphStatsResult] | None = None
 
     @handlers.handle(GraphPut)
     async def put(params: GraphPut, ctx: Context) -> FeedResult:
@@ -129,8 +130,13 @@ def handlers_of(store: Store) -> Handlers:
 
     @handlers.handle(GraphStats)
     async def stats(params: GraphStats, ctx: Context) -> GraphStatsResult:
-        size = store.size_bytes()
-        return await store.read(lambda db: answers.figures(db, size, store.rebuilt))
+        nonlocal counted
+        # Taken before the snapshot: what is committed meanwhile makes the figures stale, never the reverse.
+        version = store.version
+        if counted is None or counted[0] != version:
+            size = store.size_bytes()
+            counted = version, await store.read(lambda db: answers.figures(db, size, store.rebuilt))
+        return counted[1]
 
     return handlers
 

@@ -67,6 +67,8 @@ class Store:
         """
         self.path = path
         self.rebuilt = False
+        self.version = 0
+        """Rises with each commit."""
         try:
             self._writer = _open(path)
         except sqlite3.DatabaseError as error:
@@ -102,6 +104,7 @@ class Store:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            self.version += 1
             return result
 
         return await trio.to_thread.run_sync(transaction, limiter=self._write_turn)

@@ -173,7 +173,7 @@ async def _check_whole(found: gaps.Found, ctx: Context, ingest: Ingest) -> None:
     if found.complete and not ingest.pending and ingest.progress.scanned:
         # What the model fails on for good must not keep the answer back for ever.
         status = await ctx.call(RetrieveStatus(collection=COLLECTION))
-        if status.vectors_waiting <= status.vectors_failed:
+        if found.compared.vectors_waiting <= status.vectors_failed:
             return
     raise Unavailable(
         "no gap is known yet, and not all notes could be compared: " + "; ".join(lacking), retry_after_ms=1000

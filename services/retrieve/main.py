@@ -70,6 +70,7 @@ class Collections:
         self._readers = trio.CapacityLimiter(settings.readers)
         self._open: dict[str, Collection] = {}
         self._broken: dict[str, LinckiaError] = {}
+        self._troubled: set[str] = set()
         self._opening = trio.Lock()
         self._workers: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
 
@@ -121,7 +122,9 @@ class Collections:
         return await self._env.call(params, timeout_s=self._settings.query_embed_s)
 
     def _tell(self, collection: Collection, trouble: str) -> None:
-        self._env.info(**{f"index of {collection.name}": trouble})
+        if trouble or collection.name in self._troubled:
+            self._troubled.add(collection.name)
+            self._env.info(**{f"index_{collection.name}": trouble or "in order"})
 
     def _show(self) -> None:
         self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(sorted(self._broken)))

@@ -80,7 +80,7 @@ async def search(
     Args:
         embed: how the query becomes a vector.
         repair: called where the word index is found damaged.
-        reranker: puts the best in order; None leaves them as they were fused.
+        reranker: puts the best in order; None leaves them as they were fused, and so does asking for words alone.
 
     Raises:
         Unavailable: every stage that was asked for failed.
@@ -97,7 +97,7 @@ async def search(
         # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there are.
         limit = min(4 * limit, MAX_CANDIDATES)
         await _deepen(collection, params, stages, limit, where)
-    if reranker is not None and best:
+    if reranker is not None and best and params.fusion.method != LEXICAL:
         best = await _rerank(collection, params, best, stages, reranker)
     best = best[: params.limit]
     waiting = collection.waiting

@@ -29,9 +29,8 @@ ReadVectors = Callable[[ItemIds], tuple[ItemIds, HalfMatrix]]
 MAX_SEGMENTS = 12
 """Above it the smaller half is merged: each costs a search its own over-fetch."""
 
-_REBUILT_IN = 4
-"""Parts in which a large index is made anew, each found as soon as it is done."""
-_REBUILT_AT_ONCE = 262_144
+_REBUILT_AT_ONCE = 8
+"""Of tails' worth: a large index is made anew in parts, each searched as soon as it is done."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +205,7 @@ class SegmentedIndex:
         if self._job is not None:
             return None
         if len(self._missing):
-            portion = min(max(self._limits.flat_vectors, -(-len(self._missing) // _REBUILT_IN)), _REBUILT_AT_ONCE)
-            wanted = self._missing[:portion]
+            wanted = self._missing[: _REBUILT_AT_ONCE * self._limits.flat_vectors]
             self._job = Job((), (), wanted[~self._holds(wanted)], portion=len(wanted), dissolve=False)
         elif (chosen := self._overgrown()) is not None:
             ids, rows = self._state.tail.content()

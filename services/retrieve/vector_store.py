@@ -46,8 +46,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 def load(db: sqlite3.Connection, folder: Path, model: Model, limits: Limits) -> SegmentedIndex:
     """The index of the vectors of `model`, with the segments that are there and right; blocks, a second a million.
 
-    Where much more than a tail's worth of vectors is in no segment, these are `missing` from the index until jobs have made
-    segments of them.
+    Where much more than a tail's worth of vectors is in no segment, these are `missing` from the index until jobs have
+    made segments of them.
     """
     ids = vector_ids(db, model)
     opened = _open_segments(db, folder, model)

@@ -58,6 +58,12 @@ WORKLOADS = {
             lambda n: ("embed_texts", {"texts": [f"text number {n}"], "kind": "query"}),
             lambda n, result: _vectors_have_shape(result, [1, 384]),
         ),
+        Workload(
+            "rerank",
+            lambda n: ("rerank_model", {}),
+            # Most machines have no such model, and then that is the right answer.
+            lambda n, result: result["available"] or "hf download" in result["reason"],
+        ),
     )
 }
 """By service."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
+from proto.errors import InvalidParams
 from proto.ops.embed import TextKind
 from services.embed import weights
 from services.embed.tokens import TextTokenizer
@@ -45,3 +46,24 @@ def test_prefixes_go_before_the_text_of_their_kind() -> None:
     for kind in TextKind:
         expected = plain.encode([f"{kind.value}: cat"], kind).ids[0]
         assert prefixed.encode(["cat"], kind).ids[0].tolist() == expected.tolist()
+
+
+def test_token_ids_of_a_caller_are_those_of_the_models_own_tokenizer(tokenizer: TextTokenizer) -> None:
+    own = tokenizer.encode(["a cat sat"], TextKind.PASSAGE).ids[0].tolist()
+    assert tokenizer.check([own])[0].tolist() == own
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ([], "at least one"),
+        ([101, 30522, 102], "from 0 to 30521"),
+        ([101, -1, 102], "from 0 to 30521"),
+        ([64, 8415, 7731], "start with 101 and end with 102"),
+        ([101, *[1037] * 255, 102], "at most 256"),
+    ],
+)
+def test_token_ids_of_another_tokenizer_are_refused(tokenizer: TextTokenizer, ids: list[int], words: str) -> None:
+    with pytest.raises(InvalidParams, match=words) as caught:
+        tokenizer.check([[101, 102], ids])
+    assert caught.value.failure.field == "tokens[1]"

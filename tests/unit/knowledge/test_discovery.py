@@ -76,6 +76,9 @@ async def test_no_gap_is_never_said_while_notes_could_not_be_compared(tmp_path: 
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         await settled(bench, 1)
         assert await gap_pairs(bench) == []
+        search.vectors = False
+        with pytest.raises(Unavailable, match="1 pieces still wait"):
+            await gap_pairs(bench)
         await bench.stop("retrieve")
         with pytest.raises(Unavailable):
             await gap_pairs(bench)

@@ -1,0 +1,150 @@
+"""The last stage of a search: the cross-encoder puts the best candidates in order, within a time of its own.
+
+It reads as many candidates as it can in that time, by its speed on this machine, and the answer says so where these
+are not all. While it does not answer, searches do not pay for it again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+import trio
+
+from proto.errors import Kind, LinckiaError
+from proto.operation import Params
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs
+
+R = TypeVar("R")
+
+RERANK = "rerank"
+"""Its name among the stages."""
+
+_MODEL_WAIT_S = 0.25
+"""A service that is ready says what model it has in milliseconds; one that is not is not waited for."""
+
+_MODEL_FRESH_S = 10.0
+_CHARACTERS_A_TOKEN = 3
+"""Of few texts are tokens shorter than this on average, so the time is not underestimated."""
+
+
+class Call(Protocol):
+    """A call of another service's operation, as a handler's context makes it."""
+
+    async def __call__(self, params: Params[R], *, timeout_s: float | None = None) -> R: ...
+
+
+class Order(msgspec.Struct, frozen=True):
+    """The candidates that were ranked, best first (none: the stage did not run), and what went wrong, if anything."""
+
+    ranked: list[Ranked] = []
+    degraded: str = ""
+
+
+class Pace:
+    """What searches know of the reranker: its model, its speed, and whether it answered lately.
+
+    Args:
+        within_s: how long a search waits for it.
+    """
+
+    PAUSE_S, NOT_READY_S = 5.0, 1.0
+    MOST, LEAST = 0.6, 0.05
+
+    def __init__(self, within_s: float) -> None:
+        self.within_s = within_s
+        self.model: RerankModel | None = None
+        self._fresh_until = -float("inf")
+        self._paused_until = -float("inf")
+        # Part of the time that is planned for: searches beside this one want theirs.
+        self._share = self.MOST
+
+    @property
+    def is_fresh(self) -> bool:
+        return trio.current_time() < self._fresh_until
+
+    @property
+    def is_paused(self) -> bool:
+        return trio.current_time() < self._paused_until
+
+    @property
+    def tokens(self) -> int:
+        """As many as the model reads in the time there is."""
+        return 0 if self.model is None else int(self.model.tokens_per_s * self.within_s * self._share)
+
+    def learn(self, model: RerankModel) -> None:
+        self.model = model
+        self._fresh_until = trio.current_time() + _MODEL_FRESH_S
+
+    def in_time(self) -> None:
+        self._share = min(self.MOST, self._share * 1.1)
+
+    def too_late(self) -> None:
+        self._share = max(self.LEAST, self._share / 2)
+        self.pause(self.PAUSE_S)
+
+    def pause(self, for_s: float) -> None:
+        self._paused_until = trio.current_time() + for_s
+
+    def forget_model(self) -> None:
+        """Whoever answers next may be another generation, with another model."""
+        self._fresh_until = -float("inf")
+
+
+class Reranker:
+    """The stage for one search; `pace` is common to all."""
+
+    def __init__(self, call: Call, pace: Pace) -> None:
+        self._call = call
+        self._pace = pace
+
+    async def rank(self, query: str, texts: Sequence[str]) -> Order:
+        """`texts`, best candidate first, in the order of the cross-encoder.  Never raises a LinckiaError."""
+        if self._pace.is_paused:
+            return Order(degraded="it did not answer in time a moment ago")
+        try:
+            model = await self._model()
+        except (trio.TooSlowError, LinckiaError) as error:
+            self._pace.pause(Pace.NOT_READY_S)
+            return Order(degraded=error.failure.message if isinstance(error, LinckiaError) else "it is not ready")
+        if not model.available:
+            return Order()
+        count = self._fitting(query, texts, model)
+        if count < min(2, len(texts)):
+            return Order(degraded="the model is too slow here to read the candidates in time")
+        try:
+            order = await self._ranked(query, texts[:count])
+        except trio.TooSlowError:
+            self._pace.too_late()
+            return Order(degraded=f"no answer within {self._pace.within_s:g} s")
+        except LinckiaError as error:
+            if error.failure.kind is Kind.TIMEOUT:
+                self._pace.too_late()
+            self._pace.forget_model()
+            return Order(degraded=error.failure.message)
+        self._pace.in_time()
+        if count < len(texts):
+            return Order(order, f"only the best {count} of {len(texts)} candidates could be read in time")
+        return Order(order)
+
+    async def _model(self) -> RerankModel:
+        if self._pace.model is None or not self._pace.is_fresh:
+            with trio.fail_after(_MODEL_WAIT_S):
+                self._pace.learn(await self._call(RerankModelParams(), timeout_s=_MODEL_WAIT_S))
+        assert self._pace.model is not None
+        return self._pace.model
+
+    async def _ranked(self, query: str, texts: Sequence[str]) -> list[Ranked]:
+        with trio.fail_after(self._pace.within_s):
+            pairs = RerankPairs(query=query, texts=list(texts))
+            return (await self._call(pairs, timeout_s=self._pace.within_s)).ranked
+
+    def _fitting(self, query: str, texts: Sequence[str], model: RerankModel) -> int:
+        """How many of the texts, from the first, fit into the time there is."""
+        left = self._pace.tokens
+        for index, text in enumerate(texts):
+            left -= min(model.max_tokens, (len(query) + len(text)) // _CHARACTERS_A_TOKEN + 4)
+            if left < 0:
+                return index
+        return len(texts)

@@ -1,0 +1,180 @@
+"""The index of `retrieve` at several sizes beside FAISS's exact one (IndexFlatIP) in the same run: how long it takes to
+build from the database and to open again in a new process, one query's time, what of the ten nearest is found, memory.
+
+    taskset -c 1 python -m tests.bench.vectors [--sizes 1000,10000,100000] [--dimensions 384] [--queries 200]
+
+Vectors are clustered, some of their numbers larger than others, as a model's are. One thread searches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import faiss
+import msgspec
+import numpy as np
+
+from services.retrieve import schema, store, vector_store
+from services.retrieve.segmented import DEFAULT_LIMITS, SegmentedIndex
+from services.retrieve.store import Model
+from services.retrieve.vectors import Matrix
+
+_CHUNK = 50_000
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What a new process measured."""
+
+    load_s: float
+    first_search_ms: float
+    anonymous_mb: float
+    resident_mb: float
+
+
+def clustered(count: int, dimensions: int, queries: int) -> tuple[Matrix, Matrix]:
+    """Unit vectors in clusters of about two hundred, and queries a little beside some of them."""
+    rng = np.random.default_rng(count)
+    scale = np.exp(0.5 * rng.standard_normal(dimensions)).astype(np.float32)
+    centres = rng.standard_normal((max(8, count // 200), dimensions), dtype=np.float32)
+    rows = np.empty((count, dimensions), dtype=np.float32)
+    for start in range(0, count, _CHUNK):
+        part = rows[start : start + _CHUNK]
+        part[:] = centres[rng.integers(0, len(centres), len(part))]
+        part += 0.7 * rng.standard_normal(part.shape, dtype=np.float32)
+        part *= scale
+        part /= np.linalg.norm(part, axis=1, keepdims=True)
+    asked = rows[rng.integers(0, count, queries)]
+    asked = asked + float(0.3 / np.sqrt(dimensions)) * rng.standard_normal(asked.shape, dtype=np.float32)
+    return rows, asked / np.linalg.norm(asked, axis=1, keepdims=True)
+
+
+def fill(folder: Path, rows: Matrix) -> None:
+    """A collection's database with these vectors and no text."""
+    db = schema.open_writer(folder / "bench.db")
+    db.execute("BEGIN")
+    model = store.adopt_model(db, "bench", rows.shape[1])
+    for start in range(0, len(rows), _CHUNK):
+        halves = rows[start : start + _CHUNK].astype("<f2")
+        db.executemany(
+            "INSERT INTO vectors (item_id, model_id, vector) VALUES (?, ?, ?)",
+            ((start + place + 1, model.model_id, row.tobytes()) for place, row in enumerate(halves)),
+        )
+    db.execute("COMMIT")
+    db.close()
+
+
+def open_index(folder: Path) -> tuple[Model, SegmentedIndex]:
+    """As the service opens it."""
+    db = schema.open_writer(folder / "bench.db")
+    model = store.current_model(db)
+    if model is None:
+        raise SystemExit("the database has no model")
+    index = vector_store.load(db, folder / "bench.vectors", model, DEFAULT_LIMITS)
+    db.close()
+    return model, index
+
+
+def tend(folder: Path, model: Model, index: SegmentedIndex) -> None:
+    """Do what is due, as the service does it in the background."""
+    db = schema.open_writer(folder / "bench.db")
+    while (job := index.begin()) is not None:
+        built = index.build(job, lambda ids: vector_store.vectors_by_id(db, model, ids), lambda: None)
+        db.execute("BEGIN")
+        vector_store.save(db, model, index.records_after(job, built))
+        db.execute("COMMIT")
+        index.switch(job, built)
+    db.close()
+
+
+def measure_opening(folder: Path) -> Opened:
+    """In a process of its own."""
+    start = time.perf_counter()
+    model, index = open_index(folder)
+    load_s = time.perf_counter() - start
+    asked = np.random.default_rng(0).standard_normal(model.dimensions).astype(np.float32)
+    start = time.perf_counter()
+    index.search(asked / np.linalg.norm(asked), 10, None)
+    first_ms = 1e3 * (time.perf_counter() - start)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return Opened(load_s, first_ms, int(status["RssAnon"].split()[0]) / 1024, int(status["VmRSS"].split()[0]) / 1024)
+
+
+def times(search: Callable[[Matrix], set[int]], asked: Matrix) -> tuple[list[set[int]], float, float]:
+    """What is found, and p50 and p99 in ms."""
+    search(asked[0])
+    found, took = [], []
+    for query in asked:
+        start = time.perf_counter()
+        found.append(search(query))
+        took.append(1e3 * (time.perf_counter() - start))
+    return found, float(np.median(took)), float(np.percentile(took, 99))
+
+
+def bench(count: int, dimensions: int, queries: int) -> None:
+    """One size, one line of the table."""
+    rows, asked = clustered(count, dimensions, queries)
+    folder = Path(tempfile.mkdtemp(prefix="linckia-bench-"))
+    try:
+        fill(folder, rows)
+        start, cpu = time.perf_counter(), time.process_time()
+        model, index = open_index(folder)
+        tend(folder, model, index)
+        built_s, built_cpu_s = time.perf_counter() - start, time.process_time() - cpu
+        ours, p50, p99 = times(lambda query: {i - 1 for i, _ in index.search(query, 10, None)}, asked)
+        admitted = np.arange(1, count + 1, 50)
+        _, filtered_p50, _ = times(lambda query: {i for i, _ in index.search(query, 10, admitted)}, asked)
+        kind, segments = index.kind, len(index.segments)
+        peer = faiss.IndexFlatIP(dimensions)
+        start = time.perf_counter()
+        peer.add(rows)
+        peer_built_s = time.perf_counter() - start
+        exact, peer_p50, peer_p99 = times(lambda query: set(peer.search(query[None], 10)[1][0].tolist()), asked)
+        recall = sum(len(one & other) for one, other in zip(ours, exact, strict=True)) / (10 * queries)
+        opened = msgspec.json.decode(
+            subprocess.run(
+                [sys.executable, "-m", "tests.bench.vectors", "--open", str(folder)], stdout=subprocess.PIPE, check=True
+            ).stdout,
+            type=Opened,
+        )
+        print(
+            f"{count:>9,} {kind:>12} x{segments:<2} {built_s:8.2f} {built_cpu_s:8.2f} {p50:8.3f} {p99:8.3f} "
+            f"{filtered_p50:8.3f} {recall:7.3f} {1e3 * opened.load_s:9.0f} {opened.first_search_ms:8.1f} "
+            f"{opened.anonymous_mb:8.0f} {opened.resident_mb:8.0f} | {peer_built_s:6.2f} {peer_p50:8.3f} "
+            f"{peer_p99:8.3f} | {peer_p50 / p50:6.1f}",
+            flush=True,
+        )
+    finally:
+        shutil.rmtree(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="1000,10000,100000")
+    parser.add_argument("--dimensions", type=int, default=384)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    faiss.omp_set_num_threads(1)
+    if given.open:
+        sys.stdout.buffer.write(msgspec.json.encode(measure_opening(given.open)))
+        return
+    print(
+        "  vectors         kind     build s    CPU s   p50 ms   p99 ms  2 % ms  recall  restart ms first ms  anon MB   "
+        "RSS MB | flat s   p50 ms   p99 ms |  ratio"
+    )
+    for size in given.sizes.split(","):
+        bench(int(size), given.dimensions, given.queries)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The cross-encoder orders what was found, in a time of its own, and without it the fused order stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from proto.errors import LinckiaError, Timeout, Unavailable
+from proto.operation import Params
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
+from services.retrieve.collection import Collection
+from services.retrieve.reranking import Pace, Reranker
+from services.retrieve.search import Patience, search
+from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened
+
+CORPUS = [group(f"g{n}", f"cats number{n} " + "word " * n, title=f"T{n}") for n in range(12)]
+
+
+class ScriptedRerank:
+    """Answers as `rerank` would; a text is the better, the longer it is."""
+
+    def __init__(self, *, available: bool = True, tokens_per_s: float = 1e6) -> None:
+        self.model = RerankModel(
+            available=available, model="scripted", max_tokens=512, tokens_per_s=tokens_per_s, device="cpu"
+        )
+        self.failure: LinckiaError | None = None
+        self.hangs = False
+        self.asked: list[RerankPairs] = []
+        self.looked = 0
+
+    async def __call__(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if isinstance(params, RerankModelParams):
+            self.looked += 1
+            return self.model
+        assert isinstance(params, RerankPairs)
+        self.asked.append(params)
+        if self.hangs:
+            await trio.sleep_forever()
+        order = sorted(range(len(params.texts)), key=lambda index: -len(params.texts[index]))
+        ranked = [Ranked(index=index, score=1 / (2 + place)) for place, index in enumerate(order)]
+        return RerankResult(ranked=ranked, model="scripted")
+
+
+async def find(
+    collection: Collection, call: ScriptedRerank | None, *, within_s: float = 2.0, limit: int = 12, candidates: int = 50
+) -> SearchResult:
+    embedder = WordEmbedder()
+    if not collection.vector_count:
+        await collection.put(CORPUS)
+        await embedded(collection, embedder)
+    asked = RetrieveSearch(collection="notes", query="cats number3", limit=limit, candidates=candidates)
+    reranker = None if call is None else Reranker(call, Pace(within_s))
+    return await search(collection, asked, embedder.query, Patience(5), lambda: None, reranker)
+
+
+def names(result: SearchResult) -> list[str]:
+    return [hit.group for hit in result.hits]
+
+
+async def test_the_best_come_in_the_order_of_the_cross_encoder(tmp_path: Path) -> None:
+    call = ScriptedRerank()
+    async with opened(tmp_path) as collection:
+        result = await find(collection, call, limit=5)
+    assert names(result) == ["g11", "g10", "g9", "g8", "g7"]
+    assert (result.stages, result.source) == (["lexical", "vector", "rerank"], "hybrid+rerank")
+    assert (result.reranked, result.degraded) == (True, [])
+    assert [hit.rerank for hit in result.hits] == [hit.score for hit in result.hits] == [1 / n for n in range(2, 7)]
+    assert call.asked[0].query == "cats number3"
+    assert len(call.asked[0].texts) == 12
+    assert any(text.startswith("T3\ncats number3") for text in call.asked[0].texts)
+
+
+async def test_what_was_no_candidate_stays_behind_in_its_order_with_lower_scores(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        fused = await find(collection, None, candidates=4)
+        result = await find(collection, ScriptedRerank(), candidates=4)
+    assert sorted(names(result)[:4]) == sorted(names(fused)[:4])
+    assert names(result)[4:] == names(fused)[4:]
+    assert [hit.rerank is None for hit in result.hits] == [False] * 4 + [True] * 8
+    scores = [hit.score for hit in result.hits]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+
+
+async def test_without_a_model_the_fused_order_stands_and_nothing_is_degraded(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        fused = await find(collection, None)
+        result = await find(collection, ScriptedRerank(available=False))
+    assert result == fused
+    assert (result.reranked, result.source, result.degraded) == (False, "hybrid", [])
+
+
+@pytest.mark.parametrize("failure", [Unavailable("service rerank is failed: a crash loop"), Timeout("too late")])
+async def test_while_it_is_down_the_fused_order_stands_and_the_reason_is_said(
+    tmp_path: Path, failure: LinckiaError
+) -> None:
+    call = ScriptedRerank()
+    call.failure = failure
+    async with opened(tmp_path) as collection:
+        fused = await find(collection, None)
+        result = await find(collection, call)
+    assert names(result) == names(fused)
+    assert (result.stages, result.reranked) == (["lexical", "vector"], False)
+    assert result.degraded == [f"rerank: {failure.failure.message}"]
+
+
+async def test_a_search_waits_for_it_no_longer_than_its_own_time(tmp_path: Path) -> None:
+    call = ScriptedRerank()
+    call.hangs = True
+    async with opened(tmp_path) as collection:
+        result = await find(collection, call, within_s=0.05)
+    assert result.degraded == ["rerank: no answer within 0.05 s"]
+    assert len(result.hits) == 12
+    assert not result.reranked
+
+
+async def test_one_that_hangs_costs_one_search_its_time_and_the_next_ones_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    call, pace = ScriptedRerank(), Pace(2.0)
+    call.hangs = True
+    started = trio.current_time()
+    assert (await Reranker(call, pace).rank("q", ["a", "b"])).degraded == "no answer within 2 s"
+    for _ in range(10):
+        order = await Reranker(call, pace).rank("q", ["a", "b"])
+        assert order.degraded == "it did not answer in time a moment ago"
+    assert trio.current_time() - started == pytest.approx(2.0)
+    call.hangs = False
+    await trio.sleep(Pace.PAUSE_S)
+    assert len((await Reranker(call, pace).rank("q", ["a", "b"])).ranked) == 2
+
+
+async def test_a_slow_model_reads_the_best_candidates_only_and_that_is_said() -> None:
+    # 200 tokens/s for 2 s, of which 0.6 are planned for: 240 tokens.
+    order = await Reranker(ScriptedRerank(tokens_per_s=200), Pace(2.0)).rank("q", ["word " * 30] * 20)
+    assert sorted(ranked.index for ranked in order.ranked) == [0, 1, 2, 3]
+    assert order.degraded == "only the best 4 of 20 candidates could be read in time"
+    order = await Reranker(ScriptedRerank(tokens_per_s=10), Pace(2.0)).rank("q", ["word " * 30] * 20)
+    assert (order.ranked, order.degraded) == ([], "the model is too slow here to read the candidates in time")
+
+
+async def test_after_a_timeout_less_is_asked_and_by_and_by_more_again(autojump_clock: trio.testing.MockClock) -> None:
+    call, pace = ScriptedRerank(tokens_per_s=200), Pace(2.0)
+    texts = ["word " * 30] * 20
+    call.hangs = True
+    await Reranker(call, pace).rank("q", texts)
+    call.hangs = False
+    await trio.sleep(Pace.PAUSE_S)
+    for _ in range(20):
+        await Reranker(call, pace).rank("q", texts)
+    asked = [len(pairs.texts) for pairs in call.asked]
+    assert asked[:2] == [4, 2]
+    assert asked[-1] == 4
+
+
+async def test_the_model_is_asked_about_now_and_then_and_not_for_each_search(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    call, pace = ScriptedRerank(available=False), Pace(2.0)
+    for _ in range(20):
+        assert (await Reranker(call, pace).rank("q", ["a", "b"])).ranked == []
+        await trio.sleep(1)
+    assert call.looked == 2
+    call.model = ScriptedRerank().model
+    await trio.sleep(10)
+    assert len((await Reranker(call, pace).rank("q", ["a", "b"])).ranked) == 2
+
+
+async def test_words_alone_stay_words_alone(tmp_path: Path) -> None:
+    call = ScriptedRerank()
+    async with opened(tmp_path) as collection:
+        await collection.put(CORPUS)
+        asked = RetrieveSearch(collection="notes", query="cats", fusion=Fusion(method="lexical"))
+        result = await search(
+            collection, asked, WordEmbedder().query, Patience(5), lambda: None, Reranker(call, Pace(2.0))
+        )
+    assert (result.stages, result.source, result.reranked, call.asked) == (["lexical"], "lexical", False, [])

@@ -1,0 +1,185 @@
+"""A segment finds what a comparison with every vector finds, and never reads a file that is not what was written."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.retrieve import segment
+from services.retrieve.segment import Damaged, Fetching, Record, Segment, Source
+from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
+from tests.unit.retrieve.vectors_rig import assert_nearest, clustered, half, query
+
+ALL_BY_CODES = Fetching(overfetch=10_000, exact_rows=0)
+
+
+def nothing() -> None:
+    pass
+
+
+def made(folder: Path, ids: ItemIds, rows: HalfMatrix) -> Segment:
+    record = segment.write(folder, [Source(ids, rows, np.arange(len(ids)))], rows.shape[1], nothing)
+    return Segment(folder, record, rows.shape[1])
+
+
+def truth_of(ids: ItemIds, rows: HalfMatrix) -> dict[int, Matrix]:
+    return {int(item_id): row.astype(np.float32) for item_id, row in zip(ids, rows, strict=True)}
+
+
+@pytest.mark.parametrize("dimensions", [1, 7, 8, 64, 100, 384])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 500])
+def test_search_equals_a_comparison_with_all(tmp_path: Path, dimensions: int, count: int) -> None:
+    ids = np.random.default_rng(count).permutation(3 * count)[:count].astype(np.int64)
+    rows = half(count, count, dimensions)
+    opened = made(tmp_path, ids, rows)
+    asked = query(7, dimensions)
+    truth = truth_of(ids, rows)
+    for limit in (1, 5, 2 * count):
+        assert_nearest(opened.search(asked, limit, None, ALL_BY_CODES), truth, asked, limit)
+    allowed = np.arange(0, 3 * count, 2)
+    for exact_rows in (0, 10**6):
+        found = opened.search(asked, 5, allowed, Fetching(overfetch=10_000, exact_rows=exact_rows))
+        assert_nearest(found, truth, asked, 5, allowed)
+    cosines = opened.cosines(asked, np.arange(3 * count))
+    assert cosines.keys() == truth.keys()
+    assert all(abs(cosines[item_id] - float(row @ asked)) < 1e-4 for item_id, row in truth.items())
+
+
+def test_several_sources_become_one_segment_without_what_was_struck_out(tmp_path: Path) -> None:
+    rows = half(1, 90, 16)
+    ids = np.arange(90, dtype=np.int64)
+    old = made(tmp_path, ids[::2], rows[::2])
+    old.strike([0, 4, 4, 888])
+    assert (len(old), old.struck) == (43, 2)
+    tail = Source(ids[1::2], rows, np.arange(1, 90, 2))
+    record = segment.write(tmp_path, [tail, old.source()], 16, nothing)
+    merged = Segment(tmp_path, record, 16)
+    truth = truth_of(ids, rows)
+    del truth[0], truth[4]
+    asked = query(2, 16)
+    assert_nearest(merged.search(asked, 100, None, ALL_BY_CODES), truth, asked, 100)
+
+
+def test_what_was_struck_out_is_not_found_and_does_not_crowd_out_the_rest(tmp_path: Path) -> None:
+    """The nearest of all are gone, several times more than a search fetches."""
+    rows = half(3, 2000, 32)
+    ids = np.arange(2000, dtype=np.int64)
+    opened = made(tmp_path, ids, rows)
+    asked = query(4, 32)
+    nearest = np.argsort(-(rows.astype(np.float32) @ asked))
+    opened.strike(nearest[:1500].tolist())
+    found = {item_id for item_id, _ in opened.search(asked, 10, None, Fetching(overfetch=300, exact_rows=0))}
+    assert len(found) == 10
+    assert found <= set(nearest[1500:].tolist())
+    assert len(found & set(nearest[1500:1510].tolist())) >= 8
+    assert opened.cosines(asked, nearest[:3]) == {}
+
+
+def test_a_filter_that_admits_only_the_farthest_still_fills_the_answer(tmp_path: Path) -> None:
+    rows = half(5, 3000, 32)
+    ids = np.arange(3000, dtype=np.int64)
+    opened = made(tmp_path, ids, rows)
+    asked = query(6, 32)
+    farthest = np.argsort(rows.astype(np.float32) @ asked)[:400]
+    found = opened.search(asked, 20, np.sort(farthest), Fetching(overfetch=50, exact_rows=0))
+    assert len(found) == 20
+    assert {item_id for item_id, _ in found} <= set(farthest.tolist())
+
+
+@pytest.mark.parametrize("limit", [10, 50])
+def test_recall_on_clusters_with_uneven_numbers(tmp_path: Path, limit: int) -> None:
+    rows = clustered(8, 20_000, 128).astype(np.float16)
+    opened = made(tmp_path, np.arange(20_000, dtype=np.int64), rows)
+    exact = rows.astype(np.float32)
+    rng = np.random.default_rng(9)
+    hits = 0
+    for _ in range(40):
+        asked = exact[rng.integers(0, len(exact))] + 0.02 * rng.standard_normal(128).astype(np.float32)
+        asked /= np.linalg.norm(asked)
+        best = set(np.argsort(-(exact @ asked))[:limit].tolist())
+        hits += len(best & {item_id for item_id, _ in opened.search(asked, limit, None, Fetching())})
+    assert hits / (40 * limit) >= 0.97
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def zeros(path: Path) -> None:
+    """What a file system may leave of a file whose name was on disk before its content."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("name", ["ids", "rows", "codes"])
+@pytest.mark.parametrize("harm", [Path.unlink, cut, grow, flip, zeros])
+def test_a_damaged_file_is_found_out(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
+    opened = made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
+    harm(tmp_path / opened.record.name / name)
+    with pytest.raises(Damaged):
+        Segment(tmp_path, opened.record, 16).check_rows(nothing)
+
+
+def test_codes_of_another_segment_are_not_taken(tmp_path: Path) -> None:
+    one = made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
+    other = made(tmp_path, np.arange(50, dtype=np.int64), half(2, 50, 16))
+    (tmp_path / other.record.name / "codes").rename(tmp_path / one.record.name / "codes")
+    with pytest.raises(Damaged, match="not what was written"):
+        Segment(tmp_path, one.record, 16)
+
+
+def test_codes_that_faiss_does_not_know_are_damage_and_no_crash(tmp_path: Path) -> None:
+    opened = made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
+    path = tmp_path / opened.record.name / "codes"
+    path.write_bytes(b"NEWKIND!" * 100)
+    fields = {name: getattr(opened.record, name) for name in opened.record.__struct_fields__}
+    record = Record(**fields | {"codes_bytes": 800, "codes_crc": zlib.crc32(path.read_bytes())})
+    with pytest.raises(Damaged, match="not understood"):
+        Segment(tmp_path, record, 16)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    calls = 0
+
+    def cancel() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+
+    source = Source(np.arange(50, dtype=np.int64), half(1, 50, 16), np.arange(50))
+    with pytest.raises(KeyboardInterrupt):
+        segment.write(tmp_path, [source], 16, cancel)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_nobody_knows_are_removed(tmp_path: Path) -> None:
+    kept = made(tmp_path, np.arange(5, dtype=np.int64), half(1, 5, 8))
+    made(tmp_path, np.arange(5, dtype=np.int64), half(2, 5, 8))
+    (tmp_path / f"{segment.ASIDE}0123").mkdir()
+    segment.remove_others(tmp_path, {kept.record.name})
+    assert [path.name for path in tmp_path.iterdir()] == [kept.record.name]

@@ -1,0 +1,35 @@
+"""Pools are as large as the settings say, and each of their processes is a service of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel import catalog
+from kernel.supervisor.spec import check
+
+BY_NAME = {entry.spec.name: entry for entry in catalog.entries()}
+
+
+def test_a_pool_is_as_many_supervised_processes_of_one_service() -> None:
+    pool = catalog.pool(BY_NAME["embed"], 3)
+    assert [entry.spec.name for entry in pool] == ["embed", "embed-2", "embed-3"]
+    assert {entry.service for entry in pool} == {"embed"}
+    assert {entry.spec.module for entry in pool} == {"services.embed.main"}
+    others = tuple(entry for name, entry in BY_NAME.items() if name != "embed")
+    check(catalog.tree((*pool, *others)), catalog.ZYGOTES)
+
+
+def test_the_size_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "gpu_present", lambda: False)
+    monkeypatch.setattr(catalog, "usable_cores", lambda: 33)
+    embed = BY_NAME["embed"]
+    assert catalog.workers(embed, {}) == 1
+    assert catalog.workers(embed, {"workers": 3}) == 3
+    assert catalog.workers(embed, {"workers": "auto"}) == 4
+    assert catalog.workers(BY_NAME["yaml"], {"workers": 3}) == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 65, "many", 1.5, True])
+def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"services\.rerank\.workers is .*; it is 1 to 64, or auto"):
+        catalog.workers(BY_NAME["rerank"], {"workers": wrong})

@@ -1,0 +1,76 @@
+"""The figures are Prometheus' text format, and they are those of the supervisor and the router."""
+
+from __future__ import annotations
+
+import re
+
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.lane import Limits
+from kernel.router.router import Router
+from kernel.supervisor.status import Recovery, Report, ServiceReport, ZygoteReport
+from kernel.web.metrics import exposition
+from proto import ops
+
+KILLED = Cause(CauseKind.SIGNAL, 9, "killed")
+LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
+
+
+def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceReport:
+    recovery = Recovery(generation=1, cause=KILLED, answered_ms=1.5, ready_ms=12.5)
+    return ServiceReport(
+        name=name, state=state, reason="", generation=1 + deaths, pid=7, how="zygote", mode="", uptime_s=3.0,
+        restarts=deaths, deaths={"signal": deaths} if deaths else {}, last_death=KILLED if deaths else None,
+        recoveries=(recovery,) * deaths, memory_bytes=None, rss_bytes=1024, retry_in_s=None, in_flight=0, ping_ms=0.25,
+        info={},
+    )  # fmt: skip
+
+
+def series(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = LINE.match(line)
+            assert match, line
+            assert line.rpartition(" ")[0] not in found
+            found[line.rpartition(" ")[0]] = float(match["value"])
+    return found
+
+
+def exposed() -> str:
+    limits = {"embed": Limits(4, 4), "yaml": Limits(4, 4)}
+    router = Router(ops.load(), limits, {"embed": ["embed", "embed-2"]})
+    lane = router.lane("embed")
+    lane.calls, lane.replays = 12, 3
+    lane.failures["overloaded"] = 2
+    services = (service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED))
+    zygote = ZygoteReport(name="torch", state="ready", pid=9, deaths=0, load_ms=1.0, failed_modules={})
+    return exposition(Report(services=services, zygotes=(zygote,)), router, 4096)
+
+
+def test_every_family_has_its_help_and_type_and_every_line_is_well_formed() -> None:
+    text = exposed()
+    assert text.endswith("\n")
+    families = set(re.findall(r"^# TYPE (\S+) (?:gauge|counter)$", text, re.MULTILINE))
+    assert families == set(re.findall(r"^# HELP (\S+) ", text, re.MULTILINE))
+    assert {name.partition("{")[0] for name in series(text)} == families
+    counters = set(re.findall(r"^# TYPE (\S+) counter$", text, re.MULTILINE))
+    assert all(name.endswith("_total") for name in counters)
+
+
+def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
+    found = series(exposed())
+    assert found['linckia_service_up{service="embed-2"}'] == 1
+    assert found['linckia_service_up{service="yaml"}'] == 0
+    assert found['linckia_service_state{service="yaml",state="failed"}'] == 1
+    assert found['linckia_service_generation{service="embed-2"}'] == 3
+    assert found['linckia_service_deaths_total{service="embed-2",cause="signal"}'] == 2
+    assert found['linckia_service_deaths_total{service="embed",cause="signal"}'] == 0
+    assert found['linckia_service_recovery_seconds{service="embed-2"}'] == 0.0125
+    assert 'linckia_service_recovery_seconds{service="embed"}' not in found
+    assert found['linckia_service_calls_total{service="embed"}'] == 12
+    assert 'linckia_service_calls_total{service="embed-2"}' not in found
+    assert found['linckia_service_failures_total{service="embed",kind="overloaded"}'] == 2
+    assert found['linckia_service_replays_total{service="embed"}'] == 3
+    assert found['linckia_service_in_flight{service="embed-2"}'] == 0
+    assert found["linckia_kernel_memory_bytes"] == 4096
+    assert found['linckia_zygote_up{zygote="torch"}'] == 1
