@@ -287,13 +287,12 @@ class Collection:
     def _build(self, index: SegmentedIndex, job: Job) -> Built:
         def read(ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
             # No transaction around it all: one that lasts keeps the log from being cut, and what changes is noted.
+            model = self._model
+            if model is None or model.dimensions != index.dimensions:
+                # Another one is being adopted; what is built now will not be taken.
+                return ids[:0], np.empty((0, index.dimensions), np.float16)
             with self._reader() as db:
-                model = self._model
-                return (
-                    (ids[:0], np.empty((0, 0), np.float16))
-                    if model is None
-                    else vector_store.vectors_by_id(db, model, ids)
-                )
+                return vector_store.vectors_by_id(db, model, ids)
 
         return index.build(job, read, trio.from_thread.check_cancelled)
 

@@ -137,6 +137,10 @@ class SegmentedIndex:
         return "rabitq" + ("+flat" if len(tail) else "") + ("" if self.complete else ", rebuilding")
 
     @property
+    def dimensions(self) -> int:
+        return self._dimensions
+
+    @property
     def complete(self) -> bool:
         """Whether every vector of the database is searched."""
         return not len(self._missing)

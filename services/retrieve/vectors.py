@@ -1,9 +1,9 @@
 """The nearest vectors: what an index of them is, and the exact one that small collections have.
 
 `VectorIndex` is all that searches know; a database of vectors can take its place. `FlatIndex` is one matrix: rows are
-only ever appended or struck out, so that a search needs no lock against the writer; room is won back by copying. As
-long as vectors are few, one product of matrix and vector is the fastest search there is, FAISS's own included
-(`python -m tests.bench.vectors`).
+only ever appended or struck out, so that a search needs no lock against the writer; room is won back by copying. One
+product of matrix and vector takes what FAISS's own flat index takes (`python -m tests.bench.vectors`), which cannot
+take a row out without moving all that follow.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from proto.ops.retrieve import Filter, Fusion, RetrieveSearch
 from services.retrieve import segment, tending, vector_store
 from services.retrieve.collection import Collection
 from services.retrieve.filters import compile_filters
-from services.retrieve.segmented import Limits
+from services.retrieve.segmented import Built, Limits, SegmentedIndex
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
@@ -270,6 +270,31 @@ async def test_a_model_adopted_during_a_compaction_wins(tmp_path: Path, monkeypa
             go_on.set()
         assert names(tmp_path) == set()
         assert (collection.vector_count, await kind(collection)) == (0, "flat")
+
+
+async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in await made(tmp_path):
+        remove(tmp_path / "notes.vectors" / name)
+    begun, go_on = threading.Event(), threading.Event()
+    build = SegmentedIndex.build
+
+    def slow(*arguments: object) -> Built:
+        begun.set()
+        go_on.wait()
+        return build(*arguments)  # type: ignore[arg-type]  # passed through as they came
+
+    monkeypatch.setattr(SegmentedIndex, "build", slow)
+    async with opened(tmp_path, limits=TINY) as collection:
+        assert collection.vectors_behind
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collection.tend)
+            await trio.to_thread.run_sync(begun.wait)
+            await collection.adopt("wide:1", 128)
+            go_on.set()
+        assert names(tmp_path) == set()
+        assert (collection.vector_count, await kind(collection), collection.vectors_behind) == (0, "flat", "")
 
 
 async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(
