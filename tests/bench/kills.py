@@ -9,14 +9,13 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import trio
 
 from tests.system.kills import assail
 from tests.system.running import running
-from tests.system.workloads import NOTES, WORKLOADS, make_folder
+from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
 
 KILLS = 20
 
@@ -26,8 +25,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
         make_folder(Path(folder))
         with running(Path(data), [Path(folder)]) as kernel:
-            while kernel.call("knowledge_status")["notes"] < NOTES:
-                time.sleep(0.05)
+            wait_for_folder(kernel)
             print("service    answered  wrong failed  median ms   max ms  to READY")
             for name in names:
                 outcome = trio.run(assail, kernel, WORKLOADS[name], KILLS)

@@ -17,7 +17,7 @@ import trio
 from kernel.control.client import CallFailed
 from tests.system.kills import assail
 from tests.system.running import Connection, RunningKernel, connection, running
-from tests.system.workloads import NOTES, WORKLOADS, make_folder
+from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +25,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("folder")
     make_folder(folder)
     with running(tmp_path_factory.mktemp("data"), [folder]) as started:
-        give_up = time.monotonic() + 60
-        while started.call("knowledge_status")["notes"] < NOTES:
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
+        wait_for_folder(started)
         yield started
 
 

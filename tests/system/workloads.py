@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from tests.system.kills import Workload
+from tests.system.running import RunningKernel
 
 NOTES = 50
 
@@ -15,7 +17,17 @@ def make_folder(folder: Path) -> None:
     (folder / "settings.yaml").write_text("server:\n  host: example.org  # public\n")
     for n in range(NOTES):
         text = f"# Note {n}\n\nThis is note number {n}, about sea stars that grow back any arm they lose.\n"
+        text += f"\nSee [[note-{(n + 1) % NOTES}]].\n"
         (folder / f"note-{n}.md").write_text(text)
+
+
+def wait_for_folder(kernel: RunningKernel, timeout_s: float = 60.0) -> None:
+    """Until every note of `make_folder` is found and every link is in the graph."""
+    give_up = time.monotonic() + timeout_s
+    while kernel.call("knowledge_status")["notes"] < NOTES or kernel.call("graph_stats")["edges"] < NOTES:
+        if time.monotonic() > give_up:
+            raise AssertionError(f"notes and links are not in after {timeout_s} s: {kernel.call('graph_stats')}")
+        time.sleep(0.05)
 
 
 def _vectors_have_shape(result: Any, shape: list[int]) -> bool:
@@ -57,6 +69,11 @@ WORKLOADS = {
             "embed",
             lambda n: ("embed_texts", {"texts": [f"text number {n}"], "kind": "query"}),
             lambda n, result: _vectors_have_shape(result, [1, 384]),
+        ),
+        Workload(
+            "graph",
+            lambda n: ("graph_neighbors", {"id": f"note-{n % NOTES}", "direction": "out"}),
+            lambda n, result: [node["id"] for node in result["nodes"]] == [f"note-{(n + 1) % NOTES}"],
         ),
         Workload(
             "rerank",
