@@ -7,6 +7,7 @@ in hand while the front can still deliver their answers.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -31,6 +32,9 @@ from proto.birth import Birth, Confinement
 LINGER_S = 2.0
 """How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
 warm."""
+
+_FIRST_SPAWN_S = 0.03
+"""For the supervisor to start the first zygote, before imports keep the event loop busy."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -80,14 +84,13 @@ async def run(
         nursery.start_soon(_stop_on_signal, stop, nursery.cancel_scope)
         await nursery.start(router.run)
         await nursery.start(supervisor.run)
-        # Half a second of imports, with the services loading beside it.
+        await trio.sleep(_FIRST_SPAWN_S)
+        # Half a second of imports, with the first zygote loading beside us.  Not in a thread: shared with the event
+        # loop, the interpreter would need twice the time, and clients wait for this.
         from kernel.control.server import serve_control
         from kernel.gateway import scratchpad
         from kernel.gateway.gateway import open_gateway
-        from kernel.gateway.http import serve_http
         from kernel.gateway.surfaces import SURFACES
-        from kernel.web import metrics
-        from kernel.web.models import Models
 
         async with open_gateway(table, router) as gateway:
             KernelOperations(
@@ -116,20 +119,27 @@ async def run(
 
             async def http(task_status: trio.TaskStatus[list[str]]) -> None:
                 assert config.http is not None
+                from kernel.gateway.http import serve_http
+                from kernel.web import metrics
+                from kernel.web.models import Models
+
                 models = Models(router).routes(config.http.max_body_bytes)
                 routes = [*models, *metrics.routes(supervisor, router)]
                 await serve_http(
                     gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
                 )
 
+            await nursery.start(control)
             if config.http is not None:
                 try:
                     bound = await nursery.start(http)
                 except* OSError as group:
                     raise ConfigError(_cannot_listen(config, group)) from None
                 http_url = f"{bound[0].rstrip('/')}/mcp"
-            await nursery.start(control)
             _log.info("serving %d operations of %d services", len(table), len(entries))
+            # What is there now stays: the collector need not look at it ever again.
+            gc.freeze()
+            gc.enable()
             on_ready(http_url)
             await stop.wait()
             _log.info("ending in order")

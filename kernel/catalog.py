@@ -23,6 +23,9 @@ GIB = 1024**3
 # A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that two.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
+# From nothing a service loads the same modules as its zygote: to wait for one under way is quicker.
+_WAIT_S = 15.0
+
 ZYGOTES = (
     ZygoteSpec(
         name="light",
@@ -34,8 +37,14 @@ ZYGOTES = (
             "services.knowledge.main",
         ),
         env=_ONE_THREAD,
+        wait_s=_WAIT_S,
     ),
-    ZygoteSpec(name="vectors", preload=("services.runtime.main", "faiss", "services.retrieve.main"), env=_ONE_THREAD),
+    ZygoteSpec(
+        name="vectors",
+        preload=("services.runtime.main", "faiss", "services.retrieve.main"),
+        env=_ONE_THREAD,
+        wait_s=_WAIT_S,
+    ),
     ZygoteSpec(
         name="torch",
         preload=("services.runtime.main", "torch", "transformers", "services.embed.main", "services.rerank.main"),
@@ -96,6 +105,8 @@ def entries() -> tuple[Entry, ...]:
                 zygote="vectors",
                 # A million vectors with their text are 2 GB; the page cache does not count.
                 memory_limit_bytes=8 * GIB,
+                # A search is work for one core, in many small steps: more at once would only make all of them late.
+                in_flight=8,
             )
         ),
         Entry(

@@ -24,7 +24,7 @@ from kernel.supervisor.reaper import Reaper, become_subreaper
 from kernel.supervisor.spawn import settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.status import ZygoteReport
-from kernel.supervisor.zygote import Zygote, ZygoteDown
+from kernel.supervisor.zygote import LoadingOrder, Zygote, ZygoteDown
 from proto import frames
 from proto.birth import Birth
 from proto.link import Link, NngLink, socket_pair
@@ -123,8 +123,8 @@ class LocalPlacement:
         self._reaper = Reaper()
         self._oom = OomCounter()
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
-        loaders = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) - 1))
-        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loaders) for spec in zygotes}
+        loading = LoadingOrder([spec.name for spec in zygotes], max(1, (os.cpu_count() or 1) - 1))
+        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loading) for spec in zygotes}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         become_subreaper()

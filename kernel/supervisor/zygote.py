@@ -16,7 +16,7 @@ import random
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -59,10 +59,39 @@ class ZygoteState(enum.StrEnum):
     UNFIT = "unfit"
 
 
+class LoadingOrder:
+    """Lets `at_once` zygotes load at a time, in the order of `names`, however many are wanted in one moment."""
+
+    def __init__(self, names: Sequence[str], at_once: int) -> None:
+        self._names = tuple(names)
+        self._at_once = at_once
+        self._waiting: set[str] = set()
+        self._active: set[str] = set()
+        self._changed = trio.lowlevel.ParkingLot()
+
+    async def begin(self, name: str) -> None:
+        """Until it is this one's turn; `end` gives the turn on."""
+        self._waiting.add(name)
+        try:
+            # Others that were wanted in the same moment come forward first.
+            await trio.lowlevel.checkpoint()
+            while len(self._active) >= self._at_once or name != min(self._waiting, key=self._names.index):
+                await self._changed.park()
+            self._active.add(name)
+        finally:
+            self._waiting.discard(name)
+            self._changed.unpark_all()
+
+    def end(self, name: str) -> None:
+        """Loading is over, or has failed; idempotent."""
+        self._active.discard(name)
+        self._changed.unpark_all()
+
+
 class Zygote:
     """One zygote; `run` must be running in a nursery."""
 
-    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loaders: trio.CapacityLimiter) -> None:
+    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loading: LoadingOrder) -> None:
         self.spec = spec
         self.state = ZygoteState.IDLE
         self.pid: int | None = None
@@ -70,7 +99,7 @@ class Zygote:
         self.deaths = 0
         self._log_dir = log_dir
         self._reaper = reaper
-        self._loaders = loaders
+        self._loading = loading
         self._ending = False
         self._wanted = trio.Event()
         self._changed = trio.Event()
@@ -131,14 +160,14 @@ class Zygote:
         streak = 0
         while True:
             if self.deaths == 0:
-                await self._loaders.acquire_on_behalf_of(self)
+                await self._loading.begin(self.spec.name)
             started = trio.current_time()
             try:
                 await self._run_once()
             except (SpawnError, OSError) as error:
                 _log.error("zygote %s: %s", self.spec.name, error)
             finally:
-                self._stop_loading()
+                self._loading.end(self.spec.name)
             if self._is_unfit():
                 return
             self.deaths += 1
@@ -148,10 +177,6 @@ class Zygote:
             if delay:
                 self._set(ZygoteState.BACKOFF)
                 await trio.sleep(delay)
-
-    def _stop_loading(self) -> None:
-        if self in self._loaders.statistics().borrowers:
-            self._loaders.release_on_behalf_of(self)
 
     def _is_unfit(self) -> bool:
         return self.state is ZygoteState.UNFIT
@@ -234,7 +259,7 @@ class Zygote:
                     os.kill(message.pid, signal.SIGKILL)
             return
         self.loaded = message
-        self._stop_loading()
+        self._loading.end(self.spec.name)
         for module, error in message.failed.items():
             _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, module, error)
         if message.threads != 1:

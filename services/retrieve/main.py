@@ -155,6 +155,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     collections = Collections(env, settings)
     await collections.open_all()
     patience = Patience(settings.query_embed_s)
+    # Until the embedder has answered once it may well be loading its model, which takes seconds.
+    patience.learn(answered=False)
     pace = Pace(settings.rerank_s)
     handlers = Handlers()
 
