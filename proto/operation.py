@@ -38,9 +38,11 @@ class Access(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """How clients meet the operation: as a tool, a resource, a prompt, or not at all (between services)."""
+    """How clients meet the operation: as a tool, as a step of the composite tools only, as a resource, as a prompt, or
+    not at all (between services)."""
 
     TOOL = "tool"
+    STEP = "step"
     RESOURCE = "resource"
     PROMPT = "prompt"
     INTERNAL = "internal"
@@ -88,6 +90,7 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
     once_with: frozenset[str] = frozenset()
     asks: bool = False
     completion: str | None = None
+    step: str = ""
 
     @cached_property
     def input_schema(self) -> dict[str, Any]:
@@ -152,6 +155,7 @@ def operation(
     once_with: tuple[str, ...] = (),
     asks: bool = False,
     completion: str | None = None,
+    step: str | None = None,
 ) -> Callable[[type[P]], type[P]]:
     """Declare the decorated `Params[Result]` as an operation.
 
@@ -167,6 +171,7 @@ def operation(
         asks: whether the handler may ask the client (`proto.asking`); nobody else's question is passed on.
         completion: the internal operation that completes arguments of this prompt or resource template; its parameters
             are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
+        step: its name as a step of the composite tools `query` and `execute`, where it is another than `name`.
     """
 
     def declare(params: type[P]) -> type[P]:
@@ -193,6 +198,7 @@ def operation(
             once_with=frozenset(once_with),
             asks=asks,
             completion=completion,
+            step=step or name,
         )
         params.__operation__ = declared  # type: ignore[attr-defined]  # read back by operation_of only
         return params
