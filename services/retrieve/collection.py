@@ -60,6 +60,8 @@ class Collection:
         self._index: SegmentedIndex | None = None
         self._tender = trio.CapacityLimiter(1)
         self.waiting = store.count_waiting(db)
+        self.outbox_trouble = ""
+        """What the outbox failed by last time; empty where it works."""
         self.loaded = trio.Event()
         self.has_work = trio.Event()
         self.wants_tending = trio.Event()
@@ -92,6 +94,15 @@ class Collection:
     def vector_count(self) -> int:
         """Vectors that a search would look at."""
         return 0 if self._index is None else len(self._index)
+
+    @property
+    def vectors_awaited(self) -> str:
+        """How many pieces wait for their vectors, and what for where that is known; empty where none does."""
+        if not self.waiting:
+            return ""
+        count = str(self.waiting) if self.vector_count else f"all {self.waiting}"
+        trouble = f" ({self.outbox_trouble})" if self.outbox_trouble else ""
+        return f"{count} pieces still wait for their vectors{trouble}"
 
     @property
     def vectors_behind(self) -> str:

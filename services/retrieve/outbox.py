@@ -6,6 +6,7 @@ and tries again; a text that the embedder cannot take is found by halving, set a
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -16,6 +17,8 @@ from proto.errors import Kind, LinckiaError
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
 from services.retrieve.collection import Collection
 from services.retrieve.store import Waiting
+
+_log = logging.getLogger("linckia.retrieve")
 
 EmbedCall = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 ModelCall = Callable[[EmbedModelParams], Awaitable[EmbedModel]]
@@ -53,11 +56,15 @@ async def run_outbox(
         except LinckiaError as error:
             if error.failure.kind is Kind.CANCELLED:
                 raise
+            collection.outbox_trouble = error.failure.message
+            if error.failure.kind not in _AWAY:
+                _log.warning("%s: vectors wait: %s", collection.name, error.failure.message)
             wait_s = max(backoff_s, (error.failure.retry_after_ms or 0) / 1000)
             await trio.sleep(min(wait_s, LONGEST_BACKOFF_S))
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
             continue
         backoff_s = FIRST_BACKOFF_S
+        collection.outbox_trouble = ""
         if not due:
             pause_s = CHECK_MODEL_EVERY_S if next_time is None else max(0.0, next_time - now())
             with trio.move_on_after(min(pause_s, CHECK_MODEL_EVERY_S)):

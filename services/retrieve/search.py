@@ -101,8 +101,8 @@ async def search(
         best = await _rerank(collection, params, best, stages, reranker)
     best = best[: params.limit]
     waiting = collection.waiting
-    if VECTOR in stages.ran and waiting:
-        stages.degraded.append(f"vector: {waiting} pieces still wait for their vectors")
+    if VECTOR in stages.ran and (awaited := collection.vectors_awaited):
+        stages.degraded.append(f"vector: {awaited}")
     if VECTOR in stages.ran and (behind := collection.vectors_behind):
         stages.degraded.append(f"vector: {behind}")
     ran = stages.ran
@@ -141,8 +141,8 @@ async def _run(
             stages.query = await _query_vector(collection, params.query, embed, patience)
             if stages.query is not None:
                 stages.vector = await collection.find_vectors(stages.query, limit, where)
-            elif collection.waiting:
-                stages.degraded.append(f"vector: all {collection.waiting} pieces still wait for their vectors")
+            elif awaited := collection.vectors_awaited:
+                stages.degraded.append(f"vector: {awaited}")
         except LinckiaError as error:
             stages.degraded.append(f"vector: {error.failure.message}")
         except trio.TooSlowError:

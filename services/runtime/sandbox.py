@@ -116,6 +116,7 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     private.mkdir(parents=True, exist_ok=True, mode=0o700)
     # /tmp belongs to everybody; temporary files of SQLite and libraries go to the service's own folder.
     os.environ["TMPDIR"] = os.environ["SQLITE_TMPDIR"] = tempfile.tempdir = str(private)
+    _move_temporary_files_of_sqlite(private)
     _limit_resources()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     in_force = []
@@ -127,6 +128,26 @@ def confine(limits: Confinement, data_dir: Path) -> str:
         _install_filter(platform.machine(), network=limits.network)
         in_force.append("seccomp")
     return ", ".join(in_force) or "none: this operating system has neither landlock nor seccomp"
+
+
+def _move_temporary_files_of_sqlite(folder: Path) -> None:
+    """An SQLite that a zygote has loaded read the environment then, and looks for a folder that it may write to by
+    access(2), which knows nothing of landlock: large sorts and updates would fail for ever.
+
+    Raises OSError where an SQLite cannot be told.
+    """
+    quoted = str(folder).replace("'", "''")
+    for module in filter(None, map(sys.modules.get, ("sqlite3", "apsw"))):
+        connect = module.connect if module.__name__ == "sqlite3" else module.Connection
+        db = connect(":memory:")
+        try:
+            # Said to be deprecated, and the one way there is: for the whole process, not for this connection.
+            db.execute(f"PRAGMA temp_store_directory = '{quoted}'")
+            told = db.execute("PRAGMA temp_store_directory").fetchone()
+        finally:
+            db.close()
+        if told is None or told[0] != str(folder):
+            raise OSError(errno.ENOTSUP, f"{module.__name__} cannot be told where to keep temporary files")
 
 
 def _limit_resources() -> None:

@@ -21,7 +21,7 @@ def confined(tmp_path: Path, body: str, *, network: bool = False) -> str:
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "file").write_text(name)
     code = f"""
-import os, socket, sqlite3, subprocess, tempfile
+import apsw, os, socket, sqlite3, subprocess, tempfile
 from pathlib import Path
 from proto.birth import Confinement
 from services.runtime.sandbox import confine
@@ -82,6 +82,24 @@ def test_own_folder_serves_databases_and_temporary_files(tmp_path: Path) -> None
         """,
     )
     assert out == "1"
+
+
+@needs_landlock
+def test_databases_spill_into_the_own_folder_whichever_sqlite_was_loaded_before_the_walls(tmp_path: Path) -> None:
+    out = confined(
+        tmp_path,
+        """
+        for db in (sqlite3.connect(data / "x.db", isolation_level=None), apsw.Connection(str(data / "y.db"))):
+            db.execute("pragma cache_size = 10")
+            db.execute("create table t (id integer primary key, a text not null)")
+            db.execute("with recursive n(i) as (select 1 union all select i + 1 from n where i < 50000) "
+                       "insert into t select i, hex(randomblob(20)) from n")
+            db.execute("update t set a = 'x' || a")  # its statement journal
+            db.execute("create index t_a on t (a)")  # a sort beyond memory
+            print(db.execute("select count(*) from t").fetchone()[0])
+        """,
+    )
+    assert out == "50000\n50000"
 
 
 @needs_seccomp
