@@ -1,0 +1,574 @@
+"""Operations of `documents` that read: a content-addressed store of files and texts, searched, listed and followed.
+
+A document is a row: a path (or a name) that holds a content.  Several rows may hold one content, whose SHA-256 is the
+documents' `hash`.  Clients reach these as steps of the composite tools.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Role, operation
+
+SERVICE = "documents"
+SURFACES = ("documents",)
+CORPUS = "documents"
+"""Their name in the search and in the graph."""
+
+Scalar: TypeAlias = str | int | float | bool | None
+Metadata: TypeAlias = dict[str, Scalar] | list[str]
+"""An object, or `["key=value"]` (the first `=` splits)."""
+
+Hash = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=128,
+        description="SHA-256 of the content in hexadecimal, whole or its first 8 digits or more; `sha256:` may precede",
+    ),
+]
+Name = Annotated[
+    str, Meta(min_length=1, max_length=4096, description="Name or path of a document, or the end of its path")
+]
+Glob = Annotated[str, Meta(min_length=1, max_length=4096)]
+Tag = Annotated[str, Meta(min_length=1, max_length=256)]
+Tags = Annotated[list[Tag], Meta(max_length=64, description="Only documents that carry every one of these tags")]
+Collection = Annotated[str, Meta(min_length=1, max_length=256, description="Name of a collection")]
+Session = Annotated[str, Meta(min_length=1, max_length=128, description="Only documents added in this session")]
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A document without its content; times are RFC 3339 in UTC."""
+
+    id: int
+    hash: str
+    name: Annotated[str, Meta(description="The last part of its path")]
+    path: Annotated[str, Meta(description="Where it was added from, or the name it was given")]
+    size: Annotated[int, Meta(description="Bytes of its content")]
+    mime_type: str
+    extension: Annotated[str, Meta(description="With its dot, in lower case; empty where there is none")]
+    type: Annotated[str, Meta(description="text or binary")]
+    tags: list[str]
+    metadata: dict[str, Scalar]
+    collections: list[str]
+    session: Annotated[str | None, Meta(description="The session it was added in")]
+    created: Annotated[str, Meta(description="When this path was first added")]
+    modified: Annotated[str, Meta(description="Last change of the file; of the content, where it came without a file")]
+    indexed: Annotated[str, Meta(description="When this content was added")]
+
+
+# Search
+
+
+class SearchType(enum.StrEnum):
+    """How to look."""
+
+    KEYWORD = "keyword"
+    SEMANTIC = "semantic"
+    HYBRID = "hybrid"
+
+
+class MatchedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line with a word of the query, and those around it."""
+
+    line_number: int
+    line_text: str
+    context_before: list[str]
+    context_after: list[str]
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that was found."""
+
+    id: int
+    hash: str
+    title: str
+    path: str
+    name: str
+    score: Annotated[float, Meta(description="From 0 to 1; higher is better, comparable within this answer only")]
+    snippet: Annotated[str, Meta(description="The passage that matched")]
+    mime_type: str
+    size: int
+    tags: list[str]
+    line_number: Annotated[int | None, Meta(description="Where the passage stands, with `line_numbers`")] = None
+    matches: Annotated[
+        list[MatchedLine], Meta(description="Lines with words of the query, with `line_numbers` or `context`")
+    ] = []
+
+
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents, best first, and the truth about how they were found."""
+
+    total: Annotated[int, Meta(description="Documents that were found; `results` may hold fewer")]
+    type: Annotated[str, Meta(description="What truly ran: keyword, semantic, hybrid, or hash")]
+    execution_time_ms: float
+    results: list[Found]
+    paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of results")]
+    corrected: Annotated[
+        dict[str, str], Meta(description="Words that no document has, and what was looked for as well")
+    ]
+    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, recent")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+
+
+@operation(
+    "documents_search",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="search",
+)
+class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
+    """Search documents by meaning and by words, misspelt ones too; or by `hash`. Any text is a valid query."""
+
+    query: Annotated[str | None, Meta(max_length=65536, description="What to look for, in plain language")] = None
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Results at most")] = 10
+    type: Annotated[SearchType, Meta(description="keyword, semantic, or both")] = SearchType.HYBRID
+    fuzzy: Annotated[bool, Meta(description="Look for the nearest known words too, where one is misspelt")] = True
+    similarity: Annotated[float, Meta(ge=0, le=1, description="How near a word must be to count as misspelt")] = 0.7
+    hash: Hash | None = None
+    paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
+    line_numbers: Annotated[bool, Meta(description="Answer the lines that match, with their numbers")] = False
+    context: Annotated[int, Meta(ge=0, le=100, description="Lines around each matching line")] = 0
+    tags: Tags = msgspec.field(default_factory=list)
+    path: Annotated[
+        str | None, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
+    ] = None
+    extension: Annotated[str | None, Meta(max_length=64, description="Only documents with this extension")] = None
+    collection: Collection | None = None
+    session: Session | None = None
+
+
+# Grep
+
+
+class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that matches."""
+
+    file: Annotated[str, Meta(description="Path of the document")]
+    hash: str
+    line_number: Annotated[int, Meta(description="From 1")]
+    column: Annotated[int, Meta(description="Of the first match in the line, in characters from 1")]
+    line_text: Annotated[str, Meta(description="The line, cut where it is longer than 2000 characters")]
+    context_before: list[str]
+    context_after: list[str]
+
+
+class FileCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many lines of a document match."""
+
+    file: str
+    hash: str
+    count: int
+
+
+class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines that match, in the order of paths' ids; complete unless `truncated`."""
+
+    match_count: Annotated[int, Meta(description="Matching lines that were counted")]
+    file_count: Annotated[int, Meta(description="Documents with a matching line")]
+    matches: list[GrepMatch]
+    files: Annotated[list[str] | None, Meta(description="With `files_with_matches`, the paths")]
+    counts: Annotated[list[FileCount] | None, Meta(description="With `count`, matching lines by document")]
+    truncated: Annotated[bool, Meta(description="Whether there may be more: ask again with `cursor`")]
+    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` that goes on where this answer ends")]
+    searched: Annotated[int, Meta(description="Documents whose text was looked at, after the index had its say")]
+    execution_time_ms: float
+    degraded: Annotated[list[str], Meta(description="What could not be searched, and why")]
+
+
+@operation(
+    "documents_grep",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="grep",
+)
+class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
+    """Find the lines of all documents that match a regular expression (RE2 syntax; look-around and back-references
+    too). Every match is counted, or `truncated` says so and `next_cursor` goes on."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=16384, description="The regular expression")]
+    paths: Annotated[
+        list[Glob], Meta(max_length=1024, description="Only these documents or folders (paths, their ends, or globs)")
+    ] = msgspec.field(default_factory=list)
+    include_patterns: Annotated[
+        list[Glob], Meta(max_length=256, description="Only documents whose name or path matches one of these globs")
+    ] = msgspec.field(default_factory=list)
+    exclude_patterns: Annotated[
+        list[Glob], Meta(max_length=256, description="Not those whose name or path matches one of these globs")
+    ] = msgspec.field(default_factory=list)
+    ignore_case: bool = False
+    line_numbers: Annotated[bool, Meta(description="Accepted for its users' sake; lines always have numbers")] = False
+    context: Annotated[int, Meta(ge=0, le=100, description="Lines around each match")] = 0
+    word: Annotated[bool, Meta(description="Match whole words only")] = False
+    literal: Annotated[bool, Meta(description="Take the pattern as plain text")] = False
+    count: Annotated[bool, Meta(description="Answer counts alone")] = False
+    files_with_matches: Annotated[bool, Meta(description="Answer paths alone")] = False
+    max_count: Annotated[int, Meta(ge=0, description="Matches of each document at most; 0 for all")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, le=10000, description="Matches (documents, where only they are asked for) to answer at most")
+    ] = 1000
+    cursor: Annotated[str | None, Meta(max_length=64, description="`next_cursor` of the answer before")] = None
+    hash: Hash | None = None
+    tags: Tags = msgspec.field(default_factory=list)
+    extension: Annotated[str | None, Meta(max_length=64, description="Only documents with this extension")] = None
+    collection: Collection | None = None
+    session: Session | None = None
+
+
+# List
+
+
+class SortBy(enum.StrEnum):
+    """What documents are ordered by."""
+
+    NAME = "name"
+    SIZE = "size"
+    CREATED = "created"
+    MODIFIED = "modified"
+    INDEXED = "indexed"
+
+
+class SortOrder(enum.StrEnum):
+    """Least or greatest first."""
+
+    ASC = "asc"
+    DESC = "desc"
+
+
+class ContentType(enum.StrEnum):
+    """Whether the content is text."""
+
+    TEXT = "text"
+    BINARY = "binary"
+
+
+class ListResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents of a page, and how many there are in all."""
+
+    total: Annotated[int, Meta(description="Documents that the conditions admit, on all pages")]
+    documents: list[Document]
+    paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of documents")]
+    truncated: Annotated[bool, Meta(description="Whether documents follow the last one here")]
+    next_offset: Annotated[int | None, Meta(description="Value of `offset` that goes on where this answer ends")]
+
+
+@operation(
+    "documents_list",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="list",
+)
+class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
+    """List documents, filtered and sorted; all of them unless there is a `limit`."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Documents at most")] | None = None
+    offset: Annotated[int, Meta(ge=0, description="Documents to pass over")] = 0
+    sort_by: SortBy | None = None
+    sort_order: SortOrder | None = None
+    recent: Annotated[int, Meta(ge=1, description="Only so many of the latest added")] | None = None
+    type: ContentType | None = None
+    extension: Annotated[str | None, Meta(max_length=64, description="Only documents with this extension")] = None
+    mime_type: Annotated[str | None, Meta(max_length=255, description="Only this MIME type; `image/*` is allowed")] = (
+        None
+    )
+    paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
+    pattern: Annotated[str | None, Meta(max_length=4096, description="Glob that the name or the path matches")] = None
+    path: Annotated[
+        str | None, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
+    ] = None
+    tags: Tags = msgspec.field(default_factory=list)
+    collection: Collection | None = None
+    metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = (
+        msgspec.field(default_factory=dict[str, Scalar])
+    )
+    session: Session | None = None
+    hash: Hash | None = None
+
+
+class CollectionCount(msgspec.Struct, frozen=True, kw_only=True):
+    """A collection and what it holds."""
+
+    name: str
+    documents: int
+    bytes: int
+
+
+class CollectionsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Collections by name."""
+
+    collections: list[CollectionCount]
+    total: int
+
+
+@operation(
+    "documents_list_collections",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="list_collections",
+)
+class DocumentsListCollections(Params[CollectionsResult], frozen=True, kw_only=True):
+    """List the collections, with how much each holds."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What one `add` of a directory found there."""
+
+    id: str
+    label: str
+    directory: str
+    collection: str | None
+    created: str
+    files: int
+    bytes: int
+
+
+class SnapshotsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Snapshots, the latest first."""
+
+    snapshots: list[Snapshot]
+    total: int
+
+
+@operation(
+    "documents_list_snapshots",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="list_snapshots",
+)
+class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True):
+    """List the snapshots: each `add` of a directory makes one, which `restore` can bring back."""
+
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Snapshots at most")] | None = None
+    offset: Annotated[int, Meta(ge=0, description="Snapshots to pass over")] = 0
+
+
+# Graph
+
+
+class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that was reached."""
+
+    node_key: Annotated[str, Meta(description="Its name in the graph, for `graph`")]
+    type: Annotated[str, Meta(description="file, function, class, method, module, …")]
+    label: str
+    distance: Annotated[int, Meta(description="Steps from the origin")]
+    hash: Annotated[str | None, Meta(description="Of the document, where it is one or stands in one")] = None
+    path: str | None = None
+
+
+class GraphEdge(msgspec.Struct, frozen=True, kw_only=True):
+    """An edge between two nodes."""
+
+    source: str
+    target: str
+    relation: Annotated[str, Meta(description="DEFINES, CALLS, IMPORTS, LINKS_TO, …")]
+    resolved: Annotated[
+        str | None, Meta(description="Of a call: resolved, ambiguous (several symbols have the name), or unresolved")
+    ] = None
+
+
+class Related(msgspec.Struct, frozen=True, kw_only=True):
+    """What is around a node."""
+
+    origin: GraphNode | None
+    connected_nodes: list[GraphNode]
+    nodes: Annotated[list[GraphNode], Meta(description="The same as connected_nodes")]
+    edges: list[GraphEdge]
+    node_type_counts: dict[str, int]
+    truncated: bool
+    degraded: Annotated[list[str], Meta(description="What is not in the graph yet, or could not be asked")]
+
+
+@operation(
+    "documents_graph",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="graph",
+)
+class DocumentsGraph(Params[Related], frozen=True, kw_only=True):
+    """Follow definitions, calls, imports and links from a document or a symbol."""
+
+    hash: Hash | None = None
+    name: Name | None = None
+    node_key: Annotated[str, Meta(min_length=1, max_length=1024, description="A node of an earlier answer")] | None = (
+        None
+    )
+    list_types: Annotated[bool, Meta(description="Count the nodes of each type instead")] = False
+    list_type: Annotated[str | None, Meta(max_length=64, description="List the nodes of this type instead")] = None
+    relation: Annotated[str | None, Meta(max_length=64, description="Follow edges of this type alone")] = None
+    depth: Annotated[int, Meta(ge=1, le=5, description="Steps from the origin at most")] = 1
+    limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes at most")] = 100
+    reverse: Annotated[bool, Meta(description="Follow edges backwards: who calls, imports or links to it")] = False
+
+
+# Get
+
+
+class GetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A document."""
+
+    hash: str
+    id: int
+    name: str
+    path: str
+    size: int
+    mime_type: str
+    extension: str
+    type: str
+    tags: list[str]
+    metadata: dict[str, Scalar]
+    collections: list[str]
+    session: str | None
+    created: str
+    modified: str
+    indexed: str
+    paths: Annotated[list[str], Meta(description="Every document's path that holds this content")]
+    content: Annotated[str | None, Meta(description="With `include_content`: the text, or base64")] = None
+    content_encoding: Annotated[str | None, Meta(description="utf-8 or base64")] = None
+    content_offset: Annotated[int | None, Meta(description="Where `content` starts, in bytes")] = None
+    content_length: Annotated[int | None, Meta(description="Bytes of the document that `content` holds")] = None
+    content_truncated: Annotated[bool, Meta(description="Whether more follows `content`")] = False
+    output_path: Annotated[str | None, Meta(description="The file that was written")] = None
+    graph_enabled: bool = False
+    related: Annotated[list[GraphNode], Meta(description="With `graph`")] = []
+    edges: Annotated[list[GraphEdge], Meta(description="With `graph`")] = []
+    degraded: Annotated[list[str], Meta(description="What of the graph could not be had, and why")] = []
+
+
+@operation(
+    "documents_get",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=600,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="get",
+)
+class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
+    """Get a document by `hash`, `name` or `path`: what is known of it, its content, its relations, or a copy of it
+    as a file."""
+
+    hash: Hash | None = None
+    name: Name | None = None
+    path: Name | None = None
+    outputPath: Annotated[
+        str | None, Meta(max_length=4096, description="Write the content to this file, below a root")
+    ] = None
+    graph: Annotated[bool, Meta(description="Answer what it is related to")] = False
+    depth: Annotated[int, Meta(ge=1, le=5, description="Steps in the graph")] = 2
+    include_content: Annotated[bool, Meta(description="Answer the content")] = False
+    offset: Annotated[int, Meta(ge=0, description="First byte of the content to answer")] = 0
+    length: (
+        Annotated[
+            int,
+            Meta(ge=0, le=8 * 1024 * 1024, description="Bytes of the content to answer at most; 1 MiB where not said"),
+        ]
+        | None
+    ) = None
+
+
+# Status
+
+
+class TypeCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many documents are of a type."""
+
+    type: str
+    documents: int
+    bytes: int
+
+
+class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The store in numbers."""
+
+    total_objects: Annotated[int, Meta(description="Documents")]
+    total_bytes: Annotated[int, Meta(description="Their sizes, added up")]
+    unique_objects: Annotated[int, Meta(description="Different contents")]
+    unique_blocks: Annotated[
+        int, Meta(description="Blocks that contents are stored in: whole, or large ones in chunks")
+    ]
+    deduplicated_bytes: Annotated[int, Meta(description="Bytes that need not be stored since they are there already")]
+    dedup_ratio: Annotated[float, Meta(description="deduplicated_bytes / total_bytes")]
+    stored_bytes: Annotated[int, Meta(description="What the blocks take, compressed")]
+    disk_bytes: Annotated[int, Meta(description="What the databases take on disk")]
+    collections: int
+    snapshots: int
+    extraction_waiting: Annotated[int, Meta(description="Contents whose text is still to be extracted")]
+    index_waiting: Annotated[int, Meta(description="Contents still to come into the index (they are found without)")]
+    search_waiting: Annotated[int, Meta(description="Contents that the search is still to be told of")]
+    graph_waiting: Annotated[int, Meta(description="Nodes that the graph is still to be told of")]
+    vectors_waiting: Annotated[int | None, Meta(description="Passages that wait for their vector; null: not known")]
+    quarantined: Annotated[int, Meta(description="Contents whose text could not be extracted")]
+    file_types: Annotated[list[TypeCount] | None, Meta(description="By extension, with `file_types`")]
+    mime_types: Annotated[list[TypeCount] | None, Meta(description="By MIME type, with `detailed`")]
+    quarantine: Annotated[list[str] | None, Meta(description="Which and why, with `detailed`")]
+    degraded: list[str]
+
+
+@operation(
+    "documents_status",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="status",
+)
+class DocumentsStatus(Params[StatusResult], frozen=True, kw_only=True):
+    """How much the store holds, what deduplication saves, and what is still to be indexed."""
+
+    detailed: Annotated[bool, Meta(description="By MIME type, and what could not be read")] = False
+    file_types: Annotated[bool, Meta(description="By extension")] = False
+
+
+class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether every content still is what its hash says."""
+
+    objects: Annotated[int, Meta(description="Contents that were read and hashed")]
+    bytes: int
+    damaged: Annotated[list[str], Meta(description="Hash and path of what is not what it was, and why")]
+    problems: Annotated[list[str], Meta(description="What is wrong with the databases themselves")]
+
+
+@operation(
+    "documents_verify",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=86_400,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="verify",
+)
+class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):
+    """Read every stored content and compare it with its hash; check the databases' structure."""

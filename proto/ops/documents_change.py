@@ -1,0 +1,306 @@
+"""Operations of `documents` that change what is stored, or restore it to files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Role, operation
+from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Metadata, Name, Scalar, Tag
+
+NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
+
+
+class AddResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored; all of it is on disk, and found by list, get, grep and search by words."""
+
+    hash: Annotated[str | None, Meta(description="Of the content; null for a directory")]
+    path: str
+    name: str
+    size: Annotated[int, Meta(description="Bytes; of a directory, of all its files")]
+    is_new: Annotated[bool, Meta(description="Whether this content was not stored before")]
+    documents_added: Annotated[int, Meta(description="Paths that were not there before")]
+    documents_updated: Annotated[int, Meta(description="Paths that had another content before")]
+    documents_unchanged: int
+    files: Annotated[int, Meta(description="Files that were stored or were there already")]
+    bytes_stored: Annotated[int, Meta(description="Bytes of contents that were not stored before")]
+    failed: Annotated[list[str], Meta(description="Files that could not be read, and why (the first 100)")]
+    failed_count: int
+    skipped: Annotated[int, Meta(description="Links and special files, which are not stored")]
+    snapshot_id: Annotated[str | None, Meta(description="Of a directory")]
+    text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
+
+
+@operation(
+    "documents_add",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=86_400,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="add",
+)
+class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
+    """Store a file or a directory below a root (`path`), or a text (`content` with `name`).
+
+    A path that is there already gets the new content; its tags and metadata are kept and added to.
+    """
+
+    path: Annotated[str | None, Meta(max_length=4096, description="File or directory below a root")] = None
+    content: Annotated[str | None, Meta(description="The text to store, instead of a path")] = None
+    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name of `content`")] = None
+    url: Annotated[str | None, Meta(max_length=8192, description="Not here: use `download`")] = None
+    tags: NewTags = msgspec.field(default_factory=list)
+    metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = msgspec.field(
+        default_factory=dict[str, Scalar]
+    )
+    collection: Collection | None = None
+    mimeType: Annotated[
+        str | None,
+        Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="MIME type, where it is known better"),
+    ] = None
+    recursive: Annotated[bool, Meta(description="Of a directory: the folders below it as well")] = True
+    include: Annotated[
+        list[Glob], Meta(max_length=256, description="Of a directory: only files whose name or path matches a glob")
+    ] = msgspec.field(default_factory=list)
+    exclude: Annotated[
+        list[Glob], Meta(max_length=256, description="Of a directory: no files whose name or path matches a glob")
+    ] = msgspec.field(default_factory=list)
+    no_ignore: Annotated[bool, Meta(description="Of a directory: also what .gitignore and .ignore leave out")] = False
+    snapshot_label: Annotated[str | None, Meta(max_length=256, description="Of a directory: the snapshot's label")] = (
+        None
+    )
+    session: Annotated[
+        str | None, Meta(max_length=128, description="Session to add to; by default the latest that is not stopped")
+    ] = None
+
+
+class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How many documents were changed."""
+
+    matched: int
+    updated: int
+    hashes: Annotated[list[str], Meta(description="Of the documents (the first 100)")]
+
+
+@operation(
+    "documents_update",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="update",
+)
+class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
+    """Change metadata and tags of the documents with this `hash`, or with exactly this `name` or `path`."""
+
+    hash: Hash | None = None
+    name: Name | None = None
+    path: Name | None = None
+    metadata: Annotated[
+        Metadata, Meta(description='Values to set, as an object or ["key=value"]; null removes a value')
+    ] = msgspec.field(default_factory=dict[str, Scalar])
+    tags: NewTags = msgspec.field(default_factory=list)
+    remove_tags: Annotated[list[Tag], Meta(max_length=256, description="Tags to take away")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that was deleted, or would be."""
+
+    hash: str
+    name: str
+    path: str
+
+
+class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was deleted, or with `dry_run` would be."""
+
+    deleted: Annotated[list[Deleted], Meta(description="Documents (the first 1000)")]
+    count: int
+    dry_run: bool
+    kept_by_snapshots: Annotated[
+        int, Meta(description="Of these contents, the ones that a snapshot still holds for `restore`")
+    ]
+    snapshots: Annotated[int, Meta(description="Snapshots that were deleted")]
+
+
+@operation(
+    "documents_delete",
+    service=SERVICE,
+    access=Access.DESTRUCTIVE,
+    idempotent=False,
+    deadline_s=300,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="delete",
+)
+class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
+    """Delete documents by name or glob, hash or tags; their content goes with the last document (and snapshot) that
+    holds it. With `snapshot_id`, delete that snapshot instead."""
+
+    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] = (
+        None
+    )
+    names: Annotated[list[Glob], Meta(max_length=4096, description="Several of them")] = msgspec.field(
+        default_factory=list
+    )
+    path: Annotated[str | None, Meta(min_length=1, max_length=4096, description="The same as `name`")] = None
+    hash: Hash | None = None
+    tags: Annotated[list[Tag], Meta(max_length=64, description="Documents that carry every one of these tags")] = (
+        msgspec.field(default_factory=list)
+    )
+    collection: Collection | None = None
+    snapshot_id: Annotated[str | None, Meta(min_length=1, max_length=128, description="Snapshot to delete")] = None
+    dry_run: Annotated[bool, Meta(description="Say what would be deleted, and delete nothing")] = False
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was restored, or was not."""
+
+    path: Annotated[str, Meta(description="The file below `output_directory`")]
+    hash: str
+    reason: Annotated[str, Meta(description="Why it was not restored; empty where it was")]
+
+
+class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was restored, or with `dry_run` would be."""
+
+    files_restored: int
+    skipped: Annotated[int, Meta(description="Files that were not restored: they exist, or cannot be")]
+    bytes_restored: int
+    files: Annotated[list[Restored], Meta(description="The first 1000, those that were skipped first")]
+    output_directory: str
+    dry_run: bool
+
+
+@operation(
+    "documents_restore",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=86_400,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="restore",
+)
+class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
+    """Write the files of a collection or of a snapshot below `output_directory`, which is below a root; nothing is
+    ever written outside it."""
+
+    output_directory: Annotated[str, Meta(min_length=1, max_length=4096, description="Directory to write to")]
+    collection: Collection | None = None
+    snapshot_id: Annotated[str | None, Meta(min_length=1, max_length=128, description="Id of a snapshot")] = None
+    dry_run: Annotated[bool, Meta(description="Say what would be written, and write nothing")] = False
+    overwrite: Annotated[bool, Meta(description="Replace files that exist")] = False
+    include_patterns: Annotated[list[Glob], Meta(max_length=256, description="Only paths that match a glob")] = (
+        msgspec.field(default_factory=list)
+    )
+    exclude_patterns: Annotated[list[Glob], Meta(max_length=256, description="No paths that match a glob")] = (
+        msgspec.field(default_factory=list)
+    )
+
+
+# Storing what another service has: in pieces, so that no process holds a large file at once.
+
+
+class UploadBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload to send pieces to."""
+
+    upload_id: str
+
+
+@operation(
+    "documents_put_begin",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class DocumentsPutBegin(Params[UploadBegun], frozen=True, kw_only=True):
+    """Begin to store a content that comes in pieces; nothing is there until it is committed. It is forgotten when
+    nothing comes for an hour, and when this service dies."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=4096, description="The document's path, a URL say")]
+    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Its name; the path's last part")] = (
+        None
+    )
+    tags: NewTags = msgspec.field(default_factory=list)
+    metadata: Annotated[Metadata, Meta(description="Values to give")] = msgspec.field(default_factory=dict[str, Scalar])
+    collection: Collection | None = None
+    mimeType: Annotated[str | None, Meta(max_length=255, description="MIME type, where it is known")] = None
+    session: Annotated[str | None, Meta(max_length=128, description="Session to add to")] = None
+
+
+class UploadProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an upload is."""
+
+    received: Annotated[int, Meta(description="Bytes")]
+
+
+@operation(
+    "documents_put_piece",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class DocumentsPutPiece(Params[UploadProgress], frozen=True, kw_only=True):
+    """The next piece of an upload; one that was received before counts for nothing."""
+
+    upload_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    offset: Annotated[int, Meta(ge=0, description="Bytes before this piece")]
+    data: Annotated[bytes, Meta(description="1 MiB at most")]
+
+
+@operation(
+    "documents_put_commit",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=120,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class DocumentsPutCommit(Params[AddResult], frozen=True, kw_only=True):
+    """Store the upload as a document, once every byte of it has come; committing twice answers the same."""
+
+    upload_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    size: Annotated[int, Meta(ge=0, description="Bytes that were sent")]
+    sha256: Annotated[str | None, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="What it must hash to")] = None
+    mimeType: Annotated[str | None, Meta(max_length=255, description="MIME type, where it is known only now")] = None
+    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Where it is known only now")] = None
+    metadata: Annotated[Metadata, Meta(description="More values to give")] = msgspec.field(
+        default_factory=dict[str, Scalar]
+    )
+
+
+class UploadAbandoned(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether there was such an upload."""
+
+    was_there: bool
+
+
+@operation(
+    "documents_put_abandon",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class DocumentsPutAbandon(Params[UploadAbandoned], frozen=True, kw_only=True):
+    """Forget an upload."""
+
+    upload_id: Annotated[str, Meta(min_length=1, max_length=64)]

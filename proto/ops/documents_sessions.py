@@ -1,0 +1,153 @@
+"""Sessions of `documents`: a span of work that documents can be added in, pinned in and watched in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Role, operation
+from proto.ops.documents import SERVICE, SURFACES, Glob, Hash, Metadata, Scalar
+
+PINNED = "pinned"
+"""The tag of what is pinned."""
+
+SessionId = Annotated[
+    str, Meta(min_length=1, max_length=128, description="A session's id, label or name; by default the latest one")
+]
+
+
+class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """A session, from now on the current one."""
+
+    session_id: str
+    label: str
+    started: str
+
+
+@operation(
+    "documents_session_start",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=False,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="session.start",
+)
+class SessionStart(Params[SessionStarted], frozen=True, kw_only=True):
+    """Begin a session: documents added from now on carry its id, until it is stopped."""
+
+    label: Annotated[str | None, Meta(min_length=1, max_length=128, description="What to call it")] = None
+    name: Annotated[str | None, Meta(min_length=1, max_length=128, description="The same as `label`")] = None
+
+
+class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that has ended."""
+
+    session_id: str
+    label: str
+    documents: Annotated[int, Meta(description="Documents that were added in it")]
+
+
+@operation(
+    "documents_session_stop",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=False,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="session.stop",
+)
+class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
+    """End a session and its watching; by default the latest."""
+
+    session_id: SessionId | None = None
+    label: Annotated[str | None, Meta(min_length=1, max_length=128, description="The session of this label")] = None
+    name: Annotated[str | None, Meta(min_length=1, max_length=128, description="The same as `label`")] = None
+
+
+class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+    """How many documents were pinned, or unpinned."""
+
+    updated: int
+    session_id: str | None
+
+
+@operation(
+    "documents_session_pin",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="session.pin",
+)
+class SessionPin(Params[Pinned], frozen=True, kw_only=True):
+    """Pin documents by hash, path or glob: they get the tag `pinned`."""
+
+    hash: Hash | None = None
+    path: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] = (
+        None
+    )
+    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="The same as `path`")] = None
+    paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = msgspec.field(
+        default_factory=list
+    )
+    metadata: Annotated[Metadata, Meta(description="Values to set as well")] = msgspec.field(
+        default_factory=dict[str, Scalar]
+    )
+
+
+@operation(
+    "documents_session_unpin",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="session.unpin",
+)
+class SessionUnpin(Params[Pinned], frozen=True, kw_only=True):
+    """Take the tag `pinned` from documents, by hash, path or glob."""
+
+    hash: Hash | None = None
+    path: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] = (
+        None
+    )
+    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="The same as `path`")] = None
+    paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = msgspec.field(
+        default_factory=list
+    )
+
+
+class Watching(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session watches."""
+
+    session_id: str
+    enabled: bool
+    roots: Annotated[list[str], Meta(description="Folders whose changes are added")]
+    interval_ms: int
+
+
+@operation(
+    "documents_session_watch",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="session.watch",
+)
+class SessionWatch(Params[Watching], frozen=True, kw_only=True):
+    """Add what changes below a folder, for as long as the session lasts; `enabled: false` ends it."""
+
+    root: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Folder below a root")] = None
+    enabled: bool = True
+    interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="Time between two looks")] = 2000
+    session_id: SessionId | None = None
