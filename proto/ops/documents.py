@@ -55,7 +55,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     tags: list[str]
     metadata: dict[str, Scalar]
     collections: list[str]
-    session: Annotated[str | None, Meta(description="The session it was added in")]
+    session: Annotated[str, Meta(description="The session it was added in")] | None
     created: Annotated[str, Meta(description="When this path was first added")]
     modified: Annotated[str, Meta(description="Last change of the file; of the content, where it came without a file")]
     indexed: Annotated[str, Meta(description="When this content was added")]
@@ -128,7 +128,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     """Search documents by meaning and by words, misspelt ones too; or by `hash`. Any text is a valid query."""
 
-    query: Annotated[str | None, Meta(max_length=65536, description="What to look for, in plain language")] = None
+    query: Annotated[str, Meta(max_length=65536, description="What to look for, in plain language")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000, description="Results at most")] = 10
     type: Annotated[SearchType, Meta(description="keyword, semantic, or both")] = SearchType.HYBRID
     fuzzy: Annotated[bool, Meta(description="Look for the nearest known words too, where one is misspelt")] = True
@@ -138,10 +138,13 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     line_numbers: Annotated[bool, Meta(description="Answer the lines that match, with their numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each matching line")] = 0
     tags: Tags = msgspec.field(default_factory=list)
-    path: Annotated[
-        str | None, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
-    ] = None
-    extension: Annotated[str | None, Meta(max_length=64, description="Only documents with this extension")] = None
+    path: (
+        Annotated[
+            str, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
+        ]
+        | None
+    ) = None
+    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
     collection: Collection | None = None
     session: Session | None = None
 
@@ -178,7 +181,7 @@ class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
     files: Annotated[list[str] | None, Meta(description="With `files_with_matches`, the paths")]
     counts: Annotated[list[FileCount] | None, Meta(description="With `count`, matching lines by document")]
     truncated: Annotated[bool, Meta(description="Whether there may be more: ask again with `cursor`")]
-    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` that goes on where this answer ends")]
+    next_cursor: Annotated[str, Meta(description="Value of `cursor` that goes on where this answer ends")] | None
     searched: Annotated[int, Meta(description="Documents whose text was looked at, after the index had its say")]
     execution_time_ms: float
     degraded: Annotated[list[str], Meta(description="What could not be searched, and why")]
@@ -219,10 +222,10 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     limit: Annotated[
         int, Meta(ge=1, le=10000, description="Matches (documents, where only they are asked for) to answer at most")
     ] = 1000
-    cursor: Annotated[str | None, Meta(max_length=64, description="`next_cursor` of the answer before")] = None
+    cursor: Annotated[str, Meta(max_length=64, description="`next_cursor` of the answer before")] | None = None
     hash: Hash | None = None
     tags: Tags = msgspec.field(default_factory=list)
-    extension: Annotated[str | None, Meta(max_length=64, description="Only documents with this extension")] = None
+    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
     collection: Collection | None = None
     session: Session | None = None
 
@@ -283,15 +286,18 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     sort_order: SortOrder | None = None
     recent: Annotated[int, Meta(ge=1, description="Only so many of the latest added")] | None = None
     type: ContentType | None = None
-    extension: Annotated[str | None, Meta(max_length=64, description="Only documents with this extension")] = None
-    mime_type: Annotated[str | None, Meta(max_length=255, description="Only this MIME type; `image/*` is allowed")] = (
+    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
+    mime_type: Annotated[str, Meta(max_length=255, description="Only this MIME type; `image/*` is allowed")] | None = (
         None
     )
     paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
-    pattern: Annotated[str | None, Meta(max_length=4096, description="Glob that the name or the path matches")] = None
-    path: Annotated[
-        str | None, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
-    ] = None
+    pattern: Annotated[str, Meta(max_length=4096, description="Glob that the name or the path matches")] | None = None
+    path: (
+        Annotated[
+            str, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
+        ]
+        | None
+    ) = None
     tags: Tags = msgspec.field(default_factory=list)
     collection: Collection | None = None
     metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = (
@@ -376,7 +382,7 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     type: Annotated[str, Meta(description="file, function, class, method, module, …")]
     label: str
     distance: Annotated[int, Meta(description="Steps from the origin")]
-    hash: Annotated[str | None, Meta(description="Of the document, where it is one or stands in one")] = None
+    hash: Annotated[str, Meta(description="Of the document, where it is one or stands in one")] | None = None
     path: str | None = None
 
 
@@ -386,9 +392,12 @@ class GraphEdge(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     relation: Annotated[str, Meta(description="DEFINES, CALLS, IMPORTS, LINKS_TO, …")]
-    resolved: Annotated[
-        str | None, Meta(description="Of a call: resolved, ambiguous (several symbols have the name), or unresolved")
-    ] = None
+    resolved: (
+        Annotated[
+            str, Meta(description="Of a call: resolved, ambiguous (several symbols have the name), or unresolved")
+        ]
+        | None
+    ) = None
 
 
 class Related(msgspec.Struct, frozen=True, kw_only=True):
@@ -422,8 +431,8 @@ class DocumentsGraph(Params[Related], frozen=True, kw_only=True):
         None
     )
     list_types: Annotated[bool, Meta(description="Count the nodes of each type instead")] = False
-    list_type: Annotated[str | None, Meta(max_length=64, description="List the nodes of this type instead")] = None
-    relation: Annotated[str | None, Meta(max_length=64, description="Follow edges of this type alone")] = None
+    list_type: Annotated[str, Meta(max_length=64, description="List the nodes of this type instead")] | None = None
+    relation: Annotated[str, Meta(max_length=64, description="Follow edges of this type alone")] | None = None
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps from the origin at most")] = 1
     limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes at most")] = 100
     reverse: Annotated[bool, Meta(description="Follow edges backwards: who calls, imports or links to it")] = False
@@ -451,12 +460,12 @@ class GetResult(msgspec.Struct, frozen=True, kw_only=True):
     modified: str
     indexed: str
     paths: Annotated[list[str], Meta(description="Every document's path that holds this content")]
-    content: Annotated[str | None, Meta(description="With `include_content`: the text, or base64")] = None
-    content_encoding: Annotated[str | None, Meta(description="utf-8 or base64")] = None
+    content: Annotated[str, Meta(description="With `include_content`: the text, or base64")] | None = None
+    content_encoding: Annotated[str, Meta(description="utf-8 or base64")] | None = None
     content_offset: Annotated[int | None, Meta(description="Where `content` starts, in bytes")] = None
     content_length: Annotated[int | None, Meta(description="Bytes of the document that `content` holds")] = None
     content_truncated: Annotated[bool, Meta(description="Whether more follows `content`")] = False
-    output_path: Annotated[str | None, Meta(description="The file that was written")] = None
+    output_path: Annotated[str, Meta(description="The file that was written")] | None = None
     graph_enabled: bool = False
     related: Annotated[list[GraphNode], Meta(description="With `graph`")] = []
     edges: Annotated[list[GraphEdge], Meta(description="With `graph`")] = []
@@ -480,9 +489,9 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     hash: Hash | None = None
     name: Name | None = None
     path: Name | None = None
-    outputPath: Annotated[
-        str | None, Meta(max_length=4096, description="Write the content to this file, below a root")
-    ] = None
+    outputPath: (
+        Annotated[str, Meta(max_length=4096, description="Write the content to this file, below a root")] | None
+    ) = None
     graph: Annotated[bool, Meta(description="Answer what it is related to")] = False
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps in the graph")] = 2
     include_content: Annotated[bool, Meta(description="Answer the content")] = False

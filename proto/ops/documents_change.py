@@ -16,7 +16,7 @@ NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
 class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored; all of it is on disk, and found by list, get, grep and search by words."""
 
-    hash: Annotated[str | None, Meta(description="Of the content; null for a directory")]
+    hash: Annotated[str, Meta(description="Of the content; null for a directory")] | None
     path: str
     name: str
     size: Annotated[int, Meta(description="Bytes; of a directory, of all its files")]
@@ -29,7 +29,7 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     failed: Annotated[list[str], Meta(description="Files that could not be read, and why (the first 100)")]
     failed_count: int
     skipped: Annotated[int, Meta(description="Links and special files, which are not stored")]
-    snapshot_id: Annotated[str | None, Meta(description="Of a directory")]
+    snapshot_id: Annotated[str, Meta(description="Of a directory")] | None
     text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
 
 
@@ -49,19 +49,22 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     A path that is there already gets the new content; its tags and metadata are kept and added to.
     """
 
-    path: Annotated[str | None, Meta(max_length=4096, description="File or directory below a root")] = None
-    content: Annotated[str | None, Meta(description="The text to store, instead of a path")] = None
-    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name of `content`")] = None
-    url: Annotated[str | None, Meta(max_length=8192, description="Not here: use `download`")] = None
+    path: Annotated[str, Meta(max_length=4096, description="File or directory below a root")] | None = None
+    content: Annotated[str, Meta(description="The text to store, instead of a path")] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Name of `content`")] | None = None
+    url: Annotated[str, Meta(max_length=8192, description="Not here: use `download`")] | None = None
     tags: NewTags = msgspec.field(default_factory=list)
     metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = msgspec.field(
         default_factory=dict[str, Scalar]
     )
     collection: Collection | None = None
-    mimeType: Annotated[
-        str | None,
-        Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="MIME type, where it is known better"),
-    ] = None
+    mimeType: (
+        Annotated[
+            str,
+            Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="MIME type, where it is known better"),
+        ]
+        | None
+    ) = None
     recursive: Annotated[bool, Meta(description="Of a directory: the folders below it as well")] = True
     include: Annotated[
         list[Glob], Meta(max_length=256, description="Of a directory: only files whose name or path matches a glob")
@@ -70,12 +73,13 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
         list[Glob], Meta(max_length=256, description="Of a directory: no files whose name or path matches a glob")
     ] = msgspec.field(default_factory=list)
     no_ignore: Annotated[bool, Meta(description="Of a directory: also what .gitignore and .ignore leave out")] = False
-    snapshot_label: Annotated[str | None, Meta(max_length=256, description="Of a directory: the snapshot's label")] = (
+    snapshot_label: Annotated[str, Meta(max_length=256, description="Of a directory: the snapshot's label")] | None = (
         None
     )
-    session: Annotated[
-        str | None, Meta(max_length=128, description="Session to add to; by default the latest that is not stopped")
-    ] = None
+    session: (
+        Annotated[str, Meta(max_length=128, description="Session to add to; by default the latest that is not stopped")]
+        | None
+    ) = None
 
 
 class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,19 +149,19 @@ class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
     """Delete documents by name or glob, hash or tags; their content goes with the last document (and snapshot) that
     holds it. With `snapshot_id`, delete that snapshot instead."""
 
-    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] = (
+    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] | None = (
         None
     )
     names: Annotated[list[Glob], Meta(max_length=4096, description="Several of them")] = msgspec.field(
         default_factory=list
     )
-    path: Annotated[str | None, Meta(min_length=1, max_length=4096, description="The same as `name`")] = None
+    path: Annotated[str, Meta(min_length=1, max_length=4096, description="The same as `name`")] | None = None
     hash: Hash | None = None
     tags: Annotated[list[Tag], Meta(max_length=64, description="Documents that carry every one of these tags")] = (
         msgspec.field(default_factory=list)
     )
     collection: Collection | None = None
-    snapshot_id: Annotated[str | None, Meta(min_length=1, max_length=128, description="Snapshot to delete")] = None
+    snapshot_id: Annotated[str, Meta(min_length=1, max_length=128, description="Snapshot to delete")] | None = None
     dry_run: Annotated[bool, Meta(description="Say what would be deleted, and delete nothing")] = False
 
 
@@ -196,7 +200,7 @@ class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
 
     output_directory: Annotated[str, Meta(min_length=1, max_length=4096, description="Directory to write to")]
     collection: Collection | None = None
-    snapshot_id: Annotated[str | None, Meta(min_length=1, max_length=128, description="Id of a snapshot")] = None
+    snapshot_id: Annotated[str, Meta(min_length=1, max_length=128, description="Id of a snapshot")] | None = None
     dry_run: Annotated[bool, Meta(description="Say what would be written, and write nothing")] = False
     overwrite: Annotated[bool, Meta(description="Replace files that exist")] = False
     include_patterns: Annotated[list[Glob], Meta(max_length=256, description="Only paths that match a glob")] = (
@@ -230,14 +234,14 @@ class DocumentsPutBegin(Params[UploadBegun], frozen=True, kw_only=True):
     nothing comes for an hour, and when this service dies."""
 
     path: Annotated[str, Meta(min_length=1, max_length=4096, description="The document's path, a URL say")]
-    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Its name; the path's last part")] = (
+    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Its name; the path's last part")] | None = (
         None
     )
     tags: NewTags = msgspec.field(default_factory=list)
     metadata: Annotated[Metadata, Meta(description="Values to give")] = msgspec.field(default_factory=dict[str, Scalar])
     collection: Collection | None = None
-    mimeType: Annotated[str | None, Meta(max_length=255, description="MIME type, where it is known")] = None
-    session: Annotated[str | None, Meta(max_length=128, description="Session to add to")] = None
+    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known")] | None = None
+    session: Annotated[str, Meta(max_length=128, description="Session to add to")] | None = None
 
 
 class UploadProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,9 +281,9 @@ class DocumentsPutCommit(Params[AddResult], frozen=True, kw_only=True):
 
     upload_id: Annotated[str, Meta(min_length=1, max_length=64)]
     size: Annotated[int, Meta(ge=0, description="Bytes that were sent")]
-    sha256: Annotated[str | None, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="What it must hash to")] = None
-    mimeType: Annotated[str | None, Meta(max_length=255, description="MIME type, where it is known only now")] = None
-    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Where it is known only now")] = None
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="What it must hash to")] | None = None
+    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known only now")] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Where it is known only now")] | None = None
     metadata: Annotated[Metadata, Meta(description="More values to give")] = msgspec.field(
         default_factory=dict[str, Scalar]
     )

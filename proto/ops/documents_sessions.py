@@ -39,8 +39,8 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
 class SessionStart(Params[SessionStarted], frozen=True, kw_only=True):
     """Begin a session: documents added from now on carry its id, until it is stopped."""
 
-    label: Annotated[str | None, Meta(min_length=1, max_length=128, description="What to call it")] = None
-    name: Annotated[str | None, Meta(min_length=1, max_length=128, description="The same as `label`")] = None
+    label: Annotated[str, Meta(min_length=1, max_length=128, description="What to call it")] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=128, description="The same as `label`")] | None = None
 
 
 class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +65,8 @@ class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
     """End a session and its watching; by default the latest."""
 
     session_id: SessionId | None = None
-    label: Annotated[str | None, Meta(min_length=1, max_length=128, description="The session of this label")] = None
-    name: Annotated[str | None, Meta(min_length=1, max_length=128, description="The same as `label`")] = None
+    label: Annotated[str, Meta(min_length=1, max_length=128, description="The session of this label")] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=128, description="The same as `label`")] | None = None
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +90,10 @@ class SessionPin(Params[Pinned], frozen=True, kw_only=True):
     """Pin documents by hash, path or glob: they get the tag `pinned`."""
 
     hash: Hash | None = None
-    path: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] = (
+    path: Annotated[str, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] | None = (
         None
     )
-    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="The same as `path`")] = None
+    name: Annotated[str, Meta(min_length=1, max_length=4096, description="The same as `path`")] | None = None
     paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = msgspec.field(
         default_factory=list
     )
@@ -116,10 +116,10 @@ class SessionUnpin(Params[Pinned], frozen=True, kw_only=True):
     """Take the tag `pinned` from documents, by hash, path or glob."""
 
     hash: Hash | None = None
-    path: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] = (
+    path: Annotated[str, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] | None = (
         None
     )
-    name: Annotated[str | None, Meta(min_length=1, max_length=4096, description="The same as `path`")] = None
+    name: Annotated[str, Meta(min_length=1, max_length=4096, description="The same as `path`")] | None = None
     paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = msgspec.field(
         default_factory=list
     )
@@ -147,7 +147,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
 class SessionWatch(Params[Watching], frozen=True, kw_only=True):
     """Add what changes below a folder, for as long as the session lasts; `enabled: false` ends it."""
 
-    root: Annotated[str | None, Meta(min_length=1, max_length=4096, description="Folder below a root")] = None
+    root: Annotated[str, Meta(min_length=1, max_length=4096, description="Folder below a root")] | None = None
     enabled: bool = True
     interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="Time between two looks")] = 2000
     session_id: SessionId | None = None
