@@ -40,6 +40,12 @@ ZYGOTES = (
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
+        name="documents",
+        preload=("services.runtime.main", "services.documents.main"),
+        env=_ONE_THREAD,
+        wait_s=_WAIT_S,
+    ),
+    ZygoteSpec(
         name="vectors",
         preload=("services.runtime.main", "faiss", "services.retrieve.main"),
         env=_ONE_THREAD,
@@ -144,6 +150,16 @@ def entries() -> tuple[Entry, ...]:
                 name="knowledge",
                 module="services.knowledge.main",
                 zygote="light",
+                memory_limit_bytes=2 * GIB,
+            ),
+            roots=Roots.WRITE,
+        ),
+        Entry(
+            # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
+            spec=ServiceSpec(
+                name="documents",
+                module="services.documents.main",
+                zygote="documents",
                 memory_limit_bytes=2 * GIB,
             ),
             roots=Roots.WRITE,

@@ -1,0 +1,181 @@
+"""Operations of `documents` that find: by words and meaning, and by regular expression."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Role, operation
+from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Session, Tags
+
+# Search
+
+
+class SearchType(enum.StrEnum):
+    """How to look."""
+
+    KEYWORD = "keyword"
+    SEMANTIC = "semantic"
+    HYBRID = "hybrid"
+
+
+class MatchedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line with a word of the query, and those around it."""
+
+    line_number: int
+    line_text: str
+    context_before: list[str]
+    context_after: list[str]
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that was found."""
+
+    id: int
+    hash: str
+    title: str
+    path: str
+    name: str
+    score: Annotated[float, Meta(description="From 0 to 1; higher is better, comparable within this answer only")]
+    snippet: Annotated[str, Meta(description="The passage that matched")]
+    mime_type: str
+    size: int
+    tags: list[str]
+    line_number: Annotated[int | None, Meta(description="Where the passage stands, with `line_numbers`")] = None
+    matches: Annotated[
+        list[MatchedLine], Meta(description="Lines with words of the query, with `line_numbers` or `context`")
+    ] = []
+
+
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents, best first, and the truth about how they were found."""
+
+    total: Annotated[int, Meta(description="Documents that were found; `results` may hold fewer")]
+    type: Annotated[str, Meta(description="What truly ran: keyword, semantic, hybrid, or hash")]
+    execution_time_ms: float
+    results: list[Found]
+    paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of results")]
+    corrected: Annotated[
+        dict[str, str], Meta(description="Words that no document has, and what was looked for as well")
+    ]
+    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, recent")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+
+
+@operation(
+    "documents_search",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="search",
+)
+class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
+    """Search documents by meaning and by words, misspelt ones too; or by `hash`. Any text is a valid query."""
+
+    query: Annotated[str, Meta(max_length=65536, description="What to look for, in plain language")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Results at most")] = 10
+    type: Annotated[SearchType, Meta(description="keyword, semantic, or both")] = SearchType.HYBRID
+    fuzzy: Annotated[bool, Meta(description="Look for the nearest known words too, where one is misspelt")] = True
+    similarity: Annotated[float, Meta(ge=0, le=1, description="How near a word must be to count as misspelt")] = 0.7
+    hash: Hash | None = None
+    paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
+    line_numbers: Annotated[bool, Meta(description="Answer the lines that match, with their numbers")] = False
+    context: Annotated[int, Meta(ge=0, le=100, description="Lines around each matching line")] = 0
+    tags: Tags = msgspec.field(default_factory=list)
+    path: (
+        Annotated[
+            str, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
+        ]
+        | None
+    ) = None
+    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
+    collection: Collection | None = None
+    session: Session | None = None
+
+
+# Grep
+
+
+class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that matches."""
+
+    file: Annotated[str, Meta(description="Path of the document")]
+    hash: str
+    line_number: Annotated[int, Meta(description="From 1")]
+    column: Annotated[int, Meta(description="Of the first match in the line, in characters from 1")]
+    line_text: Annotated[str, Meta(description="The line, cut where it is longer than 2000 characters")]
+    context_before: list[str]
+    context_after: list[str]
+
+
+class FileCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many lines of a document match."""
+
+    file: str
+    hash: str
+    count: int
+
+
+class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines that match, in the order of paths' ids; complete unless `truncated`."""
+
+    match_count: Annotated[int, Meta(description="Matching lines that were counted")]
+    file_count: Annotated[int, Meta(description="Documents with a matching line")]
+    matches: list[GrepMatch]
+    files: Annotated[list[str] | None, Meta(description="With `files_with_matches`, the paths")]
+    counts: Annotated[list[FileCount] | None, Meta(description="With `count`, matching lines by document")]
+    counts_left_out: Annotated[int, Meta(description="Documents that are counted, and not listed in `counts`")]
+    truncated: Annotated[bool, Meta(description="Whether there may be more: ask again with `cursor`")]
+    next_cursor: Annotated[str, Meta(description="Value of `cursor` that goes on where this answer ends")] | None
+    searched: Annotated[int, Meta(description="Documents whose text was looked at, after the index had its say")]
+    execution_time_ms: float
+    degraded: Annotated[list[str], Meta(description="What could not be searched, and why")]
+
+
+@operation(
+    "documents_grep",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.STEP,
+    surfaces=SURFACES,
+    step="grep",
+)
+class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
+    """Find the lines of all documents that match a regular expression (RE2 syntax; look-around and back-references
+    too). Every match is counted, or `truncated` says so and `next_cursor` goes on."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=16384, description="The regular expression")]
+    paths: Annotated[
+        list[Glob], Meta(max_length=1024, description="Only these documents or folders (paths, their ends, or globs)")
+    ] = msgspec.field(default_factory=list)
+    include_patterns: Annotated[
+        list[Glob], Meta(max_length=256, description="Only documents whose name or path matches one of these globs")
+    ] = msgspec.field(default_factory=list)
+    exclude_patterns: Annotated[
+        list[Glob], Meta(max_length=256, description="Not those whose name or path matches one of these globs")
+    ] = msgspec.field(default_factory=list)
+    ignore_case: bool = False
+    line_numbers: Annotated[bool, Meta(description="Accepted for its users' sake; lines always have numbers")] = False
+    context: Annotated[int, Meta(ge=0, le=100, description="Lines around each match")] = 0
+    word: Annotated[bool, Meta(description="Match whole words only")] = False
+    literal: Annotated[bool, Meta(description="Take the pattern as plain text")] = False
+    count: Annotated[bool, Meta(description="Answer counts alone")] = False
+    files_with_matches: Annotated[bool, Meta(description="Answer paths alone")] = False
+    max_count: Annotated[int, Meta(ge=0, description="Matches of each document at most; 0 for all")] = 0
+    limit: Annotated[
+        int, Meta(ge=1, le=10000, description="Matches (documents, where only they are asked for) to answer at most")
+    ] = 1000
+    cursor: Annotated[str, Meta(max_length=64, description="`next_cursor` of the answer before")] | None = None
+    hash: Hash | None = None
+    tags: Tags = msgspec.field(default_factory=list)
+    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
+    collection: Collection | None = None
+    session: Session | None = None

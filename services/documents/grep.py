@@ -1,0 +1,292 @@
+"""Finding lines in all documents: candidates from the index of trigrams, then the text itself.
+
+The index only ever excludes contents; those that are not in it yet are looked through like the candidates, so an
+answer is complete a moment after an `add` as well.  Contents come in the order of their ids, which a cursor goes on
+from.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import apsw
+
+from proto.errors import InvalidParams
+from proto.ops.documents_find import DocumentsGrep, FileCount, GrepMatch, GrepResult
+from services.documents import globs, objects, rows, texts, trigrams
+from services.documents.compress import Codec, Damaged
+from services.documents.lines import Line, Matcher, TookTooLong, compiled
+from services.documents.patterns import query_of
+
+TIME_LIMIT_S = 20.0
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_SAID = 20
+_CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an answer ends: a content, a document that holds it, and how many of its matches were answered."""
+
+    object: int = 0
+    document: int = 0
+    matches: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.object}-{self.document}-{self.matches}"
+
+
+def _place(cursor: str | None) -> _Place:
+    if cursor is None:
+        return _Place()
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise InvalidParams("parameter `cursor` is none that an answer has given", field="cursor")
+    return _Place(*map(int, match.groups()))
+
+
+def conditions_of(params: DocumentsGrep) -> rows.Conditions:
+    """Raises InvalidParams."""
+    found = rows.conditions(
+        tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
+        hash_=params.hash,
+    )  # fmt: skip
+    if params.paths:
+        alternatives = rows.Conditions()
+        for path in params.paths:
+            rows.under(alternatives, path)
+        if len(alternatives.clauses) < len(params.paths):
+            # One of them is `/`, which admits all.
+            alternatives = rows.Conditions()
+        else:
+            found.functions |= alternatives.functions
+            found.add(f"({' OR '.join(alternatives.clauses)})", *alternatives.values)
+    if params.include_patterns:
+        found.add_matcher(globs.matcher(params.include_patterns))
+    if params.exclude_patterns:
+        found.add_matcher(globs.matcher(params.exclude_patterns), negated=True)
+    return found
+
+
+class _Answer:
+    """An answer as it grows."""
+
+    def __init__(self, params: DocumentsGrep) -> None:
+        self.params = params
+        self.match_count = 0
+        self.file_count = 0
+        self.searched = 0
+        self.matches: list[GrepMatch] = []
+        self.files: list[str] = []
+        self.counts: list[FileCount] = []
+        self.left_out = 0
+        self.bytes = 0
+        self.stopped: _Place | None = None
+        self.degraded: list[str] = []
+
+    def say(self, what: str) -> None:
+        if len(self.degraded) < MAX_SAID:
+            self.degraded.append(what)
+
+    def count(self, path: str, hash_: str, lines: int) -> None:
+        """Count the matches of a document; the totals are of all, whether it is listed or not."""
+        self.match_count += lines
+        self.file_count += 1
+        if len(self.counts) < self.params.limit:
+            self.counts.append(FileCount(file=path, hash=hash_, count=lines))
+        else:
+            self.left_out += 1
+
+    def take(self, path: str, hash_: str, line: Line) -> bool:
+        """Add a match; whether there was room."""
+        if len(self.matches) >= self.params.limit or self.bytes > MAX_ANSWER_BYTES:
+            return False
+        self.bytes += len(line.text) + sum(map(len, line.before)) + sum(map(len, line.after)) + 200
+        self.matches.append(
+            GrepMatch(
+                file=path,
+                hash=hash_,
+                line_number=line.number,
+                column=line.column,
+                line_text=line.text,
+                context_before=line.before,
+                context_after=line.after,
+            )
+        )
+        return True
+
+
+def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult:
+    """Raises InvalidParams."""
+    began = time.monotonic()
+    matcher = compiled(params.pattern, ignore_case=params.ignore_case, word=params.word, literal=params.literal)
+    found = conditions_of(params)
+    begin = _place(params.cursor)
+    answer = _Answer(params)
+    for object_ in _candidates(db, params, found, begin.object):
+        if time.monotonic() - began > TIME_LIMIT_S:
+            answer.stopped = _Place(object_)
+            break
+        if not _look(db, codec, matcher, object_, found, begin, answer):
+            break
+    only_files = params.files_with_matches and not params.count
+    return GrepResult(
+        match_count=answer.match_count,
+        file_count=answer.file_count,
+        matches=answer.matches,
+        files=answer.files if only_files else None,
+        counts=answer.counts if params.count else None,
+        counts_left_out=answer.left_out,
+        truncated=answer.stopped is not None,
+        next_cursor=None if answer.stopped is None else str(answer.stopped),
+        searched=answer.searched,
+        execution_time_ms=round((time.monotonic() - began) * 1000, 3),
+        degraded=answer.degraded,
+    )
+
+
+def _candidates(db: apsw.Connection, params: DocumentsGrep, found: rows.Conditions, first: int) -> Iterator[int]:
+    """Contents that may have a match, by id from `first` on; the ones not indexed yet are always among them."""
+    # Before the index is looked at: what comes into it meanwhile is in one of the two.
+    waiting = [
+        object_
+        for (object_,) in db.execute(
+            "SELECT object FROM main.index_outbox WHERE object >= ?1 UNION SELECT object FROM idx.unindexed"
+            " WHERE object >= ?1 ORDER BY 1",
+            (first,),
+        )
+    ]
+    expression = trigrams.fts5(query_of(params.pattern, literal=params.literal))
+    allowed: set[object] | None = None
+    if found.clauses and (expression is None or not found.functions):
+        where = found.install(db)
+        allowed = {
+            object_
+            for (object_,) in db.execute(
+                "SELECT DISTINCT document.object FROM document JOIN object ON object.id = document.object"
+                f"{where} AND document.object >= ?",
+                (*found.values, first),
+            )
+        }
+    if expression is None:
+        everything = (
+            sorted(_ints(allowed))
+            if allowed is not None
+            else _ints(one for (one,) in db.execute(
+                "SELECT id FROM object WHERE id >= ? AND text_state IN (1, 2) ORDER BY id", (first,)))
+        )  # fmt: skip
+        yield from everything
+        return
+    indexed = (
+        object_
+        for (object_,) in db.execute(
+            "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? ORDER BY rowid", (expression, first)
+        )
+    )
+    last = -1
+    for object_ in heapq.merge(_ints(indexed), _ints(waiting)):
+        if object_ != last and (allowed is None or object_ in allowed):
+            yield object_
+        last = object_
+
+
+def _ints(values: object) -> Iterator[int]:
+    assert hasattr(values, "__iter__")
+    for value in values:
+        assert isinstance(value, int)
+        yield value
+
+
+def _look(
+    db: apsw.Connection,
+    codec: Codec,
+    matcher: Matcher,
+    object_: int,
+    found: rows.Conditions,
+    begin: _Place,
+    answer: _Answer,
+) -> bool:
+    """Take the matches of one content; answers whether there is room for more."""
+    stored = objects.by_id(db, object_)
+    if stored is None or not texts.has_text(stored):
+        return True
+    holders = _holders(db, object_, found) if found.clauses else None
+    if holders is not None and not holders:
+        return True
+    answer.searched += 1
+    params = answer.params
+    only_files = params.files_with_matches and not params.count
+    # One more than there is room for says that there is more.
+    most = 1 if only_files else params.limit - len(answer.matches) + 1 + begin.matches
+    if params.count:
+        most = params.max_count or 2**62
+    elif params.max_count:
+        most = min(most, params.max_count)
+    lines: list[Line] = []
+    count = 0
+    try:
+        for window in texts.windows(db, codec, stored, params.context):
+            for line in matcher.lines(window, params.context, bare=params.count or only_files):
+                count += 1
+                if not params.count:
+                    lines.append(line)
+                if count >= most:
+                    break
+            if count >= most:
+                break
+    except TookTooLong:
+        answer.say(f"{_named(db, object_)}: the pattern takes too long on it; the rest of it was left out")
+    except Damaged as error:
+        answer.say(f"{_named(db, object_)}: {error}")
+    if not count:
+        return True
+    if holders is None:
+        holders = _holders(db, object_, found)
+    for id_, path in holders:
+        here = object_ == begin.object
+        if here and id_ < begin.document:
+            continue
+        skip = begin.matches if here and id_ == begin.document else 0
+        if params.count:
+            answer.count(path, stored.hash.hex(), count)
+        elif only_files:
+            if len(answer.files) >= params.limit:
+                answer.stopped = _Place(object_, id_)
+                return False
+            answer.files.append(path)
+            answer.match_count += 1
+            answer.file_count += 1
+        else:
+            taken = 0
+            for line in lines[skip:]:
+                if not answer.take(path, stored.hash.hex(), line):
+                    answer.stopped = _Place(object_, id_, skip + taken)
+                    break
+                taken += 1
+            answer.match_count += taken
+            answer.file_count += taken > 0
+            if answer.stopped is not None:
+                return False
+    return True
+
+
+def _holders(db: apsw.Connection, object_: int, found: rows.Conditions) -> list[tuple[int, str]]:
+    """The documents that hold a content and fulfil the conditions: id and path."""
+    if not found.clauses:
+        query = "SELECT id, path FROM document WHERE object=? ORDER BY id"
+        return [(int(str(id_)), str(path)) for id_, path in db.execute(query, (object_,))]
+    where = found.install(db)
+    query = (
+        "SELECT document.id, document.path FROM document JOIN object ON object.id = document.object"
+        f"{where} AND document.object=? ORDER BY document.id"
+    )
+    return [(int(str(id_)), str(path)) for id_, path in db.execute(query, (*found.values, object_))]
+
+
+def _named(db: apsw.Connection, object_: int) -> str:
+    row = db.execute("SELECT path FROM document WHERE object=? ORDER BY id LIMIT 1", (object_,)).fetchone()
+    return str(row[0]) if row else f"content {object_}"

@@ -1,0 +1,196 @@
+"""The background work on what is stored: text is extracted, the index of trigrams caught up, garbage collected.
+
+Each step is small and leaves a consistent state; killed anywhere, the next start goes on from the outboxes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import apsw
+import trio
+
+from services.documents import extract, objects, schema, texts
+from services.documents.add import Adding
+from services.documents.compress import Codec, Damaged
+from services.documents.store import Store
+from services.runtime.handlers import Environment
+
+INDEX_OBJECTS = 500
+INDEX_BYTES = 8 * 1024 * 1024
+COLLECT_OBJECTS = 500
+PAUSE_S = 1.0
+WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
+MAX_WORDS = 4000
+"""Of one text, that are kept for the sake of spelling."""
+
+
+class Indexing:
+    """The task."""
+
+    def __init__(self, env: Environment, store: Store, codec: Codec, adding: Adding) -> None:
+        self._env = env
+        self._store = store
+        self._codec = codec
+        self._adding = adding
+        self._wake = trio.Event()
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self._turn = trio.CapacityLimiter(1)
+        self._extracting = trio.Lock()
+        self.passed = trio.Condition()
+        """Notified after each step that others may wait for."""
+
+    def hurry(self) -> None:
+        """There is something new."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until `stop`, or until cancelled."""
+        try:
+            with self._scope:
+                await self._store.write(self._collect_chunks)
+                while True:
+                    self._wake = trio.Event()
+                    worked = await self.extract_some()
+                    worked = await self._index_some() or worked
+                    worked = await self._collect_some() or worked
+                    async with self.passed:
+                        self.passed.notify_all()
+                    if not worked:
+                        with trio.move_on_after(60 * PAUSE_S):
+                            await self._wake.wait()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """End the task; once this returns it uses the databases no more."""
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    async def extract_some(self) -> bool:
+        """Extract the text of one content; answers whether there was any."""
+        async with self._extracting:
+            claimed = await self._store.write(extract.claim)
+            for stored in claimed:
+
+                def attempt(db: apsw.Connection, stored: objects.Stored = stored) -> tuple[str | None, str | None]:
+                    try:
+                        return extract.extract(db, self._codec, stored), None
+                    except extract.Unreadable as error:
+                        return None, str(error)
+
+                text, problem = await self._store.read(attempt)
+                await self._store.write(
+                    lambda db, stored=stored, text=text, problem=problem: extract.settle(
+                        db, self._codec, stored.id, text, problem
+                    )
+                )
+            return bool(claimed)
+
+    async def settled(self, ids: list[int], patience_s: float) -> int:
+        """Wait until the text of these contents is extracted, so long at most; answers how many are not."""
+        if not ids:
+            return 0
+
+        def waiting(db: apsw.Connection) -> int:
+            query = "SELECT 1 FROM object WHERE id=? AND text_state=?"
+            return sum(db.execute(query, (id_, schema.TEXT_WAITING)).fetchone() is not None for id_ in ids)
+
+        left = await self._store.read(waiting)
+        with trio.move_on_after(patience_s):
+            while left and await self.extract_some():
+                left = await self._store.read(waiting)
+        return left
+
+    async def _index_some(self) -> bool:
+        work = await self._store.read(self._gather)
+        if not work.ids:
+            return False
+        await trio.to_thread.run_sync(self._write_index, work, limiter=self._turn)
+        await self._store.write(
+            lambda db: db.executemany(
+                "DELETE FROM index_outbox WHERE object=?", ((id_,) for id_ in work.ids)
+            ).fetchall()
+        )
+        return True
+
+    def _gather(self, db: apsw.Connection) -> Work:
+        work = Work()
+        size = 0
+        for (id_,) in db.execute(
+            "SELECT object FROM index_outbox ORDER BY object LIMIT ?", (INDEX_OBJECTS,)
+        ).fetchall():
+            assert isinstance(id_, int)
+            stored = objects.by_id(db, id_)
+            if stored is None or not texts.has_text(stored):
+                work.gone.append(id_)
+            elif stored.size > texts.WHOLE_BYTES:
+                work.long.append(id_)
+            else:
+                try:
+                    text = b"".join(texts.pieces(db, self._codec, stored)).decode("utf-8", "replace")
+                except Damaged:
+                    # It stays stored as it is; reading it says what is wrong.
+                    work.gone.append(id_)
+                else:
+                    work.texts.append((id_, text))
+                    size += len(text)
+            work.ids.append(id_)
+            if size > INDEX_BYTES:
+                break
+        return work
+
+    def _write_index(self, work: Work) -> None:
+        db = self._store.index_writer
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for id_ in work.gone:
+                if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
+                    db.execute("DELETE FROM trigram WHERE rowid=?", (id_,))
+                    db.execute("DELETE FROM done WHERE object=?", (id_,))
+                db.execute("DELETE FROM unindexed WHERE object=?", (id_,))
+            db.executemany("INSERT OR IGNORE INTO unindexed(object) VALUES(?)", ((id_,) for id_ in work.long))
+            words: Counter[str] = Counter()
+            for id_, text in work.texts:
+                # Killed after this was written and before the outbox was, it comes again.
+                if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
+                    continue
+                db.execute("INSERT INTO trigram(rowid, text) VALUES(?, ?)", (id_, text))
+                db.execute("INSERT INTO done(object) VALUES(?)", (id_,))
+                found = {match.lower() for match in WORD.findall(text)}
+                words.update(sorted(found)[:MAX_WORDS])
+            db.executemany(
+                "INSERT INTO word(word, objects) VALUES(?, ?) ON CONFLICT(word) DO UPDATE"
+                " SET objects=objects+excluded.objects",
+                sorted(words.items()),
+            )
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+
+    def _collect_chunks(self, db: apsw.Connection) -> None:
+        if self._adding.receiving == 0:
+            objects.collect_chunks(db)
+
+    async def _collect_some(self) -> bool:
+        def change(db: apsw.Connection) -> int:
+            # Asked at the moment of writing: who has begun to receive since has stored no chunk before this.
+            return objects.collect(db, COLLECT_OBJECTS, chunks=self._adding.receiving == 0)
+
+        if not await self._store.read(lambda db: db.execute("SELECT 1 FROM loose LIMIT 1").fetchone() is not None):
+            return False
+        return bool(await self._store.write(change))
+
+
+class Work:
+    """Contents of the outbox by what is to be done with them."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.gone: list[int] = []
+        self.long: list[int] = []
+        self.texts: list[tuple[int, str]] = []

@@ -1,0 +1,49 @@
+"""The service: opens the databases, does its work in the background, and answers.
+
+It is ready once the databases are open; what is still to be indexed is found all the same, by being looked through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import trio
+
+from services.documents.add import Adding
+from services.documents.compress import Codec
+from services.documents.feeding import SearchFeed
+from services.documents.indexing import Indexing
+from services.documents.operations import handlers_of
+from services.documents.parts import Parts
+from services.documents.store import Store
+from services.documents.training import Trainer
+from services.documents.uploads import Uploads
+from services.documents.watching import Watching
+from services.runtime.handlers import Environment, Handlers
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready once the databases are open."""
+    store = await trio.to_thread.run_sync(Store, env.data_dir)
+    try:
+        codec = await store.read(Codec)
+        roots = tuple(str(root) for root in env.roots)
+        adding = Adding(store, codec, Trainer(store, codec), roots)
+        indexing = Indexing(env, store, codec, adding)
+        feed = SearchFeed(env, store, codec)
+        parts = Parts(env, store, codec, adding, indexing, feed, Uploads(adding))
+        watching = Watching(parts)
+        env.background.start_soon(indexing.run)
+        env.background.start_soon(feed.run)
+        env.background.start_soon(watching.run)
+        try:
+            yield handlers_of(parts, watching)
+        finally:
+            await watching.stop()
+            await feed.stop()
+            await indexing.stop()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(store.close)

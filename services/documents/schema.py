@@ -1,0 +1,164 @@
+"""The two databases of documents.
+
+`packs.db` is the store itself: contents, documents, collections, snapshots and sessions; what it acknowledges is on
+disk.  `index.db` is the trigram index of their texts; it can be lost at any time and is built again from the packs.
+Each change of a document leaves marks in the outboxes, by triggers, so that no way to change one can forget to tell
+the search, the graph and the index.
+"""
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+
+TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
+"""Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""
+
+PACKS = """
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+-- What texts of this store have in common, for zstd; an old one is kept for as long as the store.
+CREATE TABLE dictionary(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+
+-- A content; its bytes are in one block, or in chunks where it is large.  Ids are never given twice.
+CREATE TABLE object(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    hash BLOB NOT NULL UNIQUE,
+    size INTEGER NOT NULL,
+    chunked INTEGER NOT NULL,
+    mime TEXT NOT NULL,
+    is_text INTEGER NOT NULL,
+    text_state INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    problem TEXT
+);
+CREATE INDEX object_waiting ON object(text_state) WHERE text_state >= 3;
+CREATE TABLE block(
+    object INTEGER PRIMARY KEY, stored INTEGER NOT NULL, dictionary INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE TABLE chunk(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, hash BLOB NOT NULL UNIQUE,
+    size INTEGER NOT NULL, stored INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE TABLE part(
+    object INTEGER NOT NULL, position INTEGER NOT NULL, chunk INTEGER NOT NULL, PRIMARY KEY(object, position)
+) WITHOUT ROWID;
+CREATE INDEX part_chunk ON part(chunk);
+
+-- Text that was extracted from a content that is none itself.
+CREATE TABLE text(object INTEGER PRIMARY KEY, size INTEGER NOT NULL, data BLOB NOT NULL);
+
+CREATE TABLE document(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    extension TEXT NOT NULL,
+    object INTEGER NOT NULL,
+    mime TEXT,
+    session TEXT,
+    metadata TEXT NOT NULL DEFAULT '{}',
+    created_ns INTEGER NOT NULL,
+    modified_ns INTEGER NOT NULL,
+    indexed_ns INTEGER NOT NULL,
+    -- What tells a file from a later version of it, without reading it; empty where it may not be relied on.
+    stamp TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX document_object ON document(object);
+CREATE INDEX document_name ON document(name);
+CREATE INDEX document_session ON document(session) WHERE session IS NOT NULL;
+CREATE TABLE tag(document INTEGER NOT NULL, tag TEXT NOT NULL, PRIMARY KEY(document, tag)) WITHOUT ROWID;
+CREATE INDEX tag_tag ON tag(tag, document);
+CREATE TABLE collection(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE member(document INTEGER NOT NULL, collection INTEGER NOT NULL, PRIMARY KEY(document, collection))
+    WITHOUT ROWID;
+CREATE INDEX member_collection ON member(collection, document);
+
+-- The listing is what `snapshots` packs and unpacks; `held` keeps its contents from the collector of garbage.
+CREATE TABLE snapshot(
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    label TEXT NOT NULL,
+    directory TEXT NOT NULL,
+    collection TEXT,
+    created_ns INTEGER NOT NULL,
+    files INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    listing BLOB NOT NULL
+);
+CREATE TABLE held(object INTEGER NOT NULL, snapshot INTEGER NOT NULL, PRIMARY KEY(object, snapshot)) WITHOUT ROWID;
+CREATE INDEX held_snapshot ON held(snapshot);
+
+CREATE TABLE session(
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, label TEXT NOT NULL,
+    started_ns INTEGER NOT NULL, stopped_ns INTEGER
+);
+CREATE TABLE watched(session TEXT NOT NULL, folder TEXT NOT NULL, interval_ms INTEGER NOT NULL,
+    PRIMARY KEY(session, folder)) WITHOUT ROWID;
+
+-- Contents that may have lost their last document or snapshot.
+CREATE TABLE loose(object INTEGER PRIMARY KEY);
+
+-- Contents whose text is still to come into, or out of, the index of trigrams.
+CREATE TABLE index_outbox(object INTEGER PRIMARY KEY);
+
+-- Contents that the search has still to be told of, and documents that the graph has; a change gives a new number.
+CREATE TABLE search_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, object INTEGER NOT NULL UNIQUE);
+CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL UNIQUE);
+
+CREATE TRIGGER document_arrives AFTER INSERT ON document BEGIN
+    INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.object);
+    INSERT OR REPLACE INTO graph_outbox(document) VALUES(NEW.id);
+END;
+CREATE TRIGGER document_departs AFTER DELETE ON document BEGIN
+    INSERT OR REPLACE INTO search_outbox(object) VALUES(OLD.object);
+    INSERT OR REPLACE INTO graph_outbox(document) VALUES(OLD.id);
+    INSERT OR IGNORE INTO loose(object) VALUES(OLD.object);
+    DELETE FROM tag WHERE document=OLD.id;
+    DELETE FROM member WHERE document=OLD.id;
+END;
+CREATE TRIGGER document_changes AFTER UPDATE OF object ON document WHEN OLD.object IS NOT NEW.object BEGIN
+    INSERT OR REPLACE INTO search_outbox(object) VALUES(OLD.object);
+    INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.object);
+    INSERT OR REPLACE INTO graph_outbox(document) VALUES(NEW.id);
+    INSERT OR IGNORE INTO loose(object) VALUES(OLD.object);
+END;
+CREATE TRIGGER document_described AFTER UPDATE OF session ON document WHEN OLD.session IS NOT NEW.session BEGIN
+    INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.object);
+END;
+CREATE TRIGGER tag_arrives AFTER INSERT ON tag BEGIN
+    INSERT OR REPLACE INTO search_outbox(object) SELECT object FROM document WHERE id=NEW.document;
+END;
+CREATE TRIGGER tag_departs AFTER DELETE ON tag BEGIN
+    INSERT OR REPLACE INTO search_outbox(object) SELECT object FROM document WHERE id=OLD.document;
+END;
+CREATE TRIGGER member_arrives AFTER INSERT ON member BEGIN
+    INSERT OR REPLACE INTO search_outbox(object) SELECT object FROM document WHERE id=NEW.document;
+END;
+CREATE TRIGGER object_arrives AFTER INSERT ON object WHEN NEW.text_state = 1 BEGIN
+    INSERT OR IGNORE INTO index_outbox(object) VALUES(NEW.id);
+END;
+CREATE TRIGGER object_read AFTER UPDATE OF text_state ON object WHEN NEW.text_state = 2 BEGIN
+    INSERT OR IGNORE INTO index_outbox(object) VALUES(NEW.id);
+    INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.id);
+END;
+CREATE TRIGGER object_departs AFTER DELETE ON object BEGIN
+    INSERT OR IGNORE INTO index_outbox(object) VALUES(OLD.id);
+    DELETE FROM block WHERE object=OLD.id;
+    DELETE FROM part WHERE object=OLD.id;
+    DELETE FROM text WHERE object=OLD.id;
+END;
+CREATE TRIGGER snapshot_departs AFTER DELETE ON snapshot BEGIN
+    INSERT OR IGNORE INTO loose(object) SELECT object FROM held WHERE snapshot=OLD.number;
+    DELETE FROM held WHERE snapshot=OLD.number;
+END;
+"""
+
+INDEX = """
+-- The packs that this is an index of.
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE done(object INTEGER PRIMARY KEY);
+-- Texts too long for the index: they are looked through each time.
+CREATE TABLE unindexed(object INTEGER PRIMARY KEY);
+CREATE VIRTUAL TABLE trigram USING fts5(text, content='', contentless_delete=1, tokenize='trigram', detail=none);
+-- Words of the texts, for those that are misspelt.
+CREATE TABLE word(word TEXT PRIMARY KEY, objects INTEGER NOT NULL) WITHOUT ROWID;
+"""

@@ -1,0 +1,335 @@
+"""Searching documents: the search service finds by words and meaning; what it has not been told of yet is looked
+through here, and so is everything while it is away.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import apsw
+
+from proto.errors import LinckiaError
+from proto.ops.documents import CORPUS, Document
+from proto.ops.documents_find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
+from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
+from proto.ops.retrieve import SearchResult as Retrieved
+from services.documents import lines, objects, rows, texts, trigrams
+from services.documents.compress import Codec, Damaged
+from services.documents.feeding import SearchFeed
+from services.documents.passages import MAX_TEXT_CHARS, passages
+from services.documents.spelling import corrections
+from services.documents.store import Store
+from services.runtime.handlers import Context
+
+CANDIDATES = 100
+SNIPPET_CHARS = 300
+MAX_RECENT = 4000
+MAX_SCANNED = 4000
+SCAN_LIMIT_S = 5.0
+MAX_MATCHED_LINES = 50
+
+_TERM = re.compile(r"\w+")
+_STOP_WORDS = frozenset(
+    _TERM.findall(
+        """a an and are as at be by for from had has have how i if in into is it its of on or so that the their then
+        there these they this to was we were what when where which who why will with you your"""
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """A content that was found: its score in [0, 1], and the passage with its first line (0: none)."""
+
+    object: int
+    score: float
+    passage: str
+    line: int
+
+
+def _terms(query: str) -> list[str]:
+    found = list(dict.fromkeys(term.casefold() for term in _TERM.findall(query)))
+    return [term for term in found if term not in _STOP_WORDS] or found
+
+
+def conditions_of(params: DocumentsSearch) -> rows.Conditions:
+    """Raises InvalidParams."""
+    return rows.conditions(
+        tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
+        path=params.path,
+    )  # fmt: skip
+
+
+async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: SearchFeed, ctx: Context) -> SearchResult:
+    """Raises InvalidParams."""
+    began = time.monotonic()
+    degraded: list[str] = []
+    stages: list[str] = []
+    corrected: dict[str, str] = {}
+    found_by: dict[int, _Scored] = {}
+    if params.hash is not None:
+        kind = "hash"
+        listed = await store.read(lambda db: _by_hash(db, params))
+        found_by = {object_: _Scored(object_, 1.0, "", 0) for object_ in listed}
+        stages.append("hash")
+    else:
+        query = params.query or ""
+        terms = _terms(query)
+        if params.fuzzy and terms:
+            corrected = await store.read(lambda db: corrections(db, query, params.similarity))
+            terms += [word for word in corrected.values() if word not in terms]
+        asked = " ".join([query, *corrected.values()]) if corrected else query
+        retrieved: Retrieved | None = None
+        if query.strip():
+            try:
+                retrieved = await ctx.call(_asked(params, asked))
+            except LinckiaError as error:
+                degraded.append(f"search: {error}; found by words alone, by looking through the texts")
+        if retrieved is not None:
+            stages += retrieved.stages
+            degraded += retrieved.degraded
+            found_by.update((one.object, one) for one in (_hit(hit, feed.prefix, terms) for hit in retrieved.hits))
+        if terms and params.type is not SearchType.SEMANTIC:
+            scanned, cut = await store.read(
+                lambda db: _scan(db, codec, terms, conditions_of(params), everything=retrieved is None)
+            )
+            if scanned or retrieved is None:
+                stages.append("recent" if retrieved is not None else "scan")
+            if cut:
+                degraded.append(cut)
+            for one in scanned:
+                known = found_by.get(one.object)
+                if known is None or known.score < one.score:
+                    found_by[one.object] = one
+        ran = set(retrieved.stages) if retrieved is not None else set()
+        kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
+    ordered = sorted(found_by.values(), key=lambda one: (-one.score, one.object))
+    found = await store.read(lambda db: _documents(db, codec, params, ordered))
+    page = found[: params.limit]
+    return SearchResult(
+        total=len(found),
+        type=kind,
+        execution_time_ms=round((time.monotonic() - began) * 1000, 3),
+        results=[] if params.paths_only else page,
+        paths=[one.path for one in page] if params.paths_only else None,
+        corrected=corrected,
+        stages=stages,
+        degraded=degraded,
+    )
+
+
+def _asked(params: DocumentsSearch, query: str) -> RetrieveSearch:
+    filters = [Filter(field="tags", any_of=[tag]) for tag in params.tags]
+    if params.collection is not None:
+        filters.append(Filter(field="collections", any_of=[params.collection]))
+    if params.extension is not None:
+        wanted = [f".{one.strip().lower().lstrip('.')}" for one in params.extension.split(",") if one.strip(" .")]
+        filters.append(Filter(field="extensions", any_of=[*wanted]))
+    most = min(1000, max(CANDIDATES, 2 * params.limit))
+    if params.path is not None and params.path.startswith("/") and not re.search(r"[*?\[]", params.path):
+        # A folder or a file; which of the two, the rows say.
+        filters.append(
+            Filter(field="folders", any_of=[params.path.rstrip("/"), params.path.rstrip("/").rpartition("/")[0]])
+        )
+    elif params.path is not None:
+        most = 1000
+    method = {SearchType.KEYWORD: "lexical", SearchType.SEMANTIC: "vector", SearchType.HYBRID: "weighted"}[params.type]
+    return RetrieveSearch(
+        collection=CORPUS, query=query, limit=most, candidates=most, filters=filters, fusion=Fusion(method=method)
+    )
+
+
+def _hit(hit: Hit, prefix: str, terms: list[str]) -> _Scored:
+    object_ = hit.group.removeprefix(prefix)
+    first = hit.item_metadata.get("first")
+    passage, line = _cut(hit.text, terms)
+    number = first + line if isinstance(first, int) else 0
+    return _Scored(int(object_) if object_.isdigit() else -1, hit.score, passage, number)
+
+
+def _cut(text: str, terms: list[str]) -> tuple[str, int]:
+    """About `SNIPPET_CHARS` of a text, from the line on where the most terms are near; and which line that is."""
+    if len(text) <= SNIPPET_CHARS:
+        return text.strip("\n"), 0
+    folded = text.casefold() if len(text.casefold()) == len(text) else text.lower()
+    places = sorted(place for term in terms for place in _places(folded, term))
+    best, most = 0, 0
+    for place in places[:400]:
+        near = sum(place <= other < place + SNIPPET_CHARS for other in places)
+        if near > most:
+            best, most = place, near
+    start = text.rfind("\n", 0, best) + 1 if best else 0
+    if best - start > SNIPPET_CHARS // 2:
+        start = best - 60
+    return text[start : start + SNIPPET_CHARS].strip("\n"), text.count("\n", 0, start)
+
+
+def _places(text: str, term: str) -> list[int]:
+    found: list[int] = []
+    at = text.find(term)
+    while at >= 0 and len(found) < 50:
+        found.append(at)
+        at = text.find(term, at + 1)
+    return found
+
+
+def _by_hash(db: apsw.Connection, params: DocumentsSearch) -> list[int]:
+    assert params.hash is not None
+    low, high = rows.hash_range(params.hash)
+    return [int(str(id_)) for (id_,) in db.execute(
+        "SELECT id FROM object WHERE hash BETWEEN ? AND ? ORDER BY id LIMIT 1000", (low, high))]  # fmt: skip
+
+
+def _scan(
+    db: apsw.Connection, codec: Codec, terms: list[str], conditions: rows.Conditions, *, everything: bool
+) -> tuple[list[_Scored], str]:
+    """Contents that have the terms, scored by BM25 over those that are looked at; and what was left out, if any.
+
+    Looked at is what the search has still to be told of; with `everything`, all that the index of trigrams admits.
+    """
+    began = time.monotonic()
+    waiting = [int(str(id_)) for (id_,) in db.execute(
+        "SELECT object FROM search_outbox ORDER BY number DESC LIMIT ?", (MAX_RECENT + 1,))]  # fmt: skip
+    cut = ""
+    if len(waiting) > MAX_RECENT:
+        cut = f"search: more than {MAX_RECENT} contents are still to be told of; the latest were looked through"
+        del waiting[MAX_RECENT:]
+    candidates = dict.fromkeys(waiting)
+    if everything:
+        expression = trigrams.fts5(trigrams.of_any(terms))
+        query = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? LIMIT ?"
+        if expression is None:
+            query, expression = "SELECT object FROM idx.done WHERE ? <> '' LIMIT ?", "all"
+        indexed = [int(str(id_)) for (id_,) in db.execute(query, (expression, MAX_SCANNED + 1))]
+        if len(indexed) > MAX_SCANNED:
+            cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were looked through"
+        candidates.update(dict.fromkeys(indexed[:MAX_SCANNED]))
+        candidates.update(
+            (int(str(id_)), None) for (id_,) in db.execute("SELECT object FROM index_outbox LIMIT ?", (MAX_SCANNED,))
+        )
+    pattern = re.compile("|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True)), re.IGNORECASE)
+    counted: list[tuple[int, Counter[str], int]] = []
+    documents: Counter[str] = Counter()
+    for object_ in candidates:
+        if time.monotonic() - began > SCAN_LIMIT_S:
+            cut = "search: looking through the texts took too long; not all were"
+            break
+        found = _count(db, codec, object_, pattern, terms)
+        if found is not None:
+            counted.append((object_, *found))
+            documents.update(found[0].keys())
+    if not counted:
+        return [], cut
+    average = sum(length for _, _, length in counted) / len(counted) or 1.0
+    weights = {term: math.log(1 + (len(candidates) - n + 0.5) / (n + 0.5)) for term, n in documents.items()}
+    most = sum(weights.get(term, math.log(1 + len(candidates) * 2)) for term in terms) * 2.2
+    scored = heapq.nlargest(
+        1000,
+        (
+            (sum(weights[term] * n * 2.2 / (n + 1.2 * (0.25 + 0.75 * length / average)) for term, n in held.items())
+             / most, -object_)
+            for object_, held, length in counted
+        ),
+    )  # fmt: skip
+    answer: list[_Scored] = []
+    for score, negative in scored:
+        passage, line = _best_passage(db, codec, -negative, terms) if len(answer) < 100 else ("", 0)
+        answer.append(_Scored(-negative, min(1.0, score), passage, line))
+    return answer, cut
+
+
+def _count(
+    db: apsw.Connection, codec: Codec, object_: int, pattern: re.Pattern[str], terms: list[str]
+) -> tuple[Counter[str], int] | None:
+    stored = objects.by_id(db, object_)
+    if stored is None:
+        return None
+    names = " ".join(
+        str(path) for (path,) in db.execute("SELECT path FROM document WHERE object=? LIMIT 8", (object_,))
+    )
+    text = names
+    if texts.has_text(stored):
+        try:
+            text += "\n" + texts.beginning(db, codec, stored, MAX_TEXT_CHARS).decode("utf-8", "replace")
+        except Damaged:
+            text = names
+    held: Counter[str] = Counter()
+    for match in pattern.findall(text):
+        held[match.casefold()] += 1
+    known = Counter({term: held[term] for term in terms if held[term]})
+    return (known, len(text)) if known else None
+
+
+def _best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[str]) -> tuple[str, int]:
+    stored = objects.by_id(db, object_)
+    if stored is None or not texts.has_text(stored):
+        return "", 0
+    try:
+        text = texts.beginning(db, codec, stored, MAX_TEXT_CHARS).decode("utf-8", "replace").replace("\r\n", "\n")
+    except Damaged:
+        return "", 0
+    best, most = None, -1
+    for passage in passages(text, stored.mime):
+        folded = passage.text.casefold()
+        score = sum(1 + min(folded.count(term), 9) / 10 for term in terms if term in folded)
+        if score > most:
+            best, most = passage, score
+    if best is None:
+        return "", 0
+    cut, line = _cut(best.text, terms)
+    return cut, best.first + line
+
+
+def _documents(db: apsw.Connection, codec: Codec, params: DocumentsSearch, ordered: list[_Scored]) -> list[Found]:
+    conditions = conditions_of(params)
+    holders = rows.by_object(db, [one.object for one in ordered], conditions)
+    terms = _terms(params.query or "")
+    answer: list[Found] = []
+    for one in ordered:
+        for document in holders[one.object]:
+            full = len(answer) < params.limit
+            matches = _matches(db, codec, one.object, terms, params.context) if full and (
+                params.line_numbers or params.context) else []  # fmt: skip
+            answer.append(_found(document, one, params, matches))
+    return answer
+
+
+def _found(document: Document, one: _Scored, params: DocumentsSearch, matches: list[MatchedLine]) -> Found:
+    number = one.line if params.line_numbers and one.line and not document.mime_type.startswith("text/html") else None
+    return Found(
+        id=document.id, hash=document.hash, title=document.name, path=document.path, name=document.name,
+        score=round(one.score, 6), snippet=one.passage, mime_type=document.mime_type, size=document.size,
+        tags=document.tags, line_number=number, matches=matches,
+    )  # fmt: skip
+
+
+def _matches(db: apsw.Connection, codec: Codec, object_: int, terms: list[str], context: int) -> list[MatchedLine]:
+    stored = objects.by_id(db, object_)
+    if stored is None or not texts.has_text(stored) or not terms:
+        return []
+    matcher = lines.compiled(
+        "|".join(re.sub(r"(\W)", r"\\\1", term) for term in terms), ignore_case=True, word=False, literal=False
+    )
+    found: list[MatchedLine] = []
+    try:
+        for window in texts.windows(db, codec, stored, context):
+            for line in matcher.lines(window, context, bare=False):
+                found.append(
+                    MatchedLine(
+                        line_number=line.number,
+                        line_text=line.text,
+                        context_before=line.before,
+                        context_after=line.after,
+                    )
+                )
+                if len(found) >= MAX_MATCHED_LINES:
+                    return found
+    except Damaged:
+        # What can be read of it is answered; `get` says what is wrong.
+        return found
+    return found

@@ -1,0 +1,206 @@
+"""The open databases: one writer, a few readers, each used by one thread at a time.
+
+What `write` returned is on disk (`synchronous=FULL`).  Changes that wait while another is being written go into one
+transaction, each undone alone if it fails, so that many small writes share one fsync.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import apsw
+import trio
+
+from services.documents import schema
+
+T = TypeVar("T")
+Change = Callable[[apsw.Connection], T]
+
+READERS = 4
+BUSY_TIMEOUT_MS = 10_000
+CHECKPOINT_PAGES = 16_384
+"""64 MB of log: a bulk add writes each page of the store's trees fewer times."""
+
+_log = logging.getLogger("linckia.documents")
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[T]):
+    change: Change[T]
+    done: trio.Event = field(default_factory=trio.Event)
+    result: list[T] = field(default_factory=list)
+    error: BaseException | None = None
+
+
+class Store:
+    """The packs, and beside them the index."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the databases in `folder`, or begin them.
+
+        Raises:
+            apsw.Error, OSError: the packs can neither be opened nor begun.
+        """
+        self.packs_path = folder / "packs.db"
+        self.index_path = folder / "index.db"
+        self.indexing_anew = False
+        self._writer = _open_packs(self.packs_path)
+        self.epoch = str(_one(self._writer, "SELECT value FROM setting WHERE name='epoch'"))
+        self._readers: list[apsw.Connection] = []
+        self.index_writer = self._open_index()
+        self._readers += [self._reader() for _ in range(READERS)]
+        self._write_turn = trio.CapacityLimiter(1)
+        self._read_turn = trio.CapacityLimiter(READERS)
+        self._queue: list[_Waiting[object]] = []
+        self._writing = False
+
+    async def write(self, change: Change[T]) -> T:
+        """Run `change` in a transaction; once this returns, it is on disk.
+
+        An exception out of `change` undoes all of it.  Not interrupted by cancellation once it has begun.
+        """
+        await trio.lowlevel.checkpoint()
+        waiting: _Waiting[T] = _Waiting(change)
+        # A list of one type of result each: whoever waits takes out what it put in.
+        self._queue.append(waiting)  # type: ignore[arg-type]  # Waiting is invariant, and each is read by its own only
+        if self._writing:
+            with trio.CancelScope(shield=True):
+                await waiting.done.wait()
+        else:
+            self._writing = True
+            try:
+                with trio.CancelScope(shield=True):
+                    while self._queue:
+                        batch, self._queue = self._queue, []
+                        await trio.to_thread.run_sync(self._run, batch, limiter=self._write_turn)
+                        for one in batch:
+                            one.done.set()
+            finally:
+                self._writing = False
+        if waiting.error is not None:
+            raise waiting.error
+        return waiting.result[0]
+
+    def _run(self, batch: list[_Waiting[object]]) -> None:
+        connection = self._writer
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for one in batch:
+                connection.execute("SAVEPOINT one")
+                try:
+                    one.result.append(one.change(connection))
+                except Exception as error:
+                    connection.execute("ROLLBACK TO one")
+                    one.error = error
+                connection.execute("RELEASE one")
+            connection.execute("COMMIT")
+        except Exception as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            for one in batch:
+                one.error = one.error or error
+
+    async def read(self, query: Callable[[apsw.Connection], T]) -> T:
+        """Run `query` on one consistent state of the packs, with the index attached as `idx`."""
+
+        def snapshot() -> T:
+            connection = self._readers.pop()
+            try:
+                connection.execute("BEGIN")
+                try:
+                    return query(connection)
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+            finally:
+                self._readers.append(connection)
+
+        return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
+
+    def size_bytes(self) -> int:
+        """Of the databases with their logs."""
+        files = [
+            path.with_name(path.name + suffix) for path in (self.packs_path, self.index_path) for suffix in ("", "-wal")
+        ]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def close(self) -> None:
+        for connection in (*self._readers, self.index_writer, self._writer):
+            connection.close()
+
+    def _reader(self) -> apsw.Connection:
+        connection = _connect(self.packs_path)
+        connection.execute("ATTACH ? AS idx", (str(self.index_path),))
+        return connection
+
+    def _open_index(self) -> apsw.Connection:
+        """The index of these packs; one that is damaged, or of others, is begun anew."""
+        for attempt in range(2):
+            try:
+                connection = _connect(self.index_path)
+                try:
+                    if _one(connection, "PRAGMA user_version") == 0:
+                        _create(connection, schema.INDEX)
+                        connection.execute("INSERT INTO setting VALUES('epoch', ?)", (self.epoch,))
+                        self._writer.execute(
+                            "INSERT OR IGNORE INTO index_outbox(object)"
+                            " SELECT id FROM object WHERE text_state IN (1, 2)"
+                        )
+                        self.indexing_anew = attempt > 0
+                    # The index is no place where anything is kept: what is lost of it is indexed again.
+                    connection.execute("PRAGMA synchronous=NORMAL")
+                    mine = _one(connection, "SELECT value FROM setting WHERE name='epoch'") == self.epoch
+                    version = _one(connection, "PRAGMA user_version") == schema.SCHEMA_VERSION
+                    if mine and version:
+                        return connection
+                    reason = "damaged, or of another store"
+                except BaseException:
+                    connection.close()
+                    raise
+                connection.close()
+            except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError) as error:
+                reason = str(error)
+            _log.error("%s: %s; it is built anew", self.index_path, reason)
+            for suffix in ("", "-wal", "-shm"):
+                self.index_path.with_name(self.index_path.name + suffix).unlink(missing_ok=True)
+        raise apsw.CorruptError(f"{self.index_path} can neither be opened nor begun anew")
+
+
+def _one(connection: apsw.Connection, query: str) -> object:
+    return connection.execute(query).fetchall()[0][0]
+
+
+def _connect(path: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA cache_size=-16384")
+    connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}").fetchall()
+    connection.execute("PRAGMA temp_store=MEMORY")
+    return connection
+
+
+def _create(connection: apsw.Connection, tables: str) -> None:
+    connection.execute(f"BEGIN IMMEDIATE;{tables};PRAGMA user_version={schema.SCHEMA_VERSION};COMMIT").fetchall()
+
+
+def _open_packs(path: Path) -> apsw.Connection:
+    connection = _connect(path)
+    try:
+        version = _one(connection, "PRAGMA user_version")
+        if version == 0:
+            epoch = f"{time.time_ns():x}-{secrets.token_hex(8)}"
+            _create(connection, f"{schema.PACKS}; INSERT INTO setting VALUES('epoch', '{epoch}')")
+        elif version != schema.SCHEMA_VERSION:
+            raise apsw.SQLError(f"{path} was written by another version of this program (schema {version})")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

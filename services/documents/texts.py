@@ -1,0 +1,112 @@
+"""The text of a content, whole or window by window, whether it is text itself or was extracted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import apsw
+
+from services.documents import objects
+from services.documents.compress import Codec, Damaged
+from services.documents.objects import Stored
+from services.documents.schema import TEXT_EXTRACTED, TEXT_OWN
+
+WHOLE_BYTES = 16 * 1024 * 1024
+"""Longer texts are gone through window by window, and are not indexed."""
+WINDOW_BYTES = 4 * 1024 * 1024
+MAX_LINE_BYTES = 32 * 1024 * 1024
+
+
+def has_text(stored: Stored) -> bool:
+    return stored.text_state in (TEXT_OWN, TEXT_EXTRACTED)
+
+
+def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]:
+    """The text in UTF-8 (as far as its owner wrote it so), in pieces.  Raises Damaged."""
+    if stored.text_state == TEXT_OWN:
+        yield from objects.stream(db, codec, stored)
+    elif stored.text_state == TEXT_EXTRACTED:
+        row = db.execute("SELECT size, data FROM text WHERE object=?", (stored.id,)).fetchone()
+        if row is None:
+            raise Damaged(f"content {stored.hash.hex()} has lost its text")
+        size, data = row
+        assert isinstance(size, int)
+        assert isinstance(data, bytes)
+        yield codec.unpack(0, data, size)
+
+
+def beginning(db: apsw.Connection, codec: Codec, stored: Stored, limit: int) -> bytes:
+    """The first bytes of the text, at least `limit` of them where there are so many.  Raises Damaged."""
+    found = bytearray()
+    for piece in pieces(db, codec, stored):
+        found += piece
+        if len(found) >= limit:
+            break
+    return bytes(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whole lines of a text: `data[start:end]` are this window's own, what is around them its neighbours' nearest."""
+
+    data: bytes
+    start: int
+    end: int
+    line: int
+    """Number, from 1, of the line at `start`."""
+
+
+def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> Iterator[Window]:
+    """The text in windows that have `context` lines of their neighbours.  Raises Damaged."""
+    if stored.size <= WINDOW_BYTES or stored.text_state == TEXT_EXTRACTED:
+        data = b"".join(pieces(db, codec, stored))
+        if b"\r\n" in data:
+            data = data.replace(b"\r\n", b"\n")
+        yield Window(data, 0, len(data), 1)
+        return
+    line = 1
+    before = b""
+    body: bytes | None = None
+    for following in _bodies(pieces(db, codec, stored)):
+        if body is not None:
+            yield Window(before + body + _head(following, context), len(before), len(before) + len(body), line)
+            line += body.count(b"\n")
+            before = _tail(body, context)
+        body = following
+    if body is not None:
+        yield Window(before + body, len(before), len(before) + len(body), line)
+
+
+def _bodies(stream: Iterator[bytes]) -> Iterator[bytes]:
+    held = bytearray()
+    for piece in stream:
+        held += piece
+        if len(held) >= WINDOW_BYTES:
+            end = held.rfind(b"\n") + 1
+            if not end and len(held) >= MAX_LINE_BYTES:
+                # No line that anyone reads: cut it somewhere.
+                end = len(held)
+            if end:
+                yield bytes(held[:end]).replace(b"\r\n", b"\n")
+                del held[:end]
+    if held:
+        yield bytes(held).replace(b"\r\n", b"\n")
+
+
+def _head(data: bytes, lines: int) -> bytes:
+    end = 0
+    for _ in range(lines):
+        end = data.find(b"\n", end) + 1
+        if not end:
+            return data
+    return data[:end]
+
+
+def _tail(data: bytes, lines: int) -> bytes:
+    start = len(data)
+    for _ in range(lines + 1):
+        start = data.rfind(b"\n", 0, start)
+        if start < 0:
+            return data if lines else b""
+    return data[start + 1 :]

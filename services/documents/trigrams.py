@@ -1,0 +1,207 @@
+"""Which trigrams a text must have for a regular expression to match in it.
+
+The method of Russ Cox, "Regular Expression Matching with a Trigram Index" (2012): of each part of the expression, the
+strings that it can be exactly (while they are few), what it can begin and end with, and a boolean query of trigrams
+that every match fulfils.  What is not understood is taken to match anything, so the query admits too much, never too
+little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+MAX_EXACT = 16
+MAX_SET = 24
+MAX_CLASS = 12
+MAX_TERMS = 400
+"""Trigrams of a query; one with more is given up for anything."""
+_KEEP = 8
+"""Trigrams of one run of literal text: more of them would hardly exclude anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`any` of it, or: all of `trigrams` and of `all_of`, or one of `one_of`."""
+
+    op: str
+    trigrams: frozenset[str] = frozenset()
+    parts: tuple[Query, ...] = ()
+
+
+ANYTHING = Query("any")
+
+
+def both(a: Query, b: Query) -> Query:
+    """What fulfils the two."""
+    if a.op == "any":
+        return b
+    if b.op == "any" or a == b:
+        return a
+    if a.op == b.op == "and":
+        return Query("and", a.trigrams | b.trigrams, tuple(dict.fromkeys((*a.parts, *b.parts))))
+    if a.op == "and":
+        return Query("and", a.trigrams, (*a.parts, b))
+    if b.op == "and":
+        return both(b, a)
+    return Query("and", frozenset(), (a, b))
+
+
+def either(a: Query, b: Query) -> Query:
+    """What fulfils one of the two."""
+    if a.op == "any" or b.op == "any":
+        return ANYTHING
+    if a == b:
+        return a
+    parts = (*(a.parts if a.op == "or" else (a,)), *(b.parts if b.op == "or" else (b,)))
+    return Query("or", frozenset(), tuple(dict.fromkeys(parts)))
+
+
+def of_text(text: str) -> Query:
+    """What a text that holds this one has."""
+    windows = [text[i : i + 3] for i in range(len(text) - 2)]
+    usable = [window for window in windows if not any(char in "\0\n\r" for char in window)]
+    if len(usable) > _KEEP:
+        last = len(usable) - 1
+        usable = [usable[round(i * last / (_KEEP - 1))] for i in range(_KEEP)]
+    return Query("and", frozenset(usable)) if usable else ANYTHING
+
+
+def of_any(texts: Iterable[str]) -> Query:
+    """What a text that holds one of these has."""
+    found: Query | None = None
+    for text in texts:
+        query = of_text(text)
+        if query.op == "any":
+            return ANYTHING
+        found = query if found is None else either(found, query)
+    return found or ANYTHING
+
+
+@dataclass(slots=True)
+class Info:
+    """What is known of the strings that a part of the expression matches.
+
+    `exact` is all of them, or None where they are too many; `prefix` and `suffix` what they can begin and end with.
+    """
+
+    empty: bool
+    exact: frozenset[str] | None
+    prefix: frozenset[str] = frozenset({""})
+    suffix: frozenset[str] = frozenset({""})
+    match: Query = field(default=ANYTHING)
+
+
+def exactly(*texts: str) -> Info:
+    return Info("" in texts, frozenset(texts))
+
+
+def something(*, empty: bool) -> Info:
+    return Info(empty, None)
+
+
+def _loose(info: Info) -> Info:
+    """The same without `exact`, its trigrams put into `match`."""
+    if info.exact is None:
+        return info
+    match = both(info.match, of_any(info.exact)) if info.exact else info.match
+    return _bounded(Info(info.empty, None, info.exact or frozenset({""}), info.exact or frozenset({""}), match))
+
+
+def _bounded(info: Info) -> Info:
+    prefix, suffix, match = info.prefix, info.suffix, info.match
+    if any(len(text) > 2 for text in prefix):
+        match = both(match, of_any(prefix))
+        prefix = frozenset(text[:2] for text in prefix)
+    if any(len(text) > 2 for text in suffix):
+        match = both(match, of_any(suffix))
+        suffix = frozenset(text[-2:] for text in suffix)
+    if len(prefix) > MAX_SET:
+        prefix = frozenset(text[:1] for text in prefix)
+        prefix = prefix if len(prefix) <= MAX_SET else frozenset({""})
+    if len(suffix) > MAX_SET:
+        suffix = frozenset(text[-1:] for text in suffix)
+        suffix = suffix if len(suffix) <= MAX_SET else frozenset({""})
+    return Info(info.empty, None, prefix, suffix, match)
+
+
+def _cross(a: frozenset[str], b: frozenset[str]) -> frozenset[str]:
+    return frozenset(x + y for x in a for y in b)
+
+
+def concat(a: Info, b: Info) -> Info:
+    """One after the other."""
+    if a.exact is not None and b.exact is not None and len(a.exact) * len(b.exact) <= MAX_EXACT:
+        return Info(a.empty and b.empty, _cross(a.exact, b.exact), match=both(a.match, b.match))
+    match = both(a.match, b.match)
+    ends = a.exact if a.exact is not None else a.suffix
+    begins = b.exact if b.exact is not None else b.prefix
+    if len(ends) * len(begins) <= 4 * MAX_SET:
+        match = both(match, of_any(_cross(ends, begins)))
+    left, right = _loose(a), _loose(b)
+    prefix = left.prefix
+    if a.exact is not None:
+        crossed = _cross(a.exact, right.prefix) if len(a.exact) * len(right.prefix) <= 4 * MAX_SET else a.exact
+        prefix = crossed
+    elif a.empty:
+        prefix = left.prefix | right.prefix
+    suffix = right.suffix
+    if b.exact is not None:
+        suffix = _cross(left.suffix, b.exact) if len(b.exact) * len(left.suffix) <= 4 * MAX_SET else b.exact
+    elif b.empty:
+        suffix = right.suffix | left.suffix
+    match = both(match, both(left.match, right.match))
+    return _bounded(Info(a.empty and b.empty, None, prefix, suffix, match))
+
+
+def alternate(a: Info, b: Info) -> Info:
+    """One or the other."""
+    if a.exact is not None and b.exact is not None and len(a.exact | b.exact) <= MAX_EXACT:
+        return Info(a.empty or b.empty, a.exact | b.exact, match=either(a.match, b.match))
+    left, right = _loose(a), _loose(b)
+    return _bounded(
+        Info(
+            a.empty or b.empty,
+            None,
+            left.prefix | right.prefix,
+            left.suffix | right.suffix,
+            either(left.match, right.match),
+        )
+    )
+
+
+def repeat(info: Info, least: int, most: int | None) -> Info:
+    """So many times."""
+    if least == 0:
+        return alternate(info, exactly("")) if most == 1 else something(empty=True)
+    if least == most and least <= 4:
+        whole = info
+        for _ in range(least - 1):
+            whole = concat(whole, info)
+        return whole
+    once = _loose(info)
+    return Info(info.empty, None, once.prefix, once.suffix, once.match)
+
+
+def final(info: Info) -> Query:
+    """What a text must have for a match to be in it."""
+    return _loose(info).match
+
+
+def terms(query: Query) -> int:
+    """How many trigrams it names."""
+    return len(query.trigrams) + sum(map(terms, query.parts))
+
+
+def fts5(query: Query) -> str | None:
+    """As an FTS5 expression; None where anything may match."""
+    if query.op == "any" or terms(query) > MAX_TERMS:
+        return None
+    return _expression(query)
+
+
+def _expression(query: Query) -> str:
+    quoted = [f'"{trigram.replace(chr(34), chr(34) * 2)}"' for trigram in sorted(query.trigrams)]
+    inner = [_expression(part) for part in query.parts]
+    joined = (" AND " if query.op == "and" else " OR ").join([*quoted, *inner])
+    return f"({joined})"

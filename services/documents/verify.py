@@ -1,0 +1,128 @@
+"""The store in numbers, and whether it still is what was stored."""
+
+from __future__ import annotations
+
+import hashlib
+
+import apsw
+
+from proto.ops.documents import DocumentsStatus, StatusResult, VerifyResult
+from services.documents import objects, reading, schema
+from services.documents.compress import Codec, Damaged
+from services.documents.store import Store
+from services.runtime.handlers import Context
+
+BATCH = 200
+MAX_SAID = 1000
+MAX_QUARANTINED = 100
+
+_HELD = (
+    "EXISTS(SELECT 1 FROM document WHERE document.object=object.id)"
+    " OR EXISTS(SELECT 1 FROM held WHERE held.object=object.id)"
+)
+
+
+def status(
+    db: apsw.Connection, params: DocumentsStatus, disk_bytes: int, vectors_waiting: int | None, degraded: list[str]
+) -> StatusResult:
+    """The whole store in numbers; contents that wait to be collected do not count."""
+    documents, total_bytes = db.execute(
+        "SELECT count(*), coalesce(sum(size), 0) FROM document JOIN object ON object.id = document.object"
+    ).fetchall()[0]
+    unique = reading.count(db, f"SELECT count(*) FROM object WHERE {_HELD}")
+    blocks, stored = db.execute(
+        "SELECT count(*), coalesce(sum(block.stored), 0) FROM block JOIN object ON object.id = block.object"
+        f" WHERE {_HELD}"
+    ).fetchall()[0]
+    chunks, chunked_stored = db.execute(
+        "SELECT count(*), coalesce(sum(stored), 0) FROM chunk WHERE id IN (SELECT chunk FROM part)"
+    ).fetchall()[0]
+    held_whole = reading.count(
+        db,
+        "SELECT coalesce(sum(size), 0) FROM object WHERE chunked=0"
+        " AND EXISTS(SELECT 1 FROM document WHERE document.object=object.id)",
+    )
+    live_chunks = reading.count(
+        db,
+        "SELECT coalesce(sum(size), 0) FROM chunk WHERE id IN (SELECT chunk FROM part WHERE EXISTS("
+        "SELECT 1 FROM document WHERE document.object=part.object))",
+    )
+    assert isinstance(documents, int)
+    assert isinstance(total_bytes, int)
+    saved = max(0, total_bytes - held_whole - live_chunks)
+    quarantined = db.execute(
+        "SELECT path, problem FROM object JOIN document ON document.object = object.id WHERE text_state=?"
+        " ORDER BY document.id LIMIT ?",
+        (schema.TEXT_QUARANTINED, MAX_QUARANTINED),
+    ).fetchall()
+    return StatusResult(
+        total_objects=documents,
+        total_bytes=total_bytes,
+        unique_objects=unique,
+        unique_blocks=_int(blocks) + _int(chunks),
+        deduplicated_bytes=saved,
+        dedup_ratio=round(saved / total_bytes, 6) if total_bytes else 0.0,
+        stored_bytes=_int(stored) + _int(chunked_stored),
+        disk_bytes=disk_bytes,
+        collections=len(reading.collections(db)),
+        snapshots=reading.count(db, "SELECT count(*) FROM snapshot"),
+        extraction_waiting=reading.count(db, "SELECT count(*) FROM object WHERE text_state=?", (schema.TEXT_WAITING,)),
+        index_waiting=reading.count(db, "SELECT count(*) FROM index_outbox"),
+        search_waiting=reading.count(db, "SELECT count(*) FROM search_outbox"),
+        graph_waiting=reading.count(db, "SELECT count(*) FROM graph_outbox"),
+        vectors_waiting=vectors_waiting,
+        quarantined=reading.count(db, "SELECT count(*) FROM object WHERE text_state=?", (schema.TEXT_QUARANTINED,)),
+        file_types=reading.by_type(db, "document.extension") if params.file_types else None,
+        mime_types=reading.by_type(db, "coalesce(document.mime, object.mime)") if params.detailed else None,
+        quarantine=[f"{path}: {problem}" for path, problem in quarantined] if params.detailed else None,
+        degraded=degraded,
+    )
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+async def verify(store: Store, codec: Codec, ctx: Context) -> VerifyResult:
+    """Hash every content anew, in steps between which others are served."""
+    damaged: list[str] = []
+    checked = size = last = 0
+    total = await store.read(lambda db: reading.count(db, "SELECT count(*) FROM object"))
+
+    def some(db: apsw.Connection) -> tuple[int, int, int, list[str]]:
+        ids = db.execute("SELECT id FROM object WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH)).fetchall()
+        found: list[str] = []
+        read = 0
+        for (id_,) in ids:
+            stored = objects.by_id(db, _int(id_))
+            assert stored is not None
+            digest = hashlib.sha256()
+            try:
+                for piece in objects.stream(db, codec, stored):
+                    digest.update(piece)
+                    read += len(piece)
+                reason = "" if digest.digest() == stored.hash else "its bytes are not what was stored"
+            except Damaged as error:
+                reason = str(error)
+            if reason:
+                path = db.execute("SELECT path FROM document WHERE object=? LIMIT 1", (id_,)).fetchone()
+                found.append(f"{stored.hash.hex()} ({path[0] if path else 'in a snapshot only'}): {reason}")
+        return (_int(ids[-1][0]) if ids else 0), len(ids), read, found
+
+    while True:
+        reached, count, read, found = await store.read(some)
+        if not count:
+            break
+        last, checked, size = reached, checked + count, size + read
+        damaged += found[: MAX_SAID - len(damaged)]
+        ctx.progress(checked, max(total, checked), "contents")
+    problems = await store.read(
+        lambda db: [
+            f"{name}: {said}"
+            for name in ("main", "idx")
+            for (said,) in db.execute(f"PRAGMA {name}.integrity_check(20)").fetchall()
+            if said != "ok"
+        ]
+    )
+    return VerifyResult(objects=checked, bytes=size, damaged=damaged, problems=problems)

@@ -1,0 +1,311 @@
+"""What is added is there under each of its paths, once; what is deleted is gone; what is restored stays inside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import (
+    DocumentsGet,
+    DocumentsList,
+    DocumentsListCollections,
+    DocumentsListSnapshots,
+    DocumentsStatus,
+    DocumentsVerify,
+    SortBy,
+    SortOrder,
+)
+from proto.ops.documents_change import (
+    DocumentsAdd,
+    DocumentsDelete,
+    DocumentsPutBegin,
+    DocumentsPutCommit,
+    DocumentsPutPiece,
+    DocumentsRestore,
+    DocumentsUpdate,
+)
+from proto.ops.documents_sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from tests.unit.documents.rig import add_text, documents, listed, tree
+
+
+
+async def test_each_path_of_one_content_keeps_its_own_row(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        first = await add_text(bench, "a.txt", "the same", tags=["one"])
+        second = await add_text(bench, "b.txt", "the same")
+        assert first.hash == second.hash == hashlib.sha256(b"the same").hexdigest()
+        assert (first.is_new, second.is_new) == (True, False)
+        assert [(one.path, one.tags) for one in await listed(bench)] == [("a.txt", ["one"]), ("b.txt", [])]
+        got = await bench.call(DocumentsGet(hash=f"sha256:{first.hash}"))
+        assert got.paths == ["a.txt", "b.txt"]
+        status = await bench.call(DocumentsStatus())
+        assert (status.total_objects, status.total_bytes, status.unique_blocks) == (2, 16, 1)
+        assert (status.deduplicated_bytes, status.dedup_ratio) == (8, 0.5)
+        await bench.call(DocumentsDelete(name="a.txt"))
+        assert (await bench.call(DocumentsGet(hash=first.hash, include_content=True))).content == "the same"
+        await bench.call(DocumentsDelete(name="b.txt"))
+        with pytest.raises(OperationError, match="not found"):
+            await bench.call(DocumentsGet(hash=first.hash))
+        assert (await bench.call(DocumentsStatus())).unique_blocks == 0
+
+
+async def test_a_path_added_again_has_the_new_content_and_keeps_what_is_known_of_it(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", "old", tags=["kept"], metadata={"by": "Jane"})
+        again = await add_text(bench, "a.txt", "new", metadata=["state=draft=1"])
+        assert (again.documents_added, again.documents_updated) == (0, 1)
+        (document,) = await listed(bench)
+        assert (document.tags, document.metadata) == (["kept"], {"by": "Jane", "state": "draft=1"})
+        assert (await bench.call(DocumentsGet(path="a.txt", include_content=True))).content == "new"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("abc1234", "too short"),
+        ("zzzzzzzzz", "no SHA-256"),
+        ("0" * 64, "not found"),
+        ("f" * 65, "no SHA-256"),
+    ],
+)
+async def test_a_hash_that_cannot_be_one_is_said_to_be_wrong(tmp_path: Path, given: str, message: str) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", "text")
+        with pytest.raises((InvalidParams, OperationError), match=message) as caught:
+            await bench.call(DocumentsGet(hash=given))
+        assert caught.value.failure.field == "hash"
+
+
+async def test_an_ambiguous_name_is_an_error_that_counts(tmp_path: Path) -> None:
+    tree(tmp_path / "root", {"x/readme.md": "one", "y/readme.md": "two"})
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        with pytest.raises(OperationError, match="ambiguous: 2 documents"):
+            await bench.call(DocumentsGet(name="readme.md"))
+        assert (await bench.call(DocumentsGet(name="y/readme.md", include_content=True))).content == "two"
+
+
+async def test_a_directory_is_added_by_its_rules(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    tree(
+        root,
+        {
+            ".gitignore": "*.log\nbuild/\n!keep.log\n",
+            "a.py": "a",
+            "b.log": "b",
+            "keep.log": "k",
+            "build/out.py": "o",
+            "src/c.py": "c",
+            "src/d.txt": "d",
+            ".git/config": "g",
+        },
+    )
+    (root / "link.py").symlink_to("/etc/passwd")
+    async with documents(tmp_path) as bench:
+        answer = await bench.call(DocumentsAdd(path=str(root), collection="code", snapshot_label="first"))
+        paths = {os.path.relpath(one.path, root) for one in await listed(bench)}
+        assert paths == {".gitignore", "a.py", "keep.log", "src/c.py", "src/d.txt"}
+        assert (answer.files, answer.skipped, answer.failed) == (5, 1, [])
+        (snapshot,) = (await bench.call(DocumentsListSnapshots())).snapshots
+        assert (snapshot.id, snapshot.label, snapshot.files) == (answer.snapshot_id, "first", 5)
+        (collection,) = (await bench.call(DocumentsListCollections())).collections
+        assert (collection.name, collection.documents) == ("code", 5)
+        again = await bench.call(DocumentsAdd(path=str(root), include=["*.py"], exclude=["src/*"]))
+        assert (again.files, again.documents_unchanged) == (1, 1)
+        shallow = await bench.call(DocumentsAdd(path=str(root), recursive=False))
+        assert shallow.files == 3
+
+
+async def test_only_what_is_below_a_root_can_be_added(tmp_path: Path) -> None:
+    outside = tmp_path / "secret.txt"
+    outside.write_text("secret")
+    async with documents(tmp_path) as bench:
+        (tmp_path / "root" / "way").symlink_to(outside)
+        for path in (str(outside), str(tmp_path / "root" / "way"), "../secret.txt", "/etc"):
+            with pytest.raises(InvalidParams, match="not below a root"):
+                await bench.call(DocumentsAdd(path=path))
+        with pytest.raises(OperationError, match="File not found"):
+            await bench.call(DocumentsAdd(path=str(tmp_path / "root" / "nothing")))
+        with pytest.raises(InvalidParams, match="download"):
+            await bench.call(DocumentsAdd(url="https://example.org/"))
+        with pytest.raises(InvalidParams, match="`path`"):
+            await bench.call(DocumentsAdd())
+        assert not await listed(bench)
+
+
+async def test_large_contents_are_cut_into_chunks_that_versions_share(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(9_000_000)
+    other = data[:4_000_000] + b"inserted" + data[4_000_000:]
+    async with documents(tmp_path) as bench:
+        tree(tmp_path / "root", {"a.bin": data, "b.bin": other})
+        added = await bench.call(DocumentsAdd(path="a.bin"))
+        assert added.hash == hashlib.sha256(data).hexdigest()
+        await bench.call(DocumentsAdd(path="b.bin"))
+        status = await bench.call(DocumentsStatus())
+        assert status.deduplicated_bytes > 8_000_000
+        await bench.call(DocumentsGet(path=str(tmp_path / "root" / "b.bin"), outputPath="out/copy.bin"))
+        assert (tmp_path / "root" / "out" / "copy.bin").read_bytes() == other
+        assert (await bench.call(DocumentsVerify())).damaged == []
+        await bench.call(DocumentsDelete(name="b.bin"))
+        assert (await bench.call(DocumentsVerify())).damaged == []
+
+
+async def test_content_comes_in_pieces_that_end_between_characters(tmp_path: Path) -> None:
+    text = "ä" * 1000 + "€" * 1000
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", text)
+        whole, offset = "", 0
+        while True:
+            got = await bench.call(DocumentsGet(name="a.txt", include_content=True, offset=offset, length=700))
+            assert got.content is not None
+            assert got.content_length is not None
+            assert got.content_encoding == "utf-8"
+            whole += got.content
+            offset += got.content_length
+            if not got.content_truncated:
+                break
+        assert whole == text
+        with pytest.raises(InvalidParams, match="offset"):
+            await bench.call(DocumentsGet(name="a.txt", include_content=True, offset=10**6))
+
+
+async def test_listing_filters_sorts_and_pages(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        for number in range(10):
+            await add_text(bench, f"n{number}.{'md' if number % 2 else 'txt'}", "x" * (20 - number), tags=[f"t{number % 3}"])
+        assert len(await listed(bench, extension="md")) == 5
+        assert [one.name for one in await listed(bench, pattern="n[0-2].*")] == ["n0.txt", "n1.md", "n2.txt"]
+        assert len(await listed(bench, tags=["t0"], extension=".txt")) == 2
+        assert [one.name for one in await listed(bench, recent=2)] == ["n9.md", "n8.txt"]
+        by_size = await listed(bench, sort_by=SortBy.SIZE, sort_order=SortOrder.ASC)
+        assert [one.size for one in by_size] == sorted(one.size for one in by_size)
+        seen: list[str] = []
+        page = await bench.call(DocumentsList(limit=3, sort_by=SortBy.NAME, paths_only=True))
+        while True:
+            assert page.total == 10
+            seen += page.paths or []
+            if page.next_offset is None:
+                break
+            page = await bench.call(
+                DocumentsList(limit=3, sort_by=SortBy.NAME, paths_only=True, offset=page.next_offset)
+            )
+        assert seen == sorted(one.path for one in await listed(bench))
+
+
+async def test_update_changes_metadata_and_tags_of_exactly_the_named(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "notes.md", "one", tags=["old"])
+        await add_text(bench, "more/notes.md", "two")
+        answer = await bench.call(
+            DocumentsUpdate(name="notes.md", metadata=["status=a=b"], tags=["new"], remove_tags=["old"])
+        )
+        # Both have the name; the path of the first is its name, which is the closer match.
+        assert answer.matched == 1
+        (first,) = await listed(bench, path="notes.md", metadata={"status": "a=b"})
+        assert (first.tags, first.metadata) == (["new"], {"status": "a=b"})
+        with pytest.raises(InvalidParams, match="key=value"):
+            await bench.call(DocumentsUpdate(name="notes.md", metadata=["nonsense"]))
+        with pytest.raises(OperationError, match="not found"):
+            await bench.call(DocumentsUpdate(name="no.md", tags=["x"]))
+
+
+async def test_delete_says_first_what_it_would_do(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        for name in ("a.tmp", "d/b.tmp", "c.txt"):
+            await add_text(bench, name, name)
+        would = await bench.call(DocumentsDelete(name="*.tmp", dry_run=True))
+        assert (would.count, len(await listed(bench))) == (2, 3)
+        done = await bench.call(DocumentsDelete(name="*.tmp"))
+        assert {one.path for one in done.deleted} == {"a.tmp", "d/b.tmp"}
+        with pytest.raises(OperationError, match="Nothing to delete"):
+            await bench.call(DocumentsDelete(name="*.tmp"))
+        with pytest.raises(InvalidParams, match="`name`"):
+            await bench.call(DocumentsDelete())
+
+
+async def test_restore_brings_a_snapshot_back_and_never_writes_outside(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    tree(root, {"src/a.py": "one", "src/sub/b.py": "two", "src/c.txt": "three"})
+    os.chmod(root / "src/a.py", 0o755)
+    async with documents(tmp_path) as bench:
+        first = await bench.call(DocumentsAdd(path="src", collection="code"))
+        (root / "src/a.py").write_text("changed")
+        await bench.call(DocumentsAdd(path="src"))
+        await bench.call(DocumentsDelete(name="c.txt"))
+        answer = await bench.call(DocumentsRestore(snapshot_id=first.snapshot_id, output_directory="out"))
+        assert (answer.files_restored, answer.skipped) == (3, 0)
+        assert (root / "out/a.py").read_text() == "one"
+        assert (root / "out/a.py").stat().st_mode & 0o777 == 0o755
+        assert (root / "out/sub/b.py").read_text() == "two"
+        again = await bench.call(DocumentsRestore(snapshot_id=first.snapshot_id, output_directory="out"))
+        assert (again.files_restored, again.skipped) == (0, 3)
+        (root / "out/sub/b.py").unlink()
+        (root / "out/sub").rmdir()
+        (root / "out/sub").symlink_to(tmp_path)
+        linked = await bench.call(
+            DocumentsRestore(snapshot_id=first.snapshot_id, output_directory="out", overwrite=True)
+        )
+        assert (linked.files_restored, linked.skipped) == (2, 1)
+        assert not (tmp_path / "b.py").exists()
+        await add_text(bench, "../../evil.txt", "evil", collection="bad")
+        await add_text(bench, "good.txt", "good", collection="bad")
+        bad = await bench.call(DocumentsRestore(collection="bad", output_directory="bad"))
+        assert (bad.files_restored, bad.skipped) == (1, 1)
+        assert sorted(path.name for path in (root / "bad").iterdir()) == ["good.txt"]
+        assert not (tmp_path / "evil.txt").exists()
+        with pytest.raises(InvalidParams, match="not below a root"):
+            await bench.call(DocumentsRestore(collection="bad", output_directory=str(tmp_path)))
+        with pytest.raises(InvalidParams, match="`collection` or `snapshot_id`"):
+            await bench.call(DocumentsRestore(output_directory="x"))
+
+
+async def test_a_content_that_a_snapshot_holds_is_kept_until_the_snapshot_goes(tmp_path: Path) -> None:
+    tree(tmp_path / "root", {"src/a.txt": "held"})
+    async with documents(tmp_path) as bench:
+        added = await bench.call(DocumentsAdd(path="src"))
+        gone = await bench.call(DocumentsDelete(name="a.txt"))
+        assert gone.kept_by_snapshots == 1
+        assert (await bench.call(DocumentsStatus())).unique_objects == 1
+        await bench.call(DocumentsDelete(snapshot_id=added.snapshot_id))
+        assert (await bench.call(DocumentsStatus())).unique_objects == 0
+
+
+async def test_an_upload_is_there_once_it_is_committed(tmp_path: Path) -> None:
+    data = random.Random(2).randbytes(5_000_000)
+    async with documents(tmp_path) as bench:
+        begun = await bench.call(DocumentsPutBegin(path="https://example.org/data.bin", tags=["web"]))
+        step = 1024 * 1024
+        for offset in range(0, len(data), step):
+            for _ in range(2):
+                # A piece sent twice, as after an answer that was lost, counts once.
+                await bench.call(
+                    DocumentsPutPiece(upload_id=begun.upload_id, offset=offset, data=data[offset : offset + step])
+                )
+        assert not await listed(bench)
+        digest = hashlib.sha256(data).hexdigest()
+        commit = DocumentsPutCommit(upload_id=begun.upload_id, size=len(data), sha256=digest)
+        first = await bench.call(commit)
+        assert (first.hash, await bench.call(commit)) == (digest, first)
+        (document,) = await listed(bench)
+        assert (document.path, document.name, document.tags) == ("https://example.org/data.bin", "data.bin", ["web"])
+
+
+async def test_a_session_marks_what_is_added_in_it(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "before.txt", "before")
+        session = await bench.call(SessionStart(label="review"))
+        await add_text(bench, "during.txt", "during")
+        assert [one.path for one in await listed(bench, session="review")] == ["during.txt"]
+        assert (await bench.call(SessionPin(path="*.txt"))).updated == 2
+        assert len(await listed(bench, tags=["pinned"])) == 2
+        assert (await bench.call(SessionUnpin(path="before.txt"))).updated == 1
+        assert len(await listed(bench, tags=["pinned"])) == 1
+        stopped = await bench.call(SessionStop())
+        assert (stopped.session_id, stopped.documents) == (session.session_id, 1)
+        await add_text(bench, "after.txt", "after")
+        assert len(await listed(bench, session=session.session_id)) == 1
