@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import apsw
@@ -268,7 +269,7 @@ class Adding:
                         self._read, walk.directory, group, known, limiter=self._threads
                     )
                     hashes = [one.hash for one in read if isinstance(one, Raw)]
-                    there = await self.store.read(lambda db, hashes=hashes: objects.there(db, hashes))
+                    there = await self.store.read(partial(objects.there, hashes=hashes))
                     await self.trainer.train_if_due()
                     await channel.send(
                         await trio.to_thread.run_sync(self._pack, read, there, given.mime, limiter=self._threads)

@@ -72,7 +72,6 @@ def chosen(
         found.update((document.id, document) for document in rows.documents(db, here))
     if names:
         plain = frozenset(name for name in names if not globs.is_glob(name))
-        match = globs.matcher([name for name in names if globs.is_glob(name)])
         for name in plain:
             here = rows.conditions(tags=tags, collection=collection)
             here.add("(document.path=? OR document.name=?)", name, name)
@@ -84,7 +83,7 @@ def chosen(
             found.update((document.id, document) for document in exact)
         if len(plain) < len(names):
             here = rows.conditions(tags=tags, collection=collection)
-            here.add_matcher(match)
+            here.add_globs([name for name in names if globs.is_glob(name)])
             found.update((document.id, document) for document in rows.documents(db, here))
             # A name may look like a glob and be none.
             for name in names:

@@ -11,7 +11,7 @@ import logging
 import time
 
 import apsw
-import pypdfium2
+import pypdfium2  # type: ignore[import-untyped]  # it ships no types; used in this module alone
 
 from services.documents import objects
 from services.documents.compress import Codec, Damaged

@@ -59,6 +59,16 @@ def _body(glob: str) -> str:
     return "".join(found)
 
 
+SEPARATOR = "\0"
+"""Between globs that are given as one text; no path has it."""
+
+
+@lru_cache(maxsize=256)
+def matcher_of(text: str) -> Matcher:
+    """The matcher of globs that are given as one text."""
+    return matcher(text.split(SEPARATOR))
+
+
 def matcher(globs: Sequence[str]) -> Matcher:
     """Whether a path matches any of them."""
     patterns: list[re.Pattern[str]] = []

@@ -17,7 +17,7 @@ import apsw
 
 from proto.errors import InvalidParams
 from proto.ops.documents_find import DocumentsGrep, FileCount, GrepMatch, GrepResult
-from services.documents import globs, objects, rows, texts, trigrams
+from services.documents import objects, rows, texts, trigrams
 from services.documents.compress import Codec, Damaged
 from services.documents.lines import Line, Matcher, TookTooLong, compiled
 from services.documents.patterns import query_of
@@ -63,12 +63,12 @@ def conditions_of(params: DocumentsGrep) -> rows.Conditions:
             # One of them is `/`, which admits all.
             alternatives = rows.Conditions()
         else:
-            found.functions |= alternatives.functions
+            found.is_slow |= alternatives.is_slow
             found.add(f"({' OR '.join(alternatives.clauses)})", *alternatives.values)
     if params.include_patterns:
-        found.add_matcher(globs.matcher(params.include_patterns))
+        found.add_globs(params.include_patterns)
     if params.exclude_patterns:
-        found.add_matcher(globs.matcher(params.exclude_patterns), negated=True)
+        found.add_globs(params.exclude_patterns, negated=True)
     return found
 
 
@@ -162,8 +162,8 @@ def _candidates(db: apsw.Connection, params: DocumentsGrep, found: rows.Conditio
     ]
     expression = trigrams.fts5(query_of(params.pattern, literal=params.literal))
     allowed: set[object] | None = None
-    if found.clauses and (expression is None or not found.functions):
-        where = found.install(db)
+    if found.clauses and (expression is None or not found.is_slow):
+        where = found.where
         allowed = {
             object_
             for (object_,) in db.execute(
@@ -279,7 +279,7 @@ def _holders(db: apsw.Connection, object_: int, found: rows.Conditions) -> list[
     if not found.clauses:
         query = "SELECT id, path FROM document WHERE object=? ORDER BY id"
         return [(int(str(id_)), str(path)) for id_, path in db.execute(query, (object_,))]
-    where = found.install(db)
+    where = found.where
     query = (
         "SELECT document.id, document.path FROM document JOIN object ON object.id = document.object"
         f"{where} AND document.object=? ORDER BY document.id"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 
 import apsw
 import trio
@@ -84,9 +85,7 @@ class Indexing:
 
                 text, problem = await self._store.read(attempt)
                 await self._store.write(
-                    lambda db, stored=stored, text=text, problem=problem: extract.settle(
-                        db, self._codec, stored.id, text, problem
-                    )
+                    partial(extract.settle, codec=self._codec, id_=stored.id, text=text, problem=problem)
                 )
             return bool(claimed)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import re2
+import re2  # type: ignore[import-untyped]  # it ships no types; used in this module alone
 import regex
 
 from proto.errors import InvalidParams
@@ -61,8 +61,8 @@ def compiled(pattern: str, *, ignore_case: bool, word: bool, literal: bool) -> M
     if not any(mark in pattern for mark in ("(?", "\\", "+")):
         raise InvalidParams(f"parameter `pattern` is no regular expression: {text}", field="pattern")
     try:
-        flags = regex.IGNORECASE if ignore_case else regex.NOFLAG
-        return _Backtracking(regex.compile(body, flags | regex.VERSION0))
+        flags = regex.VERSION0 | (regex.IGNORECASE if ignore_case else 0)
+        return _Backtracking(regex.compile(body, flags))
     except (regex.error, RecursionError, OverflowError):
         raise InvalidParams(f"parameter `pattern` is no regular expression: {text}", field="pattern") from None
 

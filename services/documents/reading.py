@@ -46,7 +46,7 @@ def listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
         mime_type=params.mime_type, type_=params.type,
     )  # fmt: skip
     if params.recent is not None:
-        where = found.install(db)
+        where = found.where
         latest = db.execute(
             f"SELECT document.id FROM document JOIN object ON object.id = document.object{where}"
             " ORDER BY document.indexed_ns DESC, document.id DESC LIMIT ?",

@@ -68,7 +68,7 @@ def of_snapshot(db: apsw.Connection, id_: str, directory: str) -> list[Wanted]:
 def of_collection(db: apsw.Connection, name: str) -> list[Wanted]:
     """The files of a collection; those that came from files keep their places relative to one another."""
     found = rows.conditions(collection=name)
-    where = found.install(db)
+    where = found.where
     listed = db.execute(
         "SELECT document.path, object.hash, document.modified_ns FROM document"
         f" JOIN object ON object.id = document.object{where} ORDER BY document.path",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import apsw
@@ -37,27 +37,22 @@ class Conditions:
 
     clauses: list[str] = field(default_factory=list)
     values: list[apsw.SQLiteValue] = field(default_factory=list)
-    functions: dict[str, globs.Matcher] = field(default_factory=dict)
+    is_slow: bool = False
+    """Whether each document's path has to be looked at."""
 
     def add(self, clause: str, *values: apsw.SQLiteValue) -> None:
         self.clauses.append(clause)
         self.values += values
 
-    def add_matcher(self, match: globs.Matcher, *, negated: bool = False) -> None:
-        """A test of the path that SQL cannot make."""
-        name = f"path_matches_{len(self.functions)}"
-        self.functions[name] = match
-        self.clauses.append(f"{'NOT ' if negated else ''}{name}(document.path)")
+    def add_globs(self, patterns: Sequence[str], *, negated: bool = False) -> None:
+        """The path matches one of these (or none)."""
+        self.is_slow = True
+        self.add(f"{'NOT ' if negated else ''}path_matches(?, document.path)", globs.SEPARATOR.join(patterns))
 
-    def install(self, db: apsw.Connection) -> str:
-        """Ready `db` for a query with these; answers its WHERE."""
-        for name, match in self.functions.items():
-            db.create_scalar_function(name, _function(match), 1)
+    @property
+    def where(self) -> str:
+        """As SQL has it; the values follow."""
         return f" WHERE {' AND '.join(self.clauses)}" if self.clauses else ""
-
-
-def _function(match: globs.Matcher) -> Callable[..., apsw.SQLiteValue]:
-    return lambda path: int(match(str(path)))
 
 
 def conditions(
@@ -92,7 +87,7 @@ def conditions(
         wanted = [f".{one.strip().lower().lstrip('.')}" for one in extension.split(",") if one.strip(" .")]
         found.add(f"document.extension IN ({', '.join('?' * len(wanted))})", *wanted)
     if pattern is not None:
-        found.add_matcher(globs.matcher([pattern]))
+        found.add_globs([pattern])
     if path is not None:
         under(found, path)
     if hash_ is not None:
@@ -123,7 +118,7 @@ def _as_text(value: Scalar) -> str:
 def under(found: Conditions, path: str) -> None:
     """At or below a path, or matching a glob."""
     if globs.is_glob(path):
-        found.add_matcher(globs.matcher([path]))
+        found.add_globs([path])
         return
     plain = path.removeprefix("./").rstrip("/") or "/"
     if plain.startswith("/"):
@@ -164,14 +159,14 @@ def hash_range(text: str) -> tuple[bytes, bytes]:
 def documents(db: apsw.Connection, found: Conditions, order: str = "document.id", limit: int = -1,
               offset: int = 0) -> Iterator[Document]:  # fmt: skip
     """The documents that fulfil the conditions."""
-    where = found.install(db)
+    where = found.where
     for row in db.execute(f"{_ROWS}{where} ORDER BY {order} LIMIT ? OFFSET ?", (*found.values, limit, offset)):
         yield _document(row)
 
 
 def total(db: apsw.Connection, found: Conditions) -> int:
     """How many documents fulfil the conditions."""
-    where = found.install(db)
+    where = found.where
     row = db.execute(
         f"SELECT count(*) FROM document JOIN object ON object.id = document.object{where}", found.values
     ).fetchall()[0]
@@ -184,7 +179,7 @@ def by_object(
 ) -> dict[int, list[Document]]:
     """Documents (of those that fulfil the conditions) by the content that they hold."""
     here = found or Conditions()
-    where = here.install(db)
+    where = here.where
     joined = f"{where} AND" if where else " WHERE"
     answer: dict[int, list[Document]] = {}
     for object_ in objects:

@@ -273,7 +273,7 @@ def _best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[s
         text = texts.beginning(db, codec, stored, MAX_TEXT_CHARS).decode("utf-8", "replace").replace("\r\n", "\n")
     except Damaged:
         return "", 0
-    best, most = None, -1
+    best, most = None, -1.0
     for passage in passages(text, stored.mime):
         folded = passage.text.casefold()
         score = sum(1 + min(folded.count(term), 9) / 10 for term in terms if term in folded)

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import apsw
 import trio
 
-from services.documents import schema
+from services.documents import globs, schema
 
 T = TypeVar("T")
 Change = Callable[[apsw.Connection], T]
@@ -184,7 +184,13 @@ def _connect(path: Path) -> apsw.Connection:
     connection.execute("PRAGMA cache_size=-16384")
     connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}").fetchall()
     connection.execute("PRAGMA temp_store=MEMORY")
+    connection.create_scalar_function("path_matches", _path_matches, 2, deterministic=True)
     return connection
+
+
+def _path_matches(*values: apsw.SQLiteValue) -> int:
+    patterns, path = values
+    return int(globs.matcher_of(str(patterns))(str(path)))
 
 
 def _create(connection: apsw.Connection, tables: str) -> None:

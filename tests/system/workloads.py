@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,11 @@ WORKLOADS = {
             "graph",
             lambda n: ("graph_neighbors", {"id": f"note-{n % NOTES}", "direction": "out"}),
             lambda n, result: [node["id"] for node in result["nodes"]] == [f"note-{(n + 1) % NOTES}"],
+        ),
+        Workload(
+            "documents",
+            lambda n: ("documents_add", {"name": f"text-{n % NOTES}", "content": f"text number {n % NOTES}"}),
+            lambda n, result: result["hash"] == hashlib.sha256(f"text number {n % NOTES}".encode()).hexdigest(),
         ),
         Workload(
             "rerank",

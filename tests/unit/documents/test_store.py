@@ -33,7 +33,6 @@ from proto.ops.documents_sessions import SessionPin, SessionStart, SessionStop, 
 from tests.unit.documents.rig import add_text, documents, listed, tree
 
 
-
 async def test_each_path_of_one_content_keeps_its_own_row(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         first = await add_text(bench, "a.txt", "the same", tags=["one"])
@@ -108,7 +107,7 @@ async def test_a_directory_is_added_by_its_rules(tmp_path: Path) -> None:
     (root / "link.py").symlink_to("/etc/passwd")
     async with documents(tmp_path) as bench:
         answer = await bench.call(DocumentsAdd(path=str(root), collection="code", snapshot_label="first"))
-        paths = {os.path.relpath(one.path, root) for one in await listed(bench)}
+        paths = {one.path.removeprefix(f"{root}/") for one in await listed(bench)}
         assert paths == {".gitignore", "a.py", "keep.log", "src/c.py", "src/d.txt"}
         assert (answer.files, answer.skipped, answer.failed) == (5, 1, [])
         (snapshot,) = (await bench.call(DocumentsListSnapshots())).snapshots
@@ -177,7 +176,9 @@ async def test_content_comes_in_pieces_that_end_between_characters(tmp_path: Pat
 async def test_listing_filters_sorts_and_pages(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         for number in range(10):
-            await add_text(bench, f"n{number}.{'md' if number % 2 else 'txt'}", "x" * (20 - number), tags=[f"t{number % 3}"])
+            await add_text(
+                bench, f"n{number}.{'md' if number % 2 else 'txt'}", "x" * (20 - number), tags=[f"t{number % 3}"]
+            )
         assert len(await listed(bench, extension="md")) == 5
         assert [one.name for one in await listed(bench, pattern="n[0-2].*")] == ["n0.txt", "n1.md", "n2.txt"]
         assert len(await listed(bench, tags=["t0"], extension=".txt")) == 2

@@ -1,0 +1,196 @@
+"""Every matching line is found, exactly those, whatever the index says; and a hostile pattern ends in time."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from proto.errors import InvalidParams
+from proto.ops.documents import DocumentsStatus
+from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents_find import DocumentsGrep, GrepResult
+from services.documents.patterns import query_of
+from services.documents.trigrams import Query
+from services.runtime.testing import Bench
+from tests.unit.documents.rig import add_text, documents, tree
+
+PATTERNS = (
+    "alpha", "alpha|gamma", r"al\w+a", "(alpha|beta)+ gamma", "b[ae]ta", "gam{2}a", "gam{1,3}a", "^alpha", "delta$",
+    "x?alpha", "(?i)ALPHA", "a.p", "a*", r"\balpha\b", r"[a-f]+ta", "(?:al|be)(?:pha|ta)", r"alp\x68a", 
+    "(?:alpha )?beta", "delta.*alpha", "alpha(?:| beta)", "a|b", "(al|be|ga|de)(pha|ta|mma|lta) (al|be|ga|de)(pha|ta|mma|lta)",
+)  # fmt: skip
+
+
+async def grep(bench: Bench, pattern: str, **more: object) -> GrepResult:
+    return await bench.call(DocumentsGrep(pattern=pattern, **more))  # type: ignore[arg-type]  # checked by the call
+
+
+async def indexed(bench: Bench) -> None:
+    """Wait until the index has everything."""
+    while (await bench.call(DocumentsStatus())).index_waiting:
+        continue
+
+
+def texts(count: int) -> dict[str, str]:
+    chance = random.Random(count)
+    words = ("alpha", "beta", "gamma", "delta", "Alpha", "gama", "gammma", "", "ALPHA", "xalpha")
+    return {
+        f"f{n:03}.txt": "\n".join(
+            " ".join(chance.choice(words) for _ in range(chance.randrange(4))) for _ in range(chance.randrange(1, 8))
+        )
+        for n in range(count)
+    }
+
+
+def expected(files: dict[str, str], pattern: str) -> set[tuple[str, int]]:
+    compiled = re.compile(pattern)
+    found = set()
+    for name, text in files.items():
+        lines = text.split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        found |= {(name, n) for n, line in enumerate(lines, 1) if compiled.search(line)}
+    return found
+
+
+async def test_matches_are_those_of_a_plain_scan_before_and_after_indexing(tmp_path: Path) -> None:
+    files = texts(60)
+    tree(tmp_path / "root", dict(files))
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        for _ in range(2):
+            for pattern in PATTERNS:
+                answer = await grep(bench, pattern, limit=10000)
+                got = {(match.file.rsplit("/", 1)[-1], match.line_number) for match in answer.matches}
+                assert got == expected(files, pattern), pattern
+                assert answer.match_count == len(answer.matches) == len(got)
+                assert answer.file_count == len({name for name, _ in got})
+                assert not answer.truncated
+            await indexed(bench)
+        # The index does exclude contents: that is what it is for.
+        assert (await grep(bench, "xalpha gammma")).searched < len(files)
+
+
+def fulfils(query: Query, text: str) -> bool:
+    if query.op == "any":
+        return True
+    tests = [trigram.lower() in text.lower() for trigram in query.trigrams] + [fulfils(p, text) for p in query.parts]
+    return all(tests) if query.op == "and" else any(tests)
+
+
+def test_no_text_that_matches_is_excluded_by_the_trigrams_of_any_pattern() -> None:
+    chance = random.Random(7)
+
+    def pattern(depth: int) -> str:
+        kind = chance.randrange(8) if depth else 0
+        if kind < 3:
+            return "".join(chance.choice("abc") for _ in range(chance.randrange(1, 4)))
+        if kind == 3:
+            return f"(?:{pattern(depth - 1)}|{pattern(depth - 1)})"
+        if kind == 4:
+            return f"(?:{pattern(depth - 1)}){chance.choice(['*', '+', '?', '{2}', '{1,2}', '{0,2}', '*?'])}"
+        if kind == 5:
+            return chance.choice(["[ab]", "[^a]", ".", r"\w", "[a-c]", "$|a", "(?i:AbC)"])
+        return pattern(depth - 1) + pattern(depth - 1)
+
+    for _ in range(3000):
+        source = pattern(3)
+        query = query_of(source)
+        compiled = re.compile(source)
+        for _ in range(12):
+            text = "".join(chance.choice("abcABC") for _ in range(chance.randrange(14)))
+            if compiled.search(text):
+                assert fulfils(query, text), (source, text, query)
+
+
+async def test_a_long_answer_goes_on_where_it_ended(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        for n in range(7):
+            # Two documents of one content as well.
+            await add_text(bench, f"f{n}.txt", "\n".join(f"hit {line}" for line in range(9 if n != 3 else 8)))
+        seen: list[tuple[str, int]] = []
+        answer = await grep(bench, "hit", limit=5)
+        while True:
+            seen += [(match.file, match.line_number) for match in answer.matches]
+            assert answer.truncated == (answer.next_cursor is not None)
+            if answer.next_cursor is None:
+                break
+            answer = await grep(bench, "hit", limit=5, cursor=answer.next_cursor)
+        assert len(seen) == len(set(seen)) == 6 * 9 + 8
+        counted = await grep(bench, "hit", count=True)
+        assert (counted.match_count, counted.file_count, counted.truncated) == (62, 7, False)
+        assert sorted(one.count for one in counted.counts or []) == [8, 9, 9, 9, 9, 9, 9]
+        files = await grep(bench, "hit", files_with_matches=True)
+        assert sorted(files.files or []) == [f"f{n}.txt" for n in range(7)]
+        assert (await grep(bench, "hit", max_count=2)).match_count == 14
+        with pytest.raises(InvalidParams, match="cursor"):
+            await grep(bench, "hit", cursor="nonsense")
+
+
+async def test_lines_have_their_columns_and_neighbours(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", "one\r\ntwo äö word\r\nthree\r\nfour\r\n")
+        (match,) = (await grep(bench, "word$", context=1)).matches
+        assert (match.line_number, match.column, match.line_text) == (2, 8, "two äö word")
+        assert (match.context_before, match.context_after) == (["one"], ["three"])
+        assert (await grep(bench, "ord", word=True)).match_count == 0
+        assert (await grep(bench, "WORD", ignore_case=True)).match_count == 1
+        assert (await grep(bench, "w.rd", literal=True)).match_count == 0
+        assert (await grep(bench, "two.*\nthree")).match_count == 0
+
+
+async def test_documents_are_chosen_by_path_pattern_and_tag(tmp_path: Path) -> None:
+    tree(tmp_path / "root", {"src/a.py": "needle", "src/deep/b.py": "needle", "doc/c.md": "needle"})
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        await bench.call(DocumentsAdd(path="doc", tags=["docs"]))
+        for _ in range(2):
+
+            async def names(**more: object) -> list[str]:
+                return sorted(match.file.rsplit("/", 1)[-1] for match in (await grep(bench, "needle", **more)).matches)
+
+            assert await names(paths=["src"]) == ["a.py", "b.py"]
+            assert await names(paths=[str(tmp_path / "root" / "src" / "deep"), "c.md"]) == ["b.py", "c.md"]
+            assert await names(include_patterns=["*.py"]) == ["a.py", "b.py"]
+            assert await names(include_patterns=["src/*.py"]) == ["a.py"]
+            assert await names(exclude_patterns=["*.py"]) == ["c.md"]
+            assert await names(tags=["docs"]) == ["c.md"]
+            assert await names(extension="py") == ["a.py", "b.py"]
+            await indexed(bench)
+        await bench.call(DocumentsDelete(name="*.py"))
+        assert await names() == ["c.md"]
+
+
+async def test_patterns_beyond_re2_are_matched_and_hostile_ones_end(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", "foobar\nfoobaz\nabab\nabba\n")
+        assert [m.line_number for m in (await grep(bench, "foo(?=baz)")).matches] == [2]
+        assert [m.line_number for m in (await grep(bench, r"^(\w\w)\1$")).matches] == [3]
+        await add_text(bench, "b.txt", "a" * 60 + "!\n")
+        hostile = await grep(bench, r"(?=a)^(a|aa)+$")
+        assert hostile.match_count == 0
+        assert any("takes too long" in said for said in hostile.degraded) or not hostile.degraded
+        for bad in ("(", "[", "a{2", "*a", "(?P<n", "\\"):
+            if bad == "a{2":
+                # A brace that opens no quantity is a plain one.
+                assert (await grep(bench, bad)).match_count == 0
+                continue
+            with pytest.raises(InvalidParams, match="pattern"):
+                await grep(bench, bad)
+
+
+async def test_a_text_of_many_windows_is_searched_whole(tmp_path: Path) -> None:
+    lines = [f"line {n} " + "x" * 80 for n in range(220_000)]
+    lines[150_000] += " needle"
+    tree(tmp_path / "root", {"big.txt": "\n".join(lines)})
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path="big.txt"))
+        (match,) = (await grep(bench, "needle$", context=2)).matches
+        assert match.line_number == 150_001
+        assert [line.split()[1] for line in match.context_before + match.context_after] == [
+            "149998", "149999", "150001", "150002",
+        ]  # fmt: skip
+        assert (await grep(bench, "^line", count=True)).match_count == 220_000
