@@ -19,8 +19,9 @@ from tests.unit.documents.rig import add_text, documents, tree
 
 PATTERNS = (
     "alpha", "alpha|gamma", r"al\w+a", "(alpha|beta)+ gamma", "b[ae]ta", "gam{2}a", "gam{1,3}a", "^alpha", "delta$",
-    "x?alpha", "(?i)ALPHA", "a.p", "a*", r"\balpha\b", r"[a-f]+ta", "(?:al|be)(?:pha|ta)", r"alp\x68a", 
-    "(?:alpha )?beta", "delta.*alpha", "alpha(?:| beta)", "a|b", "(al|be|ga|de)(pha|ta|mma|lta) (al|be|ga|de)(pha|ta|mma|lta)",
+    "x?alpha", "(?i)ALPHA", "a.p", "a*", r"\balpha\b", r"[a-f]+ta", "(?:al|be)(?:pha|ta)", r"alp\x68a",
+    "(?:alpha )?beta", "delta.*alpha", "alpha(?:| beta)", "a|b",
+    "(al|be|ga|de)(pha|ta|mma|lta) (al|be|ga|de)(pha|ta|mma|lta)",
 )  # fmt: skip
 
 
