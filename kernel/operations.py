@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import trio
@@ -111,6 +111,7 @@ class KernelOperations:
             reason=report.reason,
             generation=report.generation,
             pid=report.pid,
+            standby_pid=report.standby_pid,
             mode=report.mode,
             uptime_s=report.uptime_s,
             restarts=report.restarts,
@@ -128,17 +129,25 @@ class KernelOperations:
 
     async def _restart(self, params: KernelRestart, caller: str) -> Done:
         self._known(params.service)
-        before = self._supervisor.generation(params.service)
-        self._supervisor.restart(params.service)
-        return await self._until_ready(params.service, before)
+        done: list[Done] = []
+        # One after the other: those of a pool that are not its turn go on answering.
+        for name in self._processes_of(params.service):
+            before = self._supervisor.generation(name)
+            self._supervisor.restart(name)
+            done.append(await self._until_ready(name, before))
+        return _all(done)
 
     async def _start(self, params: KernelStart, caller: str) -> Done:
         self._known(params.service)
-        if self._supervisor.state(params.service) is ServiceState.READY:
-            return Done(message=f"{params.service} was running already")
-        before = self._supervisor.generation(params.service)
-        self._supervisor.start(params.service)
-        return await self._until_ready(params.service, before)
+        done: list[Done] = []
+        for name in self._processes_of(params.service):
+            if self._supervisor.state(name) is ServiceState.READY:
+                done.append(Done(message=f"{name} was running already"))
+                continue
+            before = self._supervisor.generation(name)
+            self._supervisor.start(name)
+            done.append(await self._until_ready(name, before))
+        return _all(done)
 
     async def _until_ready(self, name: str, after_generation: int) -> Done:
         state = await self._supervisor.wait_for(name, _SETTLED, after_generation=after_generation)
@@ -149,8 +158,11 @@ class KernelOperations:
 
     async def _stop(self, params: KernelStop, caller: str) -> Done:
         self._known(params.service)
-        self._supervisor.stop(params.service)
-        await self._supervisor.wait_for(params.service, (ServiceState.STOPPED,), after_generation=-1)
+        names = self._processes_of(params.service)
+        for name in names:
+            self._supervisor.stop(name)
+        for name in names:
+            await self._supervisor.wait_for(name, (ServiceState.STOPPED,), after_generation=-1)
         return Done(message=f"{params.service} is stopped, until `linckia start {params.service}`")
 
     async def _logs(self, params: KernelLogs, caller: str) -> LogLines:
@@ -169,10 +181,19 @@ class KernelOperations:
         self._shut_down()
         return Done(message="the kernel is ending")
 
+    def _processes_of(self, name: str) -> list[str]:
+        """All of the pool that a service's name stands for; one process where it names a process."""
+        lane = self._router.lane(name)
+        return list(lane.instances) if name == lane.service else [name]
+
     def _known(self, name: str) -> None:
         names = [report.name for report in self._supervisor.status().services]
         if name not in names:
             raise InvalidParams(f"there is no service {name!r}; services: {', '.join(names)}", field="service")
+
+
+def _all(done: Sequence[Done]) -> Done:
+    return Done(message="; ".join(each.message for each in done))
 
 
 def _proportional_bytes(pids: tuple[int, ...]) -> dict[int, int | None]:

@@ -4,6 +4,9 @@ A process started from nothing reads its certificate, as JSON, from an inherited
 every user of the machine, and settings hold secrets.  A zygote gets those of its services in its `Fork` requests.  The
 messages between the kernel and a zygote are msgpack on a SEQPACKET socket, one message a packet; a `Fork` carries two
 descriptors beside it: the service's end of its link, and its log.
+
+A *standby* is forked ahead of need: it has done all that can be done before it is known when it will be wanted, and
+waits on a socket of its own, which it got instead of a link, for the `Wake` that makes it a generation.
 """
 
 from __future__ import annotations
@@ -70,11 +73,16 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
-    """To the zygote: fork a service; `env` is added to the child's environment."""
+    """To the zygote: fork a service; `env` is added to the child's environment.
+
+    With `standby`, the first descriptor is the socket on which it waits for `Wake`, and the birth's generation means
+    nothing.
+    """
 
     id: int
     birth: Birth
     env: dict[str, str] = {}
+    standby: bool = False
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
@@ -86,6 +94,16 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
 
 
 FromZygote: TypeAlias = Loaded | Forked
+
+
+class Wake(msgspec.Struct, frozen=True, kw_only=True, tag="wake"):
+    """To a standby: be this generation.  Carries the service's end of its link, and its log, as `Fork` does."""
+
+    generation: int
+
+
+PREPARED = b"prepared"
+"""From a standby, once: all is done that can be done ahead."""
 
 MAX_PACKET_BYTES = 1024 * 1024
 """The largest message between kernel and zygote; settings are a few kilobytes."""

@@ -111,6 +111,11 @@ class Lane:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
+    @property
+    def instances(self) -> tuple[str, ...]:
+        """The names of its processes, the service's own first."""
+        return tuple(self._instances)
+
     def in_flight_of(self, instance: str) -> int:
         """Calls in flight in one process of the service."""
         return self._instances[instance].in_flight

@@ -11,6 +11,8 @@ import logging
 import os
 import signal
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,7 @@ from kernel.supervisor.procfs import OomCounter
 from kernel.supervisor.reaper import Reaper, become_subreaper
 from kernel.supervisor.spawn import settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from kernel.supervisor.standby import Standbys
 from kernel.supervisor.status import ZygoteReport
 from kernel.supervisor.zygote import LoadingOrder, Zygote, ZygoteDown
 from proto import frames
@@ -40,7 +43,7 @@ class LocalProcess:
 
     def __init__(
         self, pid: int, pidfd: int, how: str, link: Link, log: ServiceLog, reaper: Reaper, oom: OomCounter,
-        popen: subprocess.Popen[bytes] | None,
+        popen: subprocess.Popen[bytes] | None, on_ready: Callable[[ServiceLog], None],
     ) -> None:  # fmt: skip
         self.pid = pid
         self.how = how
@@ -52,6 +55,7 @@ class LocalProcess:
         self._oom_kills = oom.read()
         self._popen = popen
         self._exit: Exit | None = None
+        self._on_ready = on_ready
 
     async def wait(self) -> Exit:
         if self._exit is None:
@@ -82,6 +86,9 @@ class LocalProcess:
             self._popen.returncode = ended.code if ended.code is not None else -(ended.signal or 0)
         self._log.note(f"process {self.pid} ended: {msgspec.json.encode(ended).decode()}")
         return ended
+
+    def became_ready(self) -> None:
+        self._on_ready(self._log)
 
     def signal(self, number: int) -> None:
         if self._exit is None:
@@ -124,12 +131,14 @@ class LocalPlacement:
         self._oom = OomCounter()
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
         loading = LoadingOrder([spec.name for spec in zygotes], max(1, (os.cpu_count() or 1) - 1))
+        self._standbys: Standbys | None = None
         self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loading) for spec in zygotes}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         become_subreaper()
         self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with trio.open_nursery() as nursery:
+            self._standbys = Standbys(self._reaper, nursery)
             nursery.start_soon(self._reaper.run)
             for zygote in self.zygotes.values():
                 nursery.start_soon(zygote.run)
@@ -147,24 +156,40 @@ class LocalPlacement:
                 except OSError as error:
                     raise SpawnError(f"{spec.name} could not be started: {error}") from error
             self._reaper.own.add(pid)
-            settle(pid, spec.oom_score_adj)
             pidfd = os.pidfd_open(pid)
+            settle(pid, spec.oom_score_adj)
             log.note(f"{spec.name} generation {birth.generation} started by {how} as process {pid}")
             link = NngLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
             on_failure.pop_all()
-        return LocalProcess(pid, pidfd, how, link, log, self._reaper, self._oom, popen)
+        on_ready = partial(self._expect_the_next, spec, birth)
+        return LocalProcess(pid, pidfd, how, link, log, self._reaper, self._oom, popen, on_ready)
+
+    def _expect_the_next(self, spec: ServiceSpec, birth: Birth, log: ServiceLog) -> None:
+        zygote = self.zygotes.get(spec.zygote) if spec.zygote is not None else None
+        if self._standbys is not None and zygote is not None and spec.standby:
+            self._standbys.keep(spec, birth, zygote, log.fd)
+
+    def dismiss(self, service: str) -> None:
+        if self._standbys is not None:
+            self._standbys.dismiss(service)
+
+    def standby_pid(self, service: str) -> int | None:
+        return self._standbys.pid_of(service) if self._standbys is not None else None
 
     async def _start(
         self, spec: ServiceSpec, birth: Birth, link_fd: int, log: ServiceLog
     ) -> tuple[int, str, subprocess.Popen[bytes] | None]:
+        """Pid, how it was started, and the `Popen` where there is one."""
+        await trio.lowlevel.checkpoint()
+        if self._standbys is not None and (pid := self._standbys.take(spec, birth, link_fd, log.fd)) is not None:
+            return pid, "standby", None
         zygote = self.zygotes.get(spec.zygote) if spec.zygote is not None else None
         if zygote is not None:
             try:
-                return await zygote.fork(birth, spec.env, link_fd, log.fd), "zygote", None
+                pid = await zygote.fork(birth, spec.env, link_fd, log.fd)
+                return pid, "zygote", None
             except ZygoteDown as error:
                 _log.warning("%s is started from nothing: %s", spec.name, error)
-        else:
-            await trio.lowlevel.checkpoint()
         process = spawn(
             "services.runtime.main", link_fd, msgspec.json.encode(birth),
             env=spec.env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=spec.oom_score_adj,

@@ -52,6 +52,9 @@ class Running(Protocol):
         Cancellation: may be awaited again.
         """
 
+    def became_ready(self) -> None:
+        """It is READY: what makes the start of the next generation quick is done from now on."""
+
     def signal(self, number: int) -> None:
         """Send a signal to the process itself; nothing where it is gone.  A stopped process is continued to get it."""
 
@@ -82,3 +85,9 @@ class Placement(Protocol):
         Raises:
             SpawnError: it could not be started.
         """
+
+    def dismiss(self, service: str) -> None:
+        """No generation will follow soon: what was made ready for one is given up."""
+
+    def standby_pid(self, service: str) -> int | None:
+        """The process that waits to be the next generation, if there is one."""

@@ -173,8 +173,10 @@ class Generation:
             nursery.start_soon(self._descend, channel, running)
             ended = await running.wait()
             noticed_at = trio.current_time()
-            with trio.move_on_after(LAST_FRAMES_S):
-                await self._all_read.wait()
+            if self._hello is not None:
+                # One that never said hello had nothing to say, and nng may not have noticed that there was a link.
+                with trio.move_on_after(LAST_FRAMES_S):
+                    await self._all_read.wait()
             nursery.cancel_scope.cancel()
         return Ended(cause=cause_of(ended, self._cause), noticed_at=noticed_at)
 
@@ -212,7 +214,7 @@ class Generation:
             case Hello():
                 self._greet(frame, running)
             case Ready(info=info):
-                self._become_ready(info, channel)
+                self._become_ready(info, channel, running)
             case Pong(n=n, in_flight=in_flight, info=info):
                 self.liveness.pong(n, trio.current_time())
                 self.in_flight = in_flight
@@ -232,13 +234,14 @@ class Generation:
             raise ProtocolViolation(f"hello of (protocol, service, generation, pid) {said} instead of {expected}")
         self._hello = hello
 
-    def _become_ready(self, info: dict[str, str], channel: Channel) -> None:
+    def _become_ready(self, info: dict[str, str], channel: Channel, running: Running) -> None:
         if self._hello is None or self.ready_at is not None:
             raise ProtocolViolation("ready without a hello" if self._hello is None else "ready twice")
         self.info = info
         self.ready_at = trio.current_time()
         if self._cause is None:
             self._sink.up(self._hello, channel)
+            running.became_ready()
             self._on_ready()
 
     # Limits.

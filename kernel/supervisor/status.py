@@ -29,6 +29,7 @@ class ServiceReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     generation: int
     pid: int | None
+    standby_pid: int | None
     how: str
     mode: str
     uptime_s: float | None

@@ -202,6 +202,8 @@ class Supervisor:
                 self._tell(name, state, reason, retry_at)
 
     def _tell(self, name: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
+        if state in (ServiceState.STOPPED, ServiceState.FAILED):
+            self._placement.dismiss(name)
         level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
         when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
         _log.log(level, "%s is %s%s%s", name, state, f": {reason}" if reason else "", when)
@@ -265,6 +267,7 @@ class Supervisor:
             reason=child.reason,
             generation=child.generation,
             pid=running.pid if running is not None else None,
+            standby_pid=self._placement.standby_pid(name),
             how=running.how if running is not None else "",
             mode=spec.modes[child.mode] if spec.modes else "",
             uptime_s=now - ready_at if ready_at is not None else None,

@@ -111,8 +111,11 @@ class Zygote:
         """Somebody will want a fork: load now."""
         self._wanted.set()
 
-    async def fork(self, birth: Birth, env: Mapping[str, str], link_fd: int, log_fd: int) -> int:
+    async def fork(self, birth: Birth, env: Mapping[str, str], fd: int, log_fd: int, *, standby: bool = False) -> int:
         """Fork a service that gets both descriptors; its pid, a child of this process.
+
+        Args:
+            fd: its end of the link; with `standby`, of the socket on which it waits for its turn.
 
         Cancellation: while waiting for the zygote to load only; a fork takes milliseconds and is seen through.
 
@@ -125,10 +128,10 @@ class Zygote:
                 await self._changed.wait()
         if self.state is not ZygoteState.READY or self._control is None:
             raise ZygoteDown(f"zygote {self.spec.name} is {self.state}")
-        packet = _encoder.encode(Fork(id=next(self._ids), birth=birth, env=dict(env)))
+        packet = _encoder.encode(Fork(id=next(self._ids), birth=birth, env=dict(env), standby=standby))
         if len(packet) > MAX_PACKET_BYTES:
             raise ZygoteDown(f"the birth certificate of {birth.service} has {len(packet)} bytes")
-        return await self._ask(self._control, packet, (link_fd, log_fd))
+        return await self._ask(self._control, packet, (fd, log_fd))
 
     async def _ask(self, control: trio.socket.SocketType, packet: bytes, fds: tuple[int, int]) -> int:
         number = msgspec.msgpack.decode(packet, type=Fork).id

@@ -20,6 +20,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Why it is in that state, where it is not ready")] = ""
     generation: Annotated[int, Meta(description="How many times it has been started")] = 0
     pid: int | None = None
+    standby_pid: Annotated[int | None, Meta(description="Process that waits to take its place at its death")] = None
     mode: Annotated[str, Meta(description="Fall-back mode it runs in (cuda, cpu), where it has any")] = ""
     uptime_s: float | None = None
     restarts: Annotated[int, Meta(description="Starts after the first that a crash caused")] = 0
@@ -95,12 +96,12 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     service=SERVICE,
     access=Access.WRITE,
     idempotent=False,
-    deadline_s=60,
+    deadline_s=300,
     callers=(OPERATOR,),
     text="message",
 )
 class KernelRestart(Params[Done], frozen=True, kw_only=True):
-    """Stop a service in order and start it again; answers once it is ready."""
+    """Stop a service in order and start it again; answers once it is ready. The processes of a pool, one by one."""
 
     service: ServiceName
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path as FolderPath
+from typing import Any
 
 import trio
 
 from proto.errors import OperationError, Unavailable
+from proto.operation import Params
 from proto.ops.graph import (
     Direction,
     FeedResult,
@@ -21,6 +24,8 @@ from proto.ops.graph import (
     GraphStatsResult,
     Neighbourhood,
     NodeNames,
+    NodeState,
+    Outgoing,
     Path,
 )
 from services.graph import answers, feed, walk
@@ -40,6 +45,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
+
+
+def rehearse(root: FolderPath, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """A note that points to another, and a look at its neighbours."""
+    note = NodeState(id="a", edges=[Outgoing(target="b", kind="LINKS")])
+    return (GraphPut(corpus="notes", nodes=[note]), GraphNeighbors(corpus="notes", id="a"), GraphStats())
 
 
 def handlers_of(store: Store) -> Handlers:

@@ -9,11 +9,14 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import trio
 
 from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.operation import Params
 from proto.ops.knowledge import (
     Direction,
     ExploreLinks,
@@ -67,6 +70,14 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await ingest.stop()
     finally:
         store.close()
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """Look at a note and its links; whether the first scan is through by then makes no difference."""
+    note = root / "a.md"
+    note.write_text("# A\n\nSee [[b]].\n", encoding="utf-8")
+    files.read(str(note), (str(root),), time.time_ns())
+    return (ReadNodeContent(id="a"), ExploreLinks(id="a"), KnowledgeStatus(), ReadNodeContent(id="a"))
 
 
 def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed) -> Handlers:

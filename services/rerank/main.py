@@ -7,8 +7,9 @@ order. Of the setting `workers` the kernel makes as many processes, which share 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -16,6 +17,7 @@ import trio
 from msgspec import Meta
 
 from proto.errors import InvalidParams, Unavailable
+from proto.operation import Params
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.rerank.model import CrossEncoder
 from services.rerank.pairs import Pair, PairTokenizer
@@ -81,6 +83,13 @@ def load(settings: Settings, device: str) -> Loaded | None:
     tokens_per_s = encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode(_CANARY[0], [_CANARY[1]]).pairs[0]
     return Loaded(files, tokenizer, encoder, canary, encoder.compute([canary])[0], tokens_per_s)
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
+    """To say that there is no model, where there is none; a model would be in memory twice."""
+    if settings.get("model", AUTO) != AUTO or resolve() is not None:
+        return None
+    return (RerankModelParams(),)
 
 
 @contextlib.asynccontextmanager

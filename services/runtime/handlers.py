@@ -12,12 +12,14 @@
 
 What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
 orderly end.  A handler is cancelled when its caller cancels, disconnects or runs out of time.
+
+A module may also have `warm_up` and `rehearse`, which take work out of a restart: see `WarmUp` and `Rehearse`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -137,8 +139,31 @@ Python alone: compile patterns, fill caches.  No thread, no file or descriptor l
 for a fork would copy their state and not their threads.
 """
 
+Rehearse = Callable[[Path, Mapping[str, Any]], Sequence[Params[Any]] | None]
+"""What a service's module may have as `rehearse`, so that the first calls after a restart cost what later ones do.
+
+A standby, a process that waits to take the place of one that dies, opens the service on an empty data folder of its
+own, makes the calls that `rehearse` answers, in their order, and ends the service again.  The first argument is the
+one root of that rehearsal, an empty folder to put files into; the second are the service's settings.  Everything is
+thrown away afterwards; of other services none is there, and no caller sees the answers, failures included.
+
+Answer the calls that clients make most, and before them what these need to find something.  Answer None where
+opening the service costs more than milliseconds or a megabyte (a model); then only the loop and the link are
+rehearsed, as they are for a service that has no `rehearse`.
+"""
+
 OpenService = Callable[[Environment], contextlib.AbstractAsyncContextManager[Handlers]]
 """What a service's module must have as `open_service`."""
 
 
-__all__ = ["AsyncIterator", "Birth", "Context", "Environment", "Handler", "Handlers", "OpenService"]
+__all__ = [
+    "AsyncIterator",
+    "Birth",
+    "Context",
+    "Environment",
+    "Handler",
+    "Handlers",
+    "OpenService",
+    "Rehearse",
+    "WarmUp",
+]

@@ -49,6 +49,16 @@ R = TypeVar("R")
 PROGRESS_INTERVAL_S = 0.05
 """More often than twenty times a second, nobody can read it."""
 
+LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
+"""No message on the link is longer than a part and its frame; anything longer is not ours."""
+
+FRAMES_AT_ONCE = 4
+"""Frames read before what they began gets its turn: of a burst of calls, the first is not to wait for the last."""
+
+FIRST_CALL_S = 0.01
+"""How long the first call of a generation has the process for itself: a restart's callers come all at once, and the
+first of them need not wait until the last has been read."""
+
 BYE_ACK_TIMEOUT_S = 2.0
 """The kernel acknowledges in a millisecond; past this it is dead or has given us up."""
 
@@ -162,6 +172,7 @@ class ServiceLoop:
         self._drained = trio.Event()
         self._no_calls = trio.Event()
         self._bye_ack = trio.Event()
+        self._first_answer = trio.Event()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, open_service: OpenService) -> None:
@@ -231,8 +242,19 @@ class ServiceLoop:
             self._handlers[name] = (msgspec.msgpack.Decoder(params), handler)
 
     async def _read(self, env: _Environment) -> None:
+        while not self._calls:
+            self._accept(await self._channel.receive(), env)
+        with trio.move_on_after(FIRST_CALL_S):
+            await self._first_answer.wait()
         while True:
             self._accept(await self._channel.receive(), env)
+            for _ in range(FRAMES_AT_ONCE - 1):
+                frame = self._channel.try_receive()
+                if frame is None:
+                    break
+                self._accept(frame, env)
+            else:
+                await trio.lowlevel.checkpoint()
 
     def _accept(self, frame: AnyFrame, env: _Environment) -> None:
         match frame:
@@ -307,6 +329,7 @@ class ServiceLoop:
     def _post_answer(self, answer: Return | Fault) -> None:
         try:
             self._channel.post(answer)
+            self._first_answer.set()
         except LinkClosed:
             _log.warning("the kernel is gone; the answer to call %d is dropped", answer.id)
 

@@ -2,7 +2,8 @@
 
     python -m services.runtime.main LINK_FD BIRTH_FD
 
-is how the kernel starts one from nothing; a zygote calls `run` in the forked child.
+is how the kernel starts one from nothing; a zygote calls `run` in the forked child.  A standby does everything but the
+service's own start-up ahead, and waits there for its turn: see `standby`.
 """
 
 from __future__ import annotations
@@ -14,44 +15,53 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import trio
 
-from proto import frames
 from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, NngLink
 from services.runtime import kin
 from services.runtime.handlers import OpenService
-from services.runtime.loop import ServiceLoop, watch_sigterm
+from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop, watch_sigterm
 from services.runtime.sandbox import confine
+from services.runtime.standby import stand_by
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3
 EXIT_USAGE = 2
 
-LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
-"""No message on the link is longer than a part and its frame; anything longer is not ours."""
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter from others that want it.  With the usual 5 ms, the event loop's turn
+comes that late after each step of a worker thread, and a call takes several."""
 
 _log = logging.getLogger("linckia.service")
 
 
-def run(birth: Birth, link_fd: int) -> int:
-    """Serve until drained, and return the exit code.  Never raises for what happens inside the service."""
+def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
+    """Serve until drained, and return the exit code.  Never raises for what happens inside the service.
+
+    Args:
+        fd: the link, or the socket on which a standby waits.
+    """
     _prepare(birth)
     code = EXIT_OK
     try:
         kin.bind(birth.parent_pid, birth.service)
         for name in birth.ops_modules:
             importlib.import_module(name)
-        open_service: OpenService = importlib.import_module(birth.module).open_service
+        module = importlib.import_module(birth.module)
         data_dir = Path(birth.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         if birth.confinement is not None:
             # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
             # children.
             _log.info("confined by %s", confine(birth.confinement, data_dir))
-        trio.run(_main, birth, link_fd, open_service)
+        if standby:
+            trio.run(_stand_by, birth, fd, module)
+        else:
+            trio.run(_main, birth, fd, module.open_service)
     except* (LinkClosed, kin.KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
@@ -59,6 +69,13 @@ def run(birth: Birth, link_fd: int) -> int:
         _log.exception("%s generation %d ends with an error", birth.service, birth.generation)
         code = EXIT_FAILED
     return code
+
+
+async def _stand_by(birth: Birth, control_fd: int, module: ModuleType) -> None:
+    called = await stand_by(birth, control_fd, module)
+    if called is not None:
+        _name_log(called.birth)
+        await _main(called.birth, called.link_fd, module.open_service)
 
 
 async def _main(birth: Birth, link_fd: int, open_service: OpenService) -> None:
@@ -74,14 +91,21 @@ async def _main(birth: Birth, link_fd: int, open_service: OpenService) -> None:
 def _prepare(birth: Birth) -> None:
     # A stack dump of every thread on SIGABRT is what the kill ladder leaves in the log of a hung service.
     faulthandler.enable()
+    sys.setswitchinterval(SWITCH_S)
     # Ctrl-C at a terminal is the kernel's to handle: it stops its services in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
-        format=f"%(asctime)s {birth.service}/{birth.generation} %(levelname)s %(name)s: %(message)s",
         force=True,
     )
+    _name_log(birth)
+
+
+def _name_log(birth: Birth) -> None:
+    line = f"%(asctime)s {birth.service}/{birth.generation or 'standby'} %(levelname)s %(name)s: %(message)s"
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(logging.Formatter(line))
 
 
 def main(argv: list[str]) -> int:

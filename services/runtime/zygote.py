@@ -3,9 +3,8 @@
     python -m services.runtime.zygote CONTROL_FD BIRTH_FD
 
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
-ever.  It forks ahead: a spare child waits for the next request, so that a service's restart does not wait for a fork
-of a large process.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is
-told to the kernel by the operating system at once, and the zygote's own death concerns no service.  A module that
+ever.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
+by the operating system at once, and the zygote's own death concerns no service.  A module that
 cannot be imported is reported and left out; a service that needs it then fails by itself, with the reason in its own
 log.
 """
@@ -26,7 +25,7 @@ from typing import NoReturn
 import msgspec
 
 from proto import ops
-from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, Loaded, ZygoteBirth, read_birth
+from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
 from services.runtime import kin, sandbox
 from services.runtime import main as service_main
 
@@ -77,80 +76,31 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-class Spare:
-    """A child forked ahead of need, which waits to be told what it is; it ends with the zygote and with the kernel."""
-
-    def __init__(self, pid: int, control: socket.socket) -> None:
-        self.pid = pid
-        self._control = control
-
-    def become(self, packet: bytes, fds: list[int]) -> bool:
-        """Hand the request on; whether it was there to take it."""
-        try:
-            socket.send_fds(self._control, [packet], fds)
-        except OSError:
-            return False
-        finally:
-            self._control.close()
-        return True
-
-
 def serve(control: socket.socket, parent_pid: int) -> None:
     """Fork what is asked for until the kernel closes its end."""
-    spare = _fork_spare(parent_pid, control)
     while True:
         packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 2)
         if not packet:
             return
         try:
-            reply = _answer(packet, fds, spare, parent_pid)
+            reply = _answer(packet, fds, parent_pid)
         finally:
             for fd in fds:
                 os.close(fd)
         control.send(_encoder.encode(reply))
-        # Only now: whoever waits for the service has not waited for this.
-        spare = _fork_spare(parent_pid, control)
 
 
-def _answer(packet: bytes, fds: list[int], spare: Spare | None, parent_pid: int) -> Forked:
+def _answer(packet: bytes, fds: list[int], parent_pid: int) -> Forked:
     request = _decoder.decode(packet)
     if len(fds) != 2:
         return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2")
-    if spare is not None and spare.become(packet, fds):
-        return Forked(id=request.id, pid=spare.pid)
     if (running := threads()) != 1:
         return Forked(id=request.id, error=f"the zygote has {running} threads, so a fork would not be safe")
     try:
-        pid = _fork_orphan(lambda: _become(request.birth, request.env, fds[0], fds[1], parent_pid))
+        pid = _fork_orphan(lambda: _become(request, fds[0], fds[1], parent_pid))
     except OSError as error:
         return Forked(id=request.id, error=f"fork: {error}")
     return Forked(id=request.id, pid=pid)
-
-
-def _fork_spare(parent_pid: int, control: socket.socket) -> Spare | None:
-    if threads() != 1:
-        return None
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-    def wait() -> None:
-        ours.close()
-        control.close()
-        _await_adoption(parent_pid)
-        kin.bind(parent_pid, "spare")
-        packet, fds, _flags, _ = socket.recv_fds(theirs, MAX_PACKET_BYTES, 2)
-        if packet:
-            request = _decoder.decode(packet)
-            _become(request.birth, request.env, fds[0], fds[1], parent_pid)
-
-    try:
-        pid = _fork_orphan(wait)
-    except OSError:
-        traceback.print_exc()
-        ours.close()
-        return None
-    finally:
-        theirs.close()
-    return Spare(pid, ours)
 
 
 def _fork_orphan(work: Callable[[], None]) -> int:
@@ -192,21 +142,21 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
-def _become(birth: Birth, env: dict[str, str], link_fd: int, log_fd: int, parent_pid: int) -> NoReturn:
-    """In the forked child: be the service."""
+def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
+    """In the forked child: be the service, or wait to be."""
     code = EXIT_FAILED
     try:
         # Its own session and process group: what it spawns dies with it, and nobody else does.
         os.setsid()
-        _take_descriptors(link_fd, log_fd)
-        os.environ.update(env)
+        _take_descriptors(fd, log_fd)
+        os.environ.update(request.env)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if "numpy.random" in sys.modules:
             # `random` seeds itself anew after a fork; numpy's old generator would repeat in every child.
             importlib.import_module("numpy.random").seed()
         gc.enable()
         _await_adoption(parent_pid)
-        code = service_main.run(birth, link_fd)
+        code = service_main.run(request.birth, fd, standby=request.standby)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -215,14 +165,14 @@ def _become(birth: Birth, env: dict[str, str], link_fd: int, log_fd: int, parent
         os._exit(code)
 
 
-def _take_descriptors(link_fd: int, log_fd: int) -> None:
+def _take_descriptors(own_fd: int, log_fd: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
-    os.set_inheritable(link_fd, False)
-    os.closerange(3, link_fd)
-    os.closerange(link_fd + 1, os.sysconf("SC_OPEN_MAX"))
+    os.set_inheritable(own_fd, False)
+    os.closerange(3, own_fd)
+    os.closerange(own_fd + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _await_adoption(parent_pid: int) -> None:

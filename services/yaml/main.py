@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, TypedDict, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
 import trio
 from msgspec import Meta
 
 from proto.errors import OperationError
+from proto.operation import Params
 from proto.ops.yaml import (
     CommentsResult,
     EditResult,
@@ -113,6 +115,13 @@ def warm_up() -> None:
     tree = read_tree(_SAMPLE)
     set_at(set_at(tree, "a.b[0]", "2"), "c.d", "new")
     get_at(tree, "a")
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """Read the small document, and change it."""
+    (root / "sample.yaml").write_text(_SAMPLE, encoding="utf-8")
+    get = NoyalibGet(file="sample.yaml", path="a.b")
+    return (get, NoyalibSet(file="sample.yaml", path="a.b[0]", value="2"), get)
 
 
 _SAMPLE = """# sample

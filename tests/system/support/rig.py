@@ -30,8 +30,10 @@ LIGHT = ZygoteSpec(name="light", preload=("tests.system.support.service",))
 
 
 def trial(name: str = "trial", **changes: Any) -> ServiceSpec:
-    """The test service, with quick pings."""
-    spec = ServiceSpec(name=name, module="tests.system.support.service", zygote="light", ping_interval_s=0.05)
+    """The test service, with quick pings, and without a standby: so that a restart asks its zygote."""
+    spec = ServiceSpec(
+        name=name, module="tests.system.support.service", zygote="light", ping_interval_s=0.05, standby=False
+    )
     return msgspec.structs.replace(spec, **changes)
 
 

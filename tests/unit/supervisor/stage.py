@@ -93,6 +93,9 @@ class ActedProcess:
         await self.actor.ended.wait()
         return self.actor.exit
 
+    def became_ready(self) -> None:
+        return
+
     def signal(self, number: int) -> None:
         self.actor.signals.append((trio.current_time(), number))
         if number in self.actor.dies_of:
@@ -122,6 +125,7 @@ class Stage:
         self.refuses: str | None = None
         self.actors: list[Actor] = []
         self.processes: list[ActedProcess] = []
+        self.dismissed: list[str] = []
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -141,6 +145,12 @@ class Stage:
         assert self._nursery is not None
         self._nursery.start_soon(self._play, actor)
         return process
+
+    def dismiss(self, service: str) -> None:
+        self.dismissed.append(service)
+
+    def standby_pid(self, service: str) -> int | None:
+        return None
 
     async def _play(self, actor: Actor) -> None:
         async with trio.open_nursery() as nursery:

@@ -18,7 +18,8 @@ LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*
 def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceReport:
     recovery = Recovery(generation=1, cause=KILLED, answered_ms=1.5, ready_ms=12.5)
     return ServiceReport(
-        name=name, state=state, reason="", generation=1 + deaths, pid=7, how="zygote", mode="", uptime_s=3.0,
+        name=name, state=state, reason="", generation=1 + deaths, pid=7, standby_pid=None, how="zygote",
+        mode="", uptime_s=3.0,
         restarts=deaths, deaths={"signal": deaths} if deaths else {}, last_death=KILLED if deaths else None,
         recoveries=(recovery,) * deaths, memory_bytes=None, rss_bytes=1024, retry_in_s=None, in_flight=0, ping_ms=0.25,
         info={},

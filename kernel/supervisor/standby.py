@@ -1,0 +1,185 @@
+"""Standbys: for each service that runs, a process forked ahead that takes its place within milliseconds of its death.
+
+A standby has done what can be done before it is known when it will be wanted (see `services.runtime.standby`), so what
+a restart still costs is the service's own start-up.  Like a zygote it is a convenience: where there is none, or it is
+not fit, the service is forked or started from nothing.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from kernel.supervisor.reaper import Reaper
+from kernel.supervisor.spawn import settle
+from kernel.supervisor.spec import ServiceSpec
+from kernel.supervisor.zygote import Zygote, ZygoteDown
+from proto.birth import PREPARED, Birth, Wake
+
+AT_FIRST_S = 1.0
+"""After the first READY: while the system starts, the processors are wanted for what clients wait for."""
+
+AFTER_A_RESTART_S = 0.005
+"""So that the calls that waited for the restart are answered first."""
+
+AGAIN_S = 30.0
+"""After the death of a standby: it was killed for want of memory, or cannot live."""
+
+PREPARED_WITHIN_S = 2.0
+"""One that is still at it when it is wanted goes on as the service, unless it has taken this long: then it hangs."""
+
+OOM_SCORE_ADJ = 800
+"""Out of memory, the first to go: nobody is being served by it."""
+
+_log = logging.getLogger("linckia.supervisor")
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Standby:
+    """One process that waits."""
+
+    def __init__(self, pid: int, pidfd: int, control: socket.socket, birth: Birth, env: dict[str, str]) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.control = control
+        self.prepared = False
+        self.woken = trio.Event()
+        self._birth = birth
+        self._env = env
+        self._since = trio.current_time()
+
+    def fits(self, birth: Birth, env: dict[str, str]) -> bool:
+        """Whether it can be the generation that this certificate describes."""
+        return (
+            replace(self._birth, generation=birth.generation) == birth
+            and self._env == env
+            and (self.prepared or trio.current_time() - self._since < PREPARED_WITHIN_S)
+            and not _is_dead(self.pidfd)
+        )
+
+    def wake(self, generation: int, link_fd: int, log_fd: int) -> bool:
+        """Have it be that generation; whether it was there to be.  It is the caller's to collect from then on."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (link_fd, log_fd)))]
+        try:
+            self.control.sendmsg([_encoder.encode(Wake(generation=generation))], rights, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        self.woken.set()
+        return True
+
+
+class Standbys:
+    """The standby of each service, by its name; `nursery` is where they are looked after.
+
+    Cancelling that nursery ends them all.
+    """
+
+    def __init__(self, reaper: Reaper, nursery: trio.Nursery) -> None:
+        self._reaper = reaper
+        self._nursery = nursery
+        self._waiting: dict[str, Standby] = {}
+        self._keepers: dict[str, trio.CancelScope] = {}
+
+    def pid_of(self, service: str) -> int | None:
+        """The process that waits for the service's place, if one does."""
+        standby = self._waiting.get(service)
+        return None if standby is None else standby.pid
+
+    def take(self, spec: ServiceSpec, birth: Birth, link_fd: int, log_fd: int) -> int | None:
+        """Make the standby this generation: its pid, or None where there is none that fits."""
+        standby = self._waiting.get(spec.name)
+        if standby is not None and standby.fits(birth, spec.env) and standby.wake(birth.generation, link_fd, log_fd):
+            del self._waiting[spec.name]
+            return standby.pid
+        self.dismiss(spec.name)
+        return None
+
+    def keep(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
+        """Have a standby for the generation after this one, which is READY now.
+
+        Args:
+            log_fd: of the generation that lives; whatever the standby says before its turn goes there.
+        """
+        self.dismiss(spec.name)
+        scope = self._keepers[spec.name] = trio.CancelScope()
+        self._nursery.start_soon(self._keep, scope, spec, birth, zygote, os.dup(log_fd))
+
+    def dismiss(self, service: str) -> None:
+        """No generation will follow, or none that this standby could be."""
+        if (keeper := self._keepers.pop(service, None)) is not None:
+            keeper.cancel()
+
+    async def _keep(
+        self, scope: trio.CancelScope, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int
+    ) -> None:
+        delay = AT_FIRST_S if birth.generation == 1 else AFTER_A_RESTART_S
+        try:
+            with scope:
+                woken = False
+                while not woken:
+                    await trio.sleep(delay)
+                    delay = AGAIN_S
+                    woken = await self._live(spec, birth, zygote, log_fd)
+        finally:
+            os.close(log_fd)
+
+    async def _live(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> bool:
+        """One standby from its birth to its turn (True), or to its death."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                try:
+                    pid = await zygote.fork(birth, spec.env, theirs.fileno(), log_fd, standby=True)
+                except ZygoteDown as error:
+                    _log.warning("%s has no standby: %s", spec.name, error)
+                    return False
+            self._reaper.own.add(pid)
+            settle(pid, OOM_SCORE_ADJ)
+            standby = Standby(pid, os.pidfd_open(pid), ours, birth, spec.env)
+            self._waiting[spec.name] = standby
+            try:
+                await self._watch(standby)
+            finally:
+                if not standby.woken.is_set():
+                    self._bury(spec.name, standby)
+                os.close(standby.pidfd)
+        return standby.woken.is_set()
+
+    async def _watch(self, standby: Standby) -> None:
+        """Until it is woken or dead."""
+        async with trio.open_nursery() as nursery:
+
+            async def listen() -> None:
+                await trio.lowlevel.wait_readable(standby.control)
+                with contextlib.suppress(OSError):
+                    standby.prepared = standby.control.recv(len(PREPARED)) == PREPARED
+                await trio.lowlevel.wait_readable(standby.pidfd)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(listen)
+            await standby.woken.wait()
+            nursery.cancel_scope.cancel()
+
+    def _bury(self, service: str, standby: Standby) -> None:
+        if self._waiting.get(service) is standby:
+            del self._waiting[service]
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(standby.pidfd, signal.SIGKILL)
+        # Its status is of no interest to anybody: the reaper collects it.
+        self._reaper.own.discard(standby.pid)
+        self._reaper.left_behind(standby.pid)
+
+
+def _is_dead(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
