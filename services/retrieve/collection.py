@@ -213,10 +213,6 @@ class Collection:
             return index.cosines(query, ids)
         return await trio.to_thread.run_sync(index.cosines, query, ids, limiter=self._readers)
 
-    async def groups_of(self, ids: Sequence[int]) -> dict[int, int]:
-        """See `store.groups_of`."""
-        return await self._read(lambda db: store.groups_of(db, ids))
-
     async def items(self, ids: Sequence[int]) -> dict[int, Found]:
         """The items of these ids that are still there."""
         return await self._read(lambda db: store.items(db, ids))

@@ -9,22 +9,26 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import trio
 from msgspec import Meta
 
 from proto.errors import InvalidParams, LinckiaError
+from proto.operation import Params
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
 from proto.ops.retrieve import (
     CollectionStatus,
     DeleteResult,
+    Fusion,
+    Group,
     GroupIds,
     Grouping,
+    Item,
     Neighbours,
     Pairs,
     PutResult,
@@ -143,6 +147,14 @@ class Collections:
             scope.cancel()
             await ended.wait()
             await trio.to_thread.run_sync(collection.close)
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """Put a note, and find it by its words."""
+    piece = Item(key="1", heading="Sea stars", text="A sea star grows back any arm that it has lost.", embed=False)
+    note = Group(id="a", title="Sea stars", items=[piece])
+    search = RetrieveSearch(collection="notes", query="what grows back an arm", fusion=Fusion(method="lexical"))
+    return (RetrievePut(collection="notes", groups=[note]), search, RetrieveStatus(collection="notes"), search)
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ import trio
 from proto.errors import Kind, LinckiaError, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
-from services.retrieve import fusion
+from services.retrieve import fusion, store
 from services.retrieve.collection import Collection, VectorsLoading, is_index_damage
 from services.retrieve.filters import Where, compile_filters
 from services.retrieve.reranking import RERANK, Reranker
@@ -87,18 +88,23 @@ async def search(
     """
     where = compile_filters(params.filters)
     limit = max(params.candidates, params.limit)
+    if params.fusion.method == LEXICAL:
+        reranker = None
+    shown = params.limit if reranker is None else params.candidates
     stages = await _run(collection, params, embed, patience, limit, where, repair)
     while True:
         fused = await _fuse(collection, params, stages)
-        best = _best_of_groups(fused, await collection.groups_of(list(fused)))
+        best, found = await collection.read(partial(_look_up, fused, shown))
         full = any(stage is not None and len(stage) >= limit for stage in (stages.lexical, stages.vector))
         if len(best) >= params.limit or not full or limit >= MAX_CANDIDATES:
             break
         # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there are.
         limit = min(4 * limit, MAX_CANDIDATES)
         await _deepen(collection, params, stages, limit, where)
-    if reranker is not None and best and params.fusion.method != LEXICAL:
-        best = await _rerank(collection, params, best, stages, reranker)
+    if reranker is not None and best:
+        best = await _rerank(params, best, found, stages, reranker)
+        # That took a while: what was removed meanwhile is not answered.
+        found = await collection.items([item for item, _ in best[: params.limit]])
     best = best[: params.limit]
     waiting = collection.waiting
     if VECTOR in stages.ran and (awaited := collection.vectors_awaited):
@@ -107,7 +113,7 @@ async def search(
         stages.degraded.append(f"vector: {behind}")
     ran = stages.ran
     return SearchResult(
-        hits=await _hits(best, await collection.items([item for item, _ in best]), stages, collection),
+        hits=await _hits(best, found, stages, collection),
         stages=[*ran, RERANK] if stages.reranked else ran,
         degraded=stages.degraded,
         source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if stages.reranked else ""),
@@ -210,14 +216,13 @@ async def _deepen(
 
 
 async def _rerank(
-    collection: Collection,
     params: RetrieveSearch,
     best: list[tuple[int, float]],
+    found: Mapping[int, Found],
     stages: _Stages,
     reranker: Reranker,
 ) -> list[tuple[int, float]]:
     """The candidates in the cross-encoder's order, then the others in theirs; as they were where it does not answer."""
-    found = await collection.items([item for item, _ in best[: params.candidates]])
     texts = {item: reading(found[item]) for item, _ in best[: params.candidates] if item in found}
     order = await reranker.rank(params.query, list(texts.values()))
     if order.degraded:
@@ -246,6 +251,14 @@ async def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages)
     if stages.query is not None:
         cosines |= await collection.cosines(stages.query, [item for item, _ in stages.lexical if item not in cosines])
     return fusion.weighted(stages.lexical, cosines, params.fusion.vector_weight)
+
+
+def _look_up(
+    fused: Mapping[int, float], shown: int, db: sqlite3.Connection
+) -> tuple[list[tuple[int, float]], dict[int, Found]]:
+    """The best of each group, and what the first `shown` of them hold: in one go, since each costs a thread's turn."""
+    best = _best_of_groups(fused, store.groups_of(db, list(fused)))
+    return best, store.items(db, [item for item, _ in best[:shown]])
 
 
 def _best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> list[tuple[int, float]]:
