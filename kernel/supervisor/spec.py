@@ -68,7 +68,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     zygote: str | None = None
     """The zygote that forks it; None: it is always started from nothing."""
     standby: bool = True
-    """Whether a process forked ahead waits for this one's death: a few megabytes for a restart in a third of the time.
+    """Whether a process forked ahead waits for this one's death: some 9 MB for a restart in a third of the time.
     Only where there is a zygote."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""

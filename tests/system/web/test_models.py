@@ -123,3 +123,14 @@ def test_a_pool_of_an_impossible_size_is_refused_at_the_start(tmp_path: Path) ->
     environment = {"LINCKIA_SERVICES__EMBED__WORKERS": "0"}
     with pytest.raises(AssertionError, match=r"the kernel did not start"), running(tmp_path, environment=environment):
         pass
+
+
+def test_restarting_a_pool_restarts_all_of_it_and_somebody_always_answers(kernel: RunningKernel) -> None:
+    names = ("embed", "embed-2")
+    before = {name: kernel.service(name)["pid"] for name in names}
+    with ThreadPoolExecutor(1) as threads:
+        restarting = threads.submit(kernel.call, "kernel_restart", {"service": "embed"})
+        while not restarting.done():
+            assert len(kernel.call("embed_texts", {"texts": ["a cat sat"], "kind": "query"})["vectors"]) > 0
+        assert all(name in restarting.result()["message"] for name in names)
+    assert all(kernel.service(name)["pid"] != before[name] for name in names)
