@@ -107,7 +107,7 @@ async def run(
             async def control(task_status: trio.TaskStatus[None]) -> None:
                 await serve_control(
                     listener,
-                    router,
+                    gateway.operator,
                     table,
                     gateway.attach,
                     roots=config.roots,

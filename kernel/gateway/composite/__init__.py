@@ -1,0 +1,1 @@
+"""The composite tools: `query`, `execute` and `session`, through which a client reaches many operations."""

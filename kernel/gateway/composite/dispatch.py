@@ -1,0 +1,75 @@
+"""A dispatcher that answers the composite tools itself, for one surface, and passes every other call on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from kernel.gateway.composite import run
+from kernel.gateway.composite.answer import Composed
+from kernel.gateway.composite.describe import describe
+from kernel.gateway.composite.steps import NAMES, Steps
+from kernel.ports import Dispatcher, Upcalls
+from proto.errors import Executed, Forbidden, Timeout
+from proto.frames import Event
+from proto.operation import Access, Operation, Params
+from proto.ops.composite import SERVICE, Describe, Execute, Query, Session
+
+
+class Composites:
+    """`kernel.ports.Dispatcher`, the composite tools among what it calls.
+
+    Their values are `Composed`, or with `plain`, as the operator's command line reads them, ordinary data.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, steps: Steps, *, plain: bool = False) -> None:
+        self._dispatcher = dispatcher
+        self._steps = steps
+        self._plain = plain
+
+    async def call(
+        self,
+        operation: Operation[Any],
+        params: Params[Any],
+        *,
+        caller: str = "client",
+        timeout_s: float | None = None,
+        trace: str | None = None,
+        upcalls: Upcalls | None = None,
+    ) -> object:
+        """See `kernel.ports.Dispatcher.call`."""
+        if operation.service != SERVICE or operation.name not in NAMES:
+            return await self._dispatcher.call(
+                operation, params, caller=caller, timeout_s=timeout_s, trace=trace, upcalls=upcalls
+            )
+        if not operation.admits(caller):
+            raise Forbidden(f"{operation.name} may not be called by {caller}")
+
+        async def call_step(op: Operation[Any], arguments: Params[Any], own: Upcalls | None) -> object:
+            return await self.call(op, arguments, caller=caller, trace=trace, upcalls=own)
+
+        limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
+        with trio.move_on_after(limit_s):
+            value = await self._answer(params, call_step, upcalls)
+            return value.plain() if self._plain and isinstance(value, Composed) else value
+        executed = Executed.NO if operation.access is Access.READ else Executed.MAYBE
+        raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s", executed=executed)
+
+    async def _answer(self, params: Params[Any], call_step: run.CallStep, upcalls: Upcalls | None) -> object:
+        match params:
+            case Query():
+                return await run.query(params, self._steps, call_step, upcalls)
+            case Execute():
+                return await run.execute(params, self._steps, call_step, upcalls)
+            case Session():
+                return await run.session(params, self._steps, call_step, upcalls)
+            case Describe():
+                return describe(self._steps, params.target)
+            case _:
+                raise TypeError(f"{type(params).__name__} is no composite operation")
+
+    def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
+        """See `kernel.ports.Dispatcher.subscribe`."""
+        return self._dispatcher.subscribe(topic, receive)

@@ -1,0 +1,140 @@
+"""Steps as a client wrote them, checked before any of them runs.
+
+Whatever can be known beforehand is: the op, the names of its parameters, and every value but those that the last
+step's result will give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+import msgspec
+from msgspec import structs
+
+from kernel.gateway.composite.references import is_reference, resolve
+from kernel.gateway.composite.steps import Category, Steps
+from proto.errors import InvalidParams
+from proto.operation import Operation, Params, validate
+from proto.spelling import respelled
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A step that may run; `arguments` are under the names that the operation declares."""
+
+    where: str
+    name: str
+    operation: Operation[Any]
+    arguments: dict[str, object]
+    references: frozenset[str]
+
+    def params(self, previous: object) -> Params[Any]:
+        """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.
+
+        Raises:
+            InvalidParams: names the parameter, and the reference where that is what it lacks.
+        """
+        arguments = dict(self.arguments)
+        lost = {}
+        for name in self.references:
+            reference = str(arguments.pop(name))
+            value = resolve(reference, previous)
+            if value is None:
+                lost[name] = reference
+            else:
+                arguments[name] = value
+        try:
+            return self.operation.parse(arguments)
+        except InvalidParams as error:
+            said = str(error)
+            if lost:
+                gone = ", ".join(f"`{name}` ({reference})" for name, reference in sorted(lost.items()))
+                said += f"; the last step's result has nothing for {gone}"
+            raise InvalidParams(said, field=error.failure.field) from None
+
+
+def plan(tool: Category, steps: Steps, given: list[dict[str, Any]], field: str, *, chained: bool) -> list[Planned]:
+    """The steps, in order; `chained`, their parameters may refer to the result before.
+
+    Raises:
+        InvalidParams: of the first that cannot run; names it by its place in `field`.
+    """
+    return [_planned(tool, steps, step, f"{field}[{n}]", chained=chained) for n, step in enumerate(given)]
+
+
+def _planned(tool: Category, steps: Steps, step: dict[str, Any], where: str, *, chained: bool) -> Planned:
+    if step.get("op") is None:
+        raise InvalidParams(f"{where}: missing required parameter `op`", field=f"{where}.op")
+    name = step["op"]
+    if not isinstance(name, str):
+        raise InvalidParams(f"{where}.op: it is the name of an op, as a string", field=f"{where}.op")
+    operation = steps.step(tool, name, f"{where}.op")
+    params = step.get("params")
+    if not isinstance(params, dict | None):
+        raise InvalidParams(f"{where}.params: expected an object", field=f"{where}.params")
+    beside = {key: value for key, value in step.items() if key not in ("op", "params")}
+    return check(operation, name, beside, params or {}, where, chained=chained)
+
+
+def check(
+    operation: Operation[Any],
+    name: str,
+    beside: Mapping[str, object],
+    params: Mapping[str, object],
+    where: str,
+    *,
+    chained: bool,
+) -> Planned:
+    """Parameters of one step, checked; those in `params` win over those `beside` it.
+
+    Raises:
+        InvalidParams: names the step, and the parameter as it was written.
+    """
+    try:
+        arguments = {**respelled(operation.params, beside), **respelled(operation.params, params)}
+        arguments = {
+            key: value for key, value in arguments.items() if value is not None or _admits_null(operation.params, key)
+        }
+        references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
+        if references:
+            validate(_with_anything_for(operation.params, references), arguments)
+        else:
+            operation.parse(arguments)
+    except InvalidParams as error:
+        field = error.failure.field
+        raise InvalidParams(
+            f"{where} ({name}): {error}", field=f"{where}.params.{field}" if field else f"{where}.params"
+        ) from None
+    return Planned(where, name, operation, arguments, references)
+
+
+@lru_cache(maxsize=1024)
+def _admits_null(tp: type[Params[Any]], name: str) -> bool:
+    """Whether null is a value of its own for this parameter; for all others it is as if it were not there."""
+    for field in structs.fields(tp):
+        if field.encode_name == name:
+            try:
+                msgspec.convert(None, field.type)
+            except msgspec.ValidationError:
+                return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _with_anything_for(tp: type[Params[Any]], names: frozenset[str]) -> type[Params[Any]]:
+    """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
+    fields: list[Any] = []
+    for field in structs.fields(tp):
+        encoded = field.encode_name
+        if field.default is not msgspec.NODEFAULT:
+            default = msgspec.field(name=encoded, default=field.default)
+        elif field.default_factory is not msgspec.NODEFAULT:
+            default = msgspec.field(name=encoded, default_factory=field.default_factory)
+        else:
+            default = msgspec.field(name=encoded)
+        fields.append((field.name, object if encoded in names else field.type, default))
+    relaxed = msgspec.defstruct(
+        tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
+    )
+    return cast("type[Params[Any]]", relaxed)

@@ -1,0 +1,137 @@
+"""The composite tools at work: a pipeline that reads, a batch that changes, an action of a session.
+
+A step is an ordinary call: it has the deadline of its operation, its retries, its place in the service's queue; a
+client that cancels withdraws the step that runs, and no further one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Raw
+
+from kernel.gateway.composite.answer import Composed, as_json, composed, direct, failed, sized
+from kernel.gateway.composite.plan import Planned, check, plan
+from kernel.gateway.composite.progress import StepUpcalls
+from kernel.gateway.composite.steps import Category, Steps
+from kernel.gateway.failures import as_failure
+from kernel.ports import Upcalls
+from proto.errors import InvalidParams, LinckiaError
+from proto.operation import Operation, Params
+from proto.ops.composite import Execute, Query, Session
+
+CallStep = Callable[[Operation[Any], Params[Any], Upcalls | None], Awaitable[object]]
+"""Calls the operation of one step for the caller of the tool."""
+
+
+async def query(params: Query, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
+    """Read in steps.
+
+    Raises:
+        InvalidParams: a step cannot run; none has.
+        LinckiaError: of the only step.
+    """
+    planned = plan(Category.QUERY, steps, params.steps, "steps", chained=True)
+    if len(planned) == 1:
+        (only,) = planned
+        return direct(only.operation, await call(only.operation, only.params({}), upcalls))
+    entries: list[dict[str, Any]] = []
+    completed = size = 0
+    previous: object = {}
+    for index, step in enumerate(planned):
+        step_upcalls = _begin(upcalls, index, len(planned), step)
+        try:
+            value = await call(step.operation, step.params(previous), step_upcalls)
+            result = sized(value, size)
+            is_error = _is_error(step.operation, value)
+        except Exception as error:
+            entries.append(_entry(index, step, failed(as_failure(error, step.operation.name)), is_error=True))
+            break
+        entries.append(_entry(index, step, result, is_error=is_error))
+        if is_error:
+            break
+        completed += 1
+        size += len(bytes(result))
+        previous = as_json(value)
+    return composed({"steps": entries, "totalSteps": len(planned), "completedSteps": completed})
+
+
+async def execute(params: Execute, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
+    """Change in order.
+
+    Raises:
+        InvalidParams: an operation cannot be done; none has been.
+    """
+    planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
+    results: list[Raw] = []
+    succeeded = size = 0
+    for index, step in enumerate(planned):
+        step_upcalls = _begin(upcalls, index, len(planned), step)
+        try:
+            value = await call(step.operation, step.params({}), step_upcalls)
+        except Exception as error:
+            success = False
+            entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
+        else:
+            success = not _says_failed(step.operation, value)
+            entry = _done(step, value, size, success=success)
+        results.append(entry)
+        size += len(bytes(entry))
+        succeeded += success
+        if not success and not params.continueOnError:
+            break
+    failures = len(results) - succeeded
+    answer = {"results": results, "totalOps": len(planned), "succeeded": succeeded, "failed": failures}
+    return composed(answer, is_error=failures > 0)
+
+
+async def session(params: Session, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
+    """One action.
+
+    Raises:
+        InvalidParams: there is no such action, or its parameters are wrong.
+        LinckiaError: of the action.
+    """
+    operation = steps.session.get(params.action or "")
+    if operation is None:
+        said = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
+        raise InvalidParams(f"{said}; the actions are: {', '.join(steps.session)}", field="action")
+    action = check(operation, params.action or "", {}, params.params or {}, "session", chained=False)
+    return direct(operation, await call(operation, action.params({}), upcalls))
+
+
+def _begin(upcalls: Upcalls | None, index: int, count: int, step: Planned) -> Upcalls | None:
+    if upcalls is None or count == 1:
+        return upcalls
+    own = StepUpcalls(upcalls, index, count, step.name)
+    own.begin()
+    return own
+
+
+def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> dict[str, Any]:
+    return {"stepIndex": index, "op": step.name, "result": result, "isError": is_error}
+
+
+def _is_error(operation: Operation[Any], value: object) -> bool:
+    """Whether the result itself says that it is one of failure, as content of a tool may."""
+    return operation.is_content and isinstance(value, dict) and value.get("isError") is True
+
+
+def _says_failed(operation: Operation[Any], value: object) -> bool:
+    return _is_error(operation, value) or (isinstance(value, dict) and value.get("success") is False)
+
+
+def _head(step: Planned, success: bool) -> dict[str, Any]:
+    return {"op": step.name, "success": success}
+
+
+def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
+    """The entry of an operation that was done; a result too long for the answer is left out, and the entry says so."""
+    own = _head(step, success)
+    flat = isinstance(value, dict) and all(value.get(key, said) == said for key, said in own.items())
+    entry = {**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}
+    try:
+        return sized(entry, size)
+    except LinckiaError as error:
+        return sized({**own, "result_omitted": str(error)})
