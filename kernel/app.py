@@ -88,11 +88,12 @@ async def run(
         # Half a second of imports, with the first zygote loading beside us.  Not in a thread: shared with the event
         # loop, the interpreter would need twice the time, and clients wait for this.
         from kernel.control.server import serve_control
-        from kernel.gateway import scratchpad
+        from kernel.gateway import prompts, scratchpad
         from kernel.gateway.gateway import open_gateway
         from kernel.gateway.surfaces import SURFACES
 
-        async with open_gateway(table, router) as gateway:
+        prompt_folders = prompts.folders(config.data_dir, config.roots, config.prompts_dir)
+        async with open_gateway(table, router, prompt_folders=prompt_folders) as gateway:
             KernelOperations(
                 config,
                 router,
@@ -103,6 +104,7 @@ async def run(
                 shut_down=stop.set,
             ).register()
             scratchpad.register(router.serve_local)
+            prompts.register(router.serve_local)
 
             async def control(task_status: trio.TaskStatus[None]) -> None:
                 await serve_control(

@@ -65,7 +65,8 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `roots` and `data_dir` are real paths; `http` is None where HTTP is switched off.
 
-    `services` holds each service's own table, which that service checks itself.
+    `services` holds each service's own table, which that service checks itself. `prompts_dir` is None where the
+    folders of prompts are those in the data directory and in the roots.
     """
 
     data_dir: Path
@@ -73,6 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     http: Http | None = Http()
     services: dict[str, dict[str, Any]] = {}
     log_level: str = "info"
+    prompts_dir: Path | None = None
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,12 +92,26 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_body_bytes: Annotated[Annotated[int, Meta(ge=1024)] | None, Meta(description="Longest request body")] = None
 
 
+class PromptSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[prompts]` as it may be written."""
+
+    dir: Annotated[str | None, Meta(description="Folder of prompts (PROMPT-*.md), instead of the usual ones")] = None
+
+
+class FetchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[fetch]` as it may be written; the same as in `[services.fetch]`."""
+
+    allow: Annotated[list[str] | None, Meta(description="Hosts and networks on this side of the Internet")] = None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One layer: `linckia.toml` as it may be written, or what the environment or the flags amount to."""
 
     roots: Annotated[list[str] | None, Meta(description="Folders that operations on files may use")] = None
     log_level: Annotated[LogLevel | None, Meta(description="debug, info, warning or error")] = None
     http: HttpSettings = HttpSettings()
+    prompts: PromptSettings = PromptSettings()
+    fetch: FetchSettings = FetchSettings()
     services: dict[str, dict[str, Any]] = {}
 
 
@@ -108,6 +124,8 @@ ENVIRONMENT = {
     "LINCKIA_ALLOWED_HOSTS": ("http", "allowed_hosts"),
     "LINCKIA_ALLOWED_ORIGINS": ("http", "allowed_origins"),
     "LINCKIA_MAX_BODY_BYTES": ("http", "max_body_bytes"),
+    "LINCKIA_PROMPTS_DIR": ("prompts", "dir"),
+    "LINCKIA_FETCH_ALLOW": ("fetch", "allow"),
 }
 """Variables by what they set, besides LINCKIA_DATA, LINCKIA_CONFIG and LINCKIA_SERVICES__NAME__KEY."""
 
@@ -152,12 +170,17 @@ def load(
     http: dict[str, Any] = {}
     services: dict[str, dict[str, Any]] = {}
     log_level = "info"
+    prompts_dir: Path | None = None
     for origin, folder, raw in layers:
         settings = _check(raw, origin)
         if settings.roots is not None:
             roots = tuple(_root(given, folder, origin) for given in settings.roots)
         if settings.log_level is not None:
             log_level = settings.log_level
+        if settings.prompts.dir is not None:
+            prompts_dir = _prompts_dir(folder / Path(settings.prompts.dir).expanduser(), origin)
+        if settings.fetch.allow is not None:
+            services["fetch"] = services.get("fetch", {}) | {"allow": settings.fetch.allow}
         http |= _http(settings.http, folder, origin)
         for name, table in settings.services.items():
             if known_services is not None and name not in known_services:
@@ -169,6 +192,7 @@ def load(
         http=_served(http),
         services=services,
         log_level=log_level,
+        prompts_dir=prompts_dir,
     )
 
 
@@ -200,14 +224,14 @@ def _put(layer: dict[str, Any], where: tuple[str, ...], name: str, value: str) -
         layer.setdefault("http", {}).update(_address(value, name))
     elif where == ("roots",):
         layer["roots"] = [part for part in value.split(os.pathsep) if part]
-    elif where[-1] in ("allowed_hosts", "allowed_origins"):
-        layer.setdefault("http", {})[where[-1]] = [part.strip() for part in value.split(",") if part.strip()]
+    elif where[-1] in ("allowed_hosts", "allowed_origins", "allow"):
+        layer.setdefault(where[0], {})[where[-1]] = [part.strip() for part in value.split(",") if part.strip()]
     elif where[-1] == "max_body_bytes":
         if not value.isdecimal():
             raise ConfigError(f"{name} is {value!r}; it is a number of bytes")
         layer.setdefault("http", {})[where[-1]] = int(value)
-    elif where[0] == "http":
-        layer.setdefault("http", {})[where[-1]] = value
+    elif where[0] in ("http", "prompts"):
+        layer.setdefault(where[0], {})[where[-1]] = value
     else:
         layer[where[0]] = value
 
@@ -263,8 +287,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _check(raw: Mapping[str, Any], origin: str) -> Settings:
     _check_names(raw, Settings, "", origin)
-    if isinstance(raw.get("http"), dict):
-        _check_names(raw["http"], HttpSettings, "http.", origin)
+    tables: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+        ("http", HttpSettings),
+        ("prompts", PromptSettings),
+        ("fetch", FetchSettings),
+    )
+    for name, table in tables:
+        if isinstance(raw.get(name), dict):
+            _check_names(raw[name], table, f"{name}.", origin)
     try:
         return msgspec.convert(raw, Settings)
     except msgspec.ValidationError as error:
@@ -300,6 +330,12 @@ def _root(given: str, folder: Path, origin: str) -> Path:
     if not os.access(real, os.R_OK | os.X_OK):
         raise ConfigError(f"{origin}: the root {given!r} may not be read by this user")
     return real
+
+
+def _prompts_dir(path: Path, origin: str) -> Path:
+    if not path.is_dir():
+        raise ConfigError(f"{origin}: prompts.dir: there is no folder {path}; create it, or name another")
+    return path.resolve()
 
 
 def _http(settings: HttpSettings, folder: Path, origin: str) -> dict[str, Any]:

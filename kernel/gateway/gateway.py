@@ -6,13 +6,16 @@ The control socket hands descriptors of local clients to `attach`; `kernel.gatew
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import trio
+from mcp.server.subscriptions import PromptsListChanged
 
 from kernel.gateway.completion import Completer
 from kernel.gateway.composite.dispatch import Composites
 from kernel.gateway.events import News
+from kernel.gateway.prompts import FilePrompts, Folder
 from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.server import SurfaceServer
 from kernel.gateway.stdio import serve_stdio
@@ -30,7 +33,9 @@ class Gateway:
     `clients` counts the local clients attached now; `on_clients` is called after each change of it.
     """
 
-    def __init__(self, table: Table, dispatcher: Dispatcher, nursery: trio.Nursery, version: str) -> None:
+    def __init__(
+        self, table: Table, dispatcher: Dispatcher, nursery: trio.Nursery, version: str, prompts: FilePrompts
+    ) -> None:
         self.news = News(nursery)
         self.nursery = nursery
         self.clients = 0
@@ -40,7 +45,7 @@ class Gateway:
         surfaces = [Surface(name, table) for name in SURFACES]
         self._servers = {
             surface.name: SurfaceServer(
-                surface, Composites(dispatcher, surface.steps), completer, self.news, version, scratchpads
+                surface, Composites(dispatcher, surface.steps), completer, self.news, version, scratchpads, prompts
             )
             for surface in surfaces
         }
@@ -80,10 +85,14 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(table: Table, dispatcher: Dispatcher, *, version: str = VERSION) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    table: Table, dispatcher: Dispatcher, *, version: str = VERSION, prompt_folders: Sequence[Folder] = ()
+) -> AsyncIterator[Gateway]:
     """The gateway to the operations of `table`; its tasks end with the context."""
+    prompts = FilePrompts(prompt_folders)
     async with trio.open_nursery() as nursery:
-        gateway = Gateway(table, dispatcher, nursery, version)
+        gateway = Gateway(table, dispatcher, nursery, version, prompts)
+        nursery.start_soon(prompts.watch, partial(gateway.news.publish, PromptsListChanged()))
         unsubscribe = dispatcher.subscribe(f"{notices.PREFIX}*", gateway.news.receive)
         try:
             yield gateway

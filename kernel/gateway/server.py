@@ -28,6 +28,7 @@ from kernel.gateway.completion import Completer, completion_result
 from kernel.gateway.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
 from kernel.gateway.events import News
 from kernel.gateway.failures import as_error, as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.prompts import SHOWN_ON, FilePrompts
 from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.surfaces import ALL, Surface
 from kernel.gateway.upcalls import LEVELS, CallUpcalls, InputRequired, merged_answers
@@ -45,12 +46,13 @@ _LIST = CacheHint(60_000, "public")
 _FRESHNESS: dict[CacheableMethod, CacheHint] = {
     "server/discover": _LIST,
     "tools/list": _LIST,
-    "prompts/list": _LIST,
+    "prompts/list": CacheHint(1000, "public"),
     "resources/list": _LIST,
     "resources/templates/list": _LIST,
     "resources/read": CacheHint(0, "private"),
 }
-"""A minute for what changes with a new version only; what a resource holds is stale at once."""
+"""A minute for what changes with a new version only, a second for what a user's file may change; what a resource holds
+is stale at once."""
 
 
 class _Server(Server[dict[str, Any]]):
@@ -78,12 +80,15 @@ class SurfaceServer:
         news: News,
         version: str,
         scratchpads: Scratchpads | None = None,
+        prompts: FilePrompts | None = None,
     ) -> None:
         self.surface = surface
         self.dispatcher = dispatcher
         self._completer = completer
         self._news = news
         self.scratchpads = scratchpads or Scratchpads()
+        # Shown where there are prompts at all.
+        self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
         self.listening = ListenHandler(news.bus)
         handlers: dict[str, Any] = {
             "on_list_tools": self._list_tools,
@@ -146,7 +151,12 @@ class SurfaceServer:
         return _page("resourceTemplates", self.surface.listed_templates, params)
 
     async def _list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        return _page("prompts", self.surface.listed_prompts, params)
+        files = await self._prompts.current()
+        built_in = self.surface.prompts
+        hidden = {name for name, prompt in files.items() if prompt.is_own}
+        own = [prompt.listed() for prompt in files.values() if prompt.is_own or prompt.name not in built_in]
+        listed = [prompt for prompt in self.surface.listed_prompts if prompt["name"] not in hidden]
+        return _page("prompts", [*listed, *own], params)
 
     # ---- calls ----------------------------------------------------------------------------------------------------
 
@@ -186,6 +196,11 @@ class SurfaceServer:
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
         operation = self.surface.prompts.get(params.name)
+        filled = await self._prompts.get(params.name, own=True)
+        if filled is None and operation is None:
+            filled = await self._prompts.get(params.name, own=False)
+        if filled is not None:
+            return _complete(filled)
         if operation is None:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown prompt: {params.name}", data={"prompt": params.name})
         with _failures_as_errors(operation):

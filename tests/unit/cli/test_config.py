@@ -167,3 +167,22 @@ def test_an_address_may_leave_out_host_or_port(data_dir: Path, text: str, addres
     config = load_in(data_dir, flags=Flags(http=text, token_file=str(data_dir / "token")))
     assert config.http is not None
     assert (config.http.host, config.http.port) == address
+
+
+def test_the_folder_of_prompts_is_a_setting_and_must_be_there(data_dir: Path) -> None:
+    (data_dir / "mine").mkdir()
+    write(data_dir, '[prompts]\ndir = "mine"\n')
+    assert load_in(data_dir).prompts_dir == data_dir / "mine"
+    assert load_in(data_dir, {"LINCKIA_PROMPTS_DIR": str(data_dir)}).prompts_dir == data_dir
+    with pytest.raises(ConfigError, match=r"the environment: prompts\.dir: there is no folder"):
+        load_in(data_dir, {"LINCKIA_PROMPTS_DIR": str(data_dir / "nowhere")})
+
+
+def test_what_may_be_downloaded_from_nearby_is_a_setting_of_fetch(data_dir: Path) -> None:
+    write(data_dir, '[fetch]\nallow = ["10.0.0.0/8"]\n')
+    assert load_in(data_dir).services["fetch"] == {"allow": ["10.0.0.0/8"]}
+    set_here = load_in(data_dir, {"LINCKIA_FETCH_ALLOW": "127.0.0.1, example.org"})
+    assert set_here.services["fetch"] == {"allow": ["127.0.0.1", "example.org"]}
+    write(data_dir, "[fetch]\nalow = []\n")
+    with pytest.raises(ConfigError, match=r"fetch\.alow is no setting; did you mean allow"):
+        load_in(data_dir)
