@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,11 @@ BUILT_IN = {"search_codebase", "summarize_document", "research", "review_changes
 @contextlib.asynccontextmanager
 async def served(data: Path, *roots: Path, surface: str = "documents") -> AsyncIterator[Wire]:
     dispatcher = InProcess()
-    prompts.register(lambda name, fill: dispatcher.handlers.by_name.update({name: (TABLE[name].params, fill)}))
+
+    def serve(name: str, fill: Callable[[Any, Any], Any]) -> None:
+        dispatcher.handlers.by_name[name] = (TABLE[name].params, fill)
+
+    prompts.register(serve)
     opened = open_gateway(TABLE, dispatcher, prompt_folders=folders(data, roots, None))
     async with opened as gateway, connected(gateway, surface) as wire:
         yield wire
@@ -169,15 +173,14 @@ async def test_clients_are_told_when_a_file_changes_and_the_list_is_new(
         else:
             await wire.initialize()
         await ask(wire, "prompts/list", params)
-        for change, name, description in (
-            (lambda: write(tmp_path, "PROMPT-two.md", "# Two"), "two", "Two"),
-            (lambda: write(tmp_path, "PROMPT-two.md", "# Two, changed"), "two", "Two, changed"),
-            (lambda: (tmp_path / "prompts" / "PROMPT-two.md").unlink(), "two", None),
-        ):
-            change()
+        for description in ("Two", "Two, changed", None):
+            if description is None:
+                (tmp_path / "prompts" / "PROMPT-two.md").unlink()
+            else:
+                write(tmp_path, "PROMPT-two.md", f"# {description}")
             assert (await wire.receive())["method"] == "notifications/prompts/list_changed"
             found = {p["name"]: p for p in (await ask(wire, "prompts/list", params))["result"]["prompts"]}
-            assert found.get(name, {}).get("description") == description
+            assert found.get("two", {}).get("description") == description
             assert (await ask(wire, "prompts/get", {"name": "one", **params}))["result"]["messages"]
 
 
