@@ -62,6 +62,11 @@ class Stdio:
         self._in.write(message + b"\n")
         self._in.flush()
 
+    def exchange(self, message: bytes) -> bytes:
+        """The answer to a request of any kind."""
+        self._send(message)
+        return self._out.readline()
+
     def one_by_one(self, count: int) -> list[float]:
         taken = []
         for number in range(count):

