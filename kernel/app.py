@@ -174,6 +174,8 @@ def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Cal
         read = roots if entry.roots is Roots.READ else ()
         if entry.reads_models:
             read = (*read, *catalog.model_folders(settings))
+        if entry.network:
+            read = (*read, *catalog.RESOLVER_FOLDERS)
         return Birth(
             service=spec.name,
             module=spec.module,

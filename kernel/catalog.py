@@ -35,6 +35,7 @@ ZYGOTES = (
             "services.yaml.main",
             "services.graph.main",
             "services.knowledge.main",
+            "services.fetch.main",
         ),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
@@ -59,6 +60,10 @@ ZYGOTES = (
         wait_s=60.0,
     ),
 )
+
+
+RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
+"""Where systems keep, and replace, the file that names their name servers; read by services with a network."""
 
 
 class Roots(enum.StrEnum):
@@ -145,6 +150,17 @@ def entries() -> tuple[Entry, ...]:
             pooled=True,
         ),
         Entry(spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB)),
+        Entry(
+            spec=ServiceSpec(
+                name="fetch",
+                module="services.fetch.main",
+                zygote="light",
+                memory_limit_bytes=GIB // 2,
+                # Each holds a connection and a file; more at once would only share one line.
+                in_flight=16,
+            ),
+            network=True,
+        ),
         Entry(
             spec=ServiceSpec(
                 name="knowledge",

@@ -82,6 +82,12 @@ WORKLOADS = {
             lambda n, result: result["hash"] == hashlib.sha256(f"text number {n % NOTES}".encode()).hexdigest(),
         ),
         Workload(
+            "fetch",
+            # An address of this machine, which it may not reach; the answer needs nobody else.
+            lambda n: ("download_check", {"url": f"http://127.0.0.{n % 250 + 1}/"}),
+            lambda n, result: not result["allowed"] and f"127.0.0.{n % 250 + 1} is" in result["reason"],
+        ),
+        Workload(
             "rerank",
             lambda n: ("rerank_model", {}),
             # Most machines have no such model, and then that is the right answer.

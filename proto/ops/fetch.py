@@ -1,0 +1,91 @@
+"""The operation of `fetch`: to download what is at a URL, and store it as a document."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, Role, operation
+from proto.ops.documents import Collection, Metadata, Scalar
+from proto.ops.documents_change import NewTags
+
+SERVICE = "fetch"
+
+_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://"
+_CHECKSUM = r"^(sha256:[0-9A-Fa-f]{64}|sha512:[0-9A-Fa-f]{128}|md5:[0-9A-Fa-f]{32})$"
+
+Url = Annotated[str, Meta(min_length=8, max_length=4096, pattern=_URL, description="http or https")]
+
+
+class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A document, and where it came from."""
+
+    hash: Annotated[str, Meta(description="Of the content")]
+    url: Annotated[str, Meta(description="Where it was found in the end, redirects followed")]
+    path: Annotated[str, Meta(description="The document's path: the URL that was asked for")]
+    name: str
+    size: Annotated[int, Meta(description="Bytes")]
+    mime_type: str | None
+    is_new: Annotated[bool, Meta(description="Whether this content was not stored before")]
+    checksum: Annotated[str, Meta(description="The checksum that it has: the one asked for, else its sha256")]
+    resumed_from: Annotated[int, Meta(description="Bytes that an earlier attempt had already brought")]
+    redirects: int
+
+
+@operation(
+    "download",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=86_400,
+    role=Role.STEP,
+    surfaces=("documents",),
+    open_world=True,
+)
+class Download(Params[Downloaded], frozen=True, kw_only=True):
+    """Download what is at a URL and store it as a document. With a `checksum`, nothing is stored unless it fits.
+
+    What was received is kept when the connection fails: the next call goes on from there. Addresses of this machine,
+    of private networks and of metadata services are refused unless the settings allow them.
+    """
+
+    url: Url
+    checksum: (
+        Annotated[str, Meta(pattern=_CHECKSUM, description="sha256:HEX, sha512:HEX or md5:HEX of the content")] | None
+    ) = None
+    name: (
+        Annotated[str, Meta(min_length=1, max_length=255, description="The document's name; by default the URL's")]
+        | None
+    ) = None
+    tags: NewTags = msgspec.field(default_factory=list)
+    metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = msgspec.field(
+        default_factory=dict[str, Scalar]
+    )
+    collection: Collection | None = None
+    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known better")] | None = None
+    timeout_s: (
+        Annotated[float, Meta(gt=0, le=86_400, description="For the whole download; the settings' limit by default")]
+        | None
+    ) = None
+    max_bytes: Annotated[int, Meta(ge=1, description="Longest content; never more than the settings' limit")] | None = (
+        None
+    )
+
+
+class DownloadAllowed(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a URL may be downloaded from here."""
+
+    allowed: bool
+    addresses: Annotated[list[str], Meta(description="Of its host, those that may be reached")]
+    reason: Annotated[str, Meta(description="Why it is not allowed")] = ""
+
+
+@operation(
+    "download_check", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, role=Role.STEP,
+)  # fmt: skip
+class DownloadCheck(Params[DownloadAllowed], frozen=True, kw_only=True):
+    """Say whether the settings let a URL be downloaded; its host is looked up, and nothing is asked of it."""
+
+    url: Url

@@ -1,0 +1,1 @@
+"""`fetch`: the one service that reaches out of this machine, for what a client asked to download."""

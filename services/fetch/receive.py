@@ -1,0 +1,220 @@
+"""A body received whole, however often the connection fails: each new attempt goes on where the last one ended.
+
+It goes on by `Range` under `If-Range`: a server whose content has changed answers the whole of the new one.  Where
+the server gives nothing to compare by, an attempt begins at the start, unless a checksum will tell in the end.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import logging
+import re
+from collections.abc import Callable
+
+import httpx2
+import msgspec
+import trio
+
+from proto.errors import OperationError
+from services.fetch.client import Client
+from services.fetch.partial import BLOCK_BYTES, Partial, Source
+
+ATTEMPTS = 5
+"""In a row that bring nothing new; one that does is no failure to be counted."""
+
+BACKOFF_S = 0.5
+MAX_BACKOFF_S = 30.0
+
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses that may pass."""
+
+_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+_RANGE = re.compile(r"bytes (?P<start>\d+)-\d+/(?P<total>\d+|\*)")
+_BEYOND = re.compile(r"bytes \*/(?P<total>\d+)")
+
+Report = Callable[[int, int | None], None]
+"""Bytes received, of how many in all where that is known."""
+
+_log = logging.getLogger("linckia.fetch")
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What became of it."""
+
+    url: str
+    redirects: int
+    resumed_from: int
+    pieced: bool
+    """Whether the body came in more than one answer."""
+
+
+class _Again(Exception):
+    """The attempt failed in a way that may pass."""
+
+    def __init__(self, message: str, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+async def receive(
+    client: Client, url: str, partial: Partial, *, max_bytes: int, has_checksum: bool, report: Report
+) -> Received:
+    """The whole body of `url` into `partial`.
+
+    Raises:
+        OperationError: it cannot be had, or is longer than `max_bytes`; says how far it came.
+        Forbidden, InvalidParams: of the URL.
+    """
+    resumed_from = partial.size
+    failures = 0
+    while True:
+        before = partial.size
+        try:
+            final, redirects, pieced = await _attempt(client, url, partial, max_bytes, has_checksum, report)
+        except (_Again, httpx2.TransportError, httpx2.DecodingError) as error:
+            failures = 0 if partial.size > before > 0 else failures + 1
+            what = str(error) or type(error).__name__
+            if failures >= ATTEMPTS:
+                raise OperationError(f"{url}: {what}; {_kept(partial)}", field="url") from None
+            wait_s = min(BACKOFF_S * 2**failures, MAX_BACKOFF_S)
+            if isinstance(error, _Again) and error.wait_s is not None:
+                wait_s = min(error.wait_s, MAX_BACKOFF_S)
+            _log.info("%s: %s; trying again in %.1f s from byte %d", url, what, wait_s, partial.size)
+            await trio.sleep(wait_s)
+        else:
+            # The last answer may have been the whole of it, whatever was there before.
+            return Received(final, redirects, resumed_from if pieced else 0, pieced)
+
+
+def _kept(partial: Partial) -> str:
+    of = "" if partial.source.total is None else f" of {partial.source.total}"
+    return f"{partial.size}{of} bytes were received, and the next call goes on from there" if partial.size else (
+        "nothing was received"
+    )  # fmt: skip
+
+
+async def _attempt(
+    client: Client, url: str, partial: Partial, max_bytes: int, has_checksum: bool, report: Report
+) -> tuple[str, int, bool]:
+    headers = {}
+    if partial.size:
+        if partial.source.validator:
+            headers = {"Range": f"bytes={partial.size}-", "If-Range": partial.source.validator}
+        elif has_checksum:
+            headers = {"Range": f"bytes={partial.size}-"}
+    async with client.get(url, headers) as opened:
+        response = opened.response
+        pieced = response.status_code != 200
+        if await _prepare(response, opened.url, partial):
+            await _read(response, partial, max_bytes, report)
+    total = partial.source.total
+    if total is not None and partial.size != total:
+        raise _Again(f"the server ended after {partial.size} of {total} bytes")
+    return opened.url, opened.redirects, pieced
+
+
+async def _prepare(response: httpx2.Response, url: str, partial: Partial) -> bool:
+    """Make `partial` ready for the body; False where nothing is missing any more."""
+    status = response.status_code
+    if status == 206 and partial.size:
+        match = _RANGE.fullmatch(response.headers.get("content-range", ""))
+        if match is None or int(match["start"]) != partial.size:
+            partial.restart(Source())
+            raise _Again("the server sent another part than the one asked for")
+        if match["total"] != "*" and partial.source.total not in (None, int(match["total"])):
+            partial.restart(Source())
+            raise _Again("the content changed during the download")
+        return True
+    if status == 416 and partial.size:
+        match = _BEYOND.fullmatch(response.headers.get("content-range", ""))
+        if match is not None and int(match["total"]) == partial.size:
+            return False
+        partial.restart(Source())
+        raise _Again("what was received is not part of the content any more")
+    if status != 200:
+        said = f"the server answered {status} {response.reason_phrase}".rstrip()
+        if status in _AGAIN:
+            raise _Again(said, _retry_after(response))
+        raise OperationError(f"{url}: {said}", field="url")
+    await trio.to_thread.run_sync(partial.restart, _source(response, url))
+    return True
+
+
+def _source(response: httpx2.Response, url: str) -> Source:
+    """What the body of a 200 is, and whether it can be gone on with."""
+    headers = response.headers
+    codings = {coding.strip().lower() for coding in headers.get("content-encoding", "").split(",")} - {"", "identity"}
+    if codings - _CODINGS:
+        raise OperationError(f"{url}: encoded as {', '.join(codings)}, which was not asked for and cannot be undone")
+    mime_type = headers.get("content-type", "").split(";")[0].strip().lower()
+    length = headers.get("content-length", "")
+    is_plain = not codings
+    return Source(
+        # Bytes that must be decoded cannot be counted from the middle.
+        validator=_validator(response) if is_plain else "",
+        total=int(length) if is_plain and length.isascii() and length.isdecimal() else None,
+        mime_type=mime_type if re.fullmatch(r"[^/\s]+/[^/\s]+", mime_type) else None,
+        disposition=headers.get("content-disposition"),
+    )
+
+
+def _validator(response: httpx2.Response) -> str:
+    """A strong validator (RFC 9110, 8.8): an entity tag, or a date that was past when it was given."""
+    tag: str = response.headers.get("etag", "")
+    if tag.startswith('"') and tag.endswith('"') and len(tag) > 1:
+        return tag
+    modified: str = response.headers.get("last-modified", "")
+    try:
+        age = email.utils.parsedate_to_datetime(response.headers.get("date", "")) - email.utils.parsedate_to_datetime(
+            modified
+        )
+    except (ValueError, TypeError):
+        return ""
+    return modified if age.total_seconds() >= 1 else ""
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    said: str = response.headers.get("retry-after", "")
+    return float(said) if said.isascii() and said.isdecimal() else None
+
+
+async def _read(response: httpx2.Response, partial: Partial, max_bytes: int, report: Report) -> None:
+    total = partial.source.total
+    if total is not None and total > max_bytes:
+        await _refuse(partial, f"it is {total} bytes long", max_bytes)
+    waiting: list[bytes] = []
+    size = 0
+    encoded = bool(response.headers.get("content-encoding"))
+    too_long = trio.CancelScope()
+    try:
+        # To leave the loop would leave the library's own generators open; cancelled, they end in order.
+        with too_long:
+            async for data in response.aiter_bytes() if encoded else response.aiter_raw():
+                if too_long.cancel_called:
+                    continue
+                waiting.append(data)
+                size += len(data)
+                if partial.size + size > max_bytes:
+                    waiting.clear()
+                    too_long.cancel()
+                elif size >= BLOCK_BYTES:
+                    await trio.to_thread.run_sync(partial.append, b"".join(waiting))
+                    waiting.clear()
+                    size = 0
+                    report(partial.size, total)
+    finally:
+        # Also of a connection that failed: less than a block, into the page cache.
+        if waiting:
+            partial.append(b"".join(waiting))
+    if too_long.cancel_called:
+        await _refuse(partial, "it is longer", max_bytes)
+    report(partial.size, total)
+
+
+async def _refuse(partial: Partial, what: str, max_bytes: int) -> None:
+    partial.restart(Source())
+    raise OperationError(
+        f"{what}, and {max_bytes} bytes are the most that is downloaded; ask for more with `max_bytes`, up to the "
+        "setting fetch.max_bytes",
+        field="url",
+    )
