@@ -63,9 +63,13 @@ async def run(
     """
     entries = (*catalog.entries(), *((catalog.CONFORMANCE,) if conformance else ()), *extra)
     _check_settings(config, entries)
+    unserved = {entry.service for entry in entries}
+    entries = catalog.served(entries, config.services)
+    unserved -= {entry.service for entry in entries}
     pools = _pools(config, entries)
     entries = tuple(instance for entry in entries for instance in pools[entry.service])
     table = ops.load(module for entry in entries for module in entry.ops_modules)
+    table = ops.Table(op for op in table.values() if op.service not in unserved)
     router = Router(
         table,
         {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
@@ -122,11 +126,12 @@ async def run(
             async def http(task_status: trio.TaskStatus[list[str]]) -> None:
                 assert config.http is not None
                 from kernel.gateway.http import serve_http
-                from kernel.web import metrics
+                from kernel.web import metrics, transcripts
                 from kernel.web.models import Models
 
                 models = Models(router).routes(config.http.max_body_bytes)
-                routes = [*models, *metrics.routes(supervisor, router)]
+                kept = transcripts.routes(router, config.http.max_body_bytes, enabled="transcripts" not in unserved)
+                routes = [*models, *metrics.routes(supervisor, router), *kept]
                 await serve_http(
                     gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
                 )

@@ -36,6 +36,7 @@ ZYGOTES = (
             "services.graph.main",
             "services.knowledge.main",
             "services.fetch.main",
+            "services.transcripts.main",
         ),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
@@ -86,6 +87,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
+    optional: bool = False
+    """Whether the setting `enabled` may leave it out, with its operations."""
     pool_of: str = ""
     """The service whose operations it answers, for all but the first process of a pool."""
 
@@ -180,6 +183,26 @@ def entries() -> tuple[Entry, ...]:
             ),
             roots=Roots.WRITE,
         ),
+        Entry(
+            spec=ServiceSpec(
+                name="transcripts",
+                module="services.transcripts.main",
+                zygote="light",
+                memory_limit_bytes=2 * GIB,
+                # Those that wait for one commit share it.
+                in_flight=256,
+            ),
+            optional=True,
+        ),
+    )
+
+
+def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, Any]]) -> tuple[Entry, ...]:
+    """Without the services that the settings switch off."""
+    return tuple(
+        entry
+        for entry in all_entries
+        if not (entry.optional and settings.get(entry.service, {}).get("enabled") is False)
     )
 
 

@@ -113,6 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prompts: PromptSettings = PromptSettings()
     fetch: FetchSettings = FetchSettings()
     services: dict[str, dict[str, Any]] = {}
+    transcripts: Annotated[dict[str, Any], Meta(description="The same as [services.transcripts]")] = {}
 
 
 ENVIRONMENT = {
@@ -182,7 +183,10 @@ def load(
         if settings.fetch.allow is not None:
             services["fetch"] = services.get("fetch", {}) | {"allow": settings.fetch.allow}
         http |= _http(settings.http, folder, origin)
-        for name, table in settings.services.items():
+        tables = dict(settings.services)
+        if settings.transcripts:
+            tables["transcripts"] = tables.get("transcripts", {}) | settings.transcripts
+        for name, table in tables.items():
             if known_services is not None and name not in known_services:
                 raise ConfigError(f"{origin}: there is no service {name!r}{_nearest(name, known_services)}")
             services[name] = services.get(name, {}) | table

@@ -1,0 +1,420 @@
+"""Operations of `transcripts`: conversations with language models, kept by content, found again, resumed, deleted.
+
+A conversation is a chain of nodes, one a message, and all conversations together are a forest: those that begin alike
+share their beginning. A node is named by the SHA-256 of its content and its parent's name, so that nothing is there
+twice, however often a client repeats its history.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
+from proto.ops.retrieve import Value
+
+SERVICE = "transcripts"
+SURFACES = ("transcripts",)
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 hexadecimal digits")]
+Instant: TypeAlias = str | int | float
+"""RFC 3339 with any offset, a date, or Unix seconds."""
+
+_CODES = {-32602: "an argument is missing, unknown, of the wrong type or out of range", -32603: "the search failed"}
+
+Json = dict[str, Any]
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of a message. `is_error` is always there; whatever else is empty is left out.
+
+    The fields stand in the order of their names, which is the order that the canonical form of JSON has them in.
+    """
+
+    image_base64: str = ""
+    image_url: str = ""
+    is_error: bool
+    media_type: str = ""
+    text: str = ""
+    tool_input: Json | None = None
+    tool_name: str = ""
+    tool_output: str = ""
+    tool_result_id: str = ""
+    tool_use_id: str = ""
+    type: Annotated[str, Meta(description="text, image, tool_use or tool_result")]
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node's hash is of, besides its parent's hash."""
+
+    type: str
+    role: str
+    content: list[Block]
+    model: str
+    provider: str
+    agent_name: str = ""
+
+
+# Search
+
+
+class LineageTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn on the way from the conversation's first one to the hit."""
+
+    hash: str
+    role: Annotated[str, Meta(description="user, assistant, system or tool")]
+    text: str
+
+
+class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that was found, with the conversation that led to it."""
+
+    hash: Annotated[str, Meta(description="Unique identifier of the turn")]
+    score: Annotated[float, Meta(ge=0, le=1, description="Similarity; higher is more relevant")]
+    role: Annotated[str, Meta(description="user, assistant, system or tool")]
+    preview: Annotated[str, Meta(description="The text of the turn")]
+    depth: Annotated[int, Meta(description="Position in the conversation: turns from its first to this one")]
+    lineage: Annotated[list[LineageTurn], Meta(description="The conversation up to this turn, first turn first")]
+
+
+class TranscriptSearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Turns, best first."""
+
+    query: Annotated[str, Meta(description="The query as it was asked")]
+    count: Annotated[int, Meta(description="Number of results")]
+    results: list[TranscriptHit]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")] = []
+
+
+Query = Annotated[str, Meta(min_length=1, max_length=65536, description="What to look for, in plain language")]
+
+
+@operation(
+    "search",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    title="Search transcripts",
+    surfaces=SURFACES,
+    codes=_CODES,
+    step="transcripts_search",
+)
+class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=True):
+    """Search past conversations with language models by meaning and by words; answers the best turns, each with the
+    conversation that led to it."""
+
+    query: Query
+    top_k: Annotated[
+        int, Meta(ge=-(2**31), le=2**31, description="Number of results; absent or not above 0, it is 5")
+    ] = 5
+    role: Annotated[str, Meta(max_length=64, description="Only turns of this role")] = ""
+    since: Annotated[
+        Instant | None, Meta(description="Only turns of this time or later (RFC 3339, a date, or Unix seconds)")
+    ] = None
+    until: Annotated[
+        Instant | None, Meta(description="Only turns of this time or earlier; a date means the whole day")
+    ] = None
+    agent: Annotated[str, Meta(max_length=256, description="Only turns recorded under this name of an agent")] = ""
+    project: Annotated[str, Meta(max_length=1024, description="Only turns of this project")] = ""
+    distinct: Annotated[bool, Meta(description="One hit a conversation: its best")] = False
+    max_tokens: (
+        Annotated[
+            int, Meta(ge=1, le=2**31, description="About how long the answer may be; the oldest turns are cut first")
+        ]
+        | None
+    ) = None
+
+
+class Corpus(enum.StrEnum):
+    """What `search_everything` looks in."""
+
+    TRANSCRIPTS = "transcripts"
+    NOTES = "notes"
+    DOCUMENTS = "documents"
+
+
+class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):
+    """A passage, and where it is from."""
+
+    corpus: Corpus
+    id: Annotated[str, Meta(description="Of the turn, note or document: what that corpus' own tools take")]
+    score: Annotated[float, Meta(description="Higher is better; comparable within this answer only")]
+    title: str
+    context: Annotated[str, Meta(description="Headings, or the role of who spoke")]
+    text: Annotated[str, Meta(description="The passage that matched")]
+    source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
+    metadata: Annotated[dict[str, Value], Meta(description="What its corpus keeps of it: path, time, agent, project")]
+
+
+class EverythingResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Passages of all corpora, best first."""
+
+    query: str
+    count: int
+    results: list[EverythingHit]
+    searched: Annotated[list[Corpus], Meta(description="The corpora that answered")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+
+
+@operation(
+    "search_everything",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    surfaces=("knowledge",),
+)
+class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
+    """Search past conversations, notes and documents at once; each passage says which of them it is from."""
+
+    query: Query
+    limit: Annotated[int, Meta(ge=1, le=200, description="Passages to answer at most")] = 10
+    corpora: Annotated[list[Corpus], Meta(description="Where to look; everywhere by default")] = msgspec.field(
+        default_factory=list
+    )
+
+
+# Beyond search
+
+
+class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """What is gone; it is found no more by any means."""
+
+    deleted: Annotated[int, Meta(description="Turns whose content is gone")]
+    placeholders: Annotated[int, Meta(description="Of those: turns that later ones follow, kept as a hash alone")]
+    search_pending: Annotated[
+        int, Meta(description="Entries that the search index has still to drop; they are not answered meanwhile")
+    ]
+
+
+@operation(
+    "transcript_delete",
+    service=SERVICE,
+    access=Access.DESTRUCTIVE,
+    idempotent=True,
+    deadline_s=60,
+    title="Delete turns",
+)
+class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
+    """Delete a turn of a conversation for good: its content, its vectors and its words.
+
+    Turns that follow it stay, unless `descendants` says otherwise; the deleted one is then an empty place among them.
+    """
+
+    hash: Hash
+    descendants: Annotated[bool, Meta(description="Delete all turns that follow it as well, on every branch")] = False
+    bar: Annotated[
+        bool,
+        Meta(description="Keep the content out from now on, also where a client repeats it as part of its history"),
+    ] = False
+
+
+class Form(enum.StrEnum):
+    """In whose words messages are answered."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    STORED = "stored"
+
+
+class Checkout(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation, ready to be sent to a model with one more message."""
+
+    messages: Annotated[list[Json], Meta(description="First to last, as the provider's API takes them")]
+    system: Annotated[str, Meta(description="The system prompt that went with it, where the API has it apart")]
+    head_hash: str
+    depth: int
+    model: str
+    provider: str
+    form: Form
+
+
+@operation(
+    "transcript_checkout",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    title="Check out a conversation",
+)
+class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
+    """A conversation up to a turn, as messages that a model's API takes, to resume it from there."""
+
+    hash: Hash
+    form: Annotated[
+        Form | None, Meta(description="The API to write the messages for; by default that of the provider it was with")
+    ] = None
+
+
+# What the HTTP routes answer with
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node: `hash` is that of `bucket` and `parent_hash`."""
+
+    hash: str
+    parent_hash: str | None
+    bucket: Bucket
+    stop_reason: str = ""
+    usage: Json | None = None
+    project: str = ""
+
+
+@operation(
+    "transcript_node",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=10,
+    role=Role.INTERNAL,
+    callers=(CLIENT, OPERATOR),
+)
+class TranscriptNode(Params[NodeView | None], frozen=True, kw_only=True):
+    """One node; null where there is none of that hash."""
+
+    hash: str
+
+
+class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message of a conversation; the first has no parent."""
+
+    hash: str
+    parent_hash: str = ""
+    role: str
+    content: list[Block]
+    model: str = ""
+    provider: str = ""
+    agent_name: str = ""
+    stop_reason: str = ""
+    usage: Json | None = None
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation up to a node, oldest message first."""
+
+    messages: list[HistoryMessage]
+    head_hash: str
+    depth: int
+
+
+@operation(
+    "transcript_history",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=(CLIENT, OPERATOR),
+)
+class TranscriptHistory(Params[History | None], frozen=True, kw_only=True):
+    """The conversation up to a node; null where there is none of that hash."""
+
+    hash: str
+
+
+class Histories(msgspec.Struct, frozen=True, kw_only=True):
+    """Conversations up to their last messages, the newest first."""
+
+    histories: list[History]
+    total: Annotated[int, Meta(description="How many there are in all")]
+
+
+@operation(
+    "transcript_histories",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=(CLIENT, OPERATOR),
+)
+class TranscriptHistories(Params[Histories], frozen=True, kw_only=True):
+    """The newest conversations, one for each last message."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class ForestStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes there are, and how many begin and end a conversation."""
+
+    total_nodes: int
+    root_count: int
+    leaf_count: int
+
+
+@operation(
+    "transcript_stats",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=(CLIENT, OPERATOR),
+)
+class TranscriptStats(Params[ForestStats], frozen=True, kw_only=True):
+    """How much is kept."""
+
+
+# Getting turns in
+
+
+class Problem(enum.StrEnum):
+    """Why nothing of what was posted is kept."""
+
+    NONE = ""
+    PAYLOAD = "payload"
+    TURN = "turn"
+
+
+class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the turns; those accepted are on disk."""
+
+    accepted: int = 0
+    rejected: int = 0
+    errors: list[str] = []
+    problem: Problem = Problem.NONE
+    head_hash: Annotated[str, Meta(description="Of the last turn's reply")] = ""
+    nodes: Annotated[int, Meta(description="Nodes that were not there before")] = 0
+
+
+@operation(
+    "transcript_ingest",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=(CLIENT, OPERATOR),
+)
+class TranscriptIngest(Params[IngestResult], frozen=True, kw_only=True):
+    """Keep turns, posted as JSON: `{provider, agent_name, request, response}`, or `{"turns": […]}` of such."""
+
+    body: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The JSON text")]
+    batch: bool = False
+
+
+@operation(
+    "transcript_record",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=(OPERATOR,),
+)
+class TranscriptRecord(Params[IngestResult], frozen=True, kw_only=True):
+    """Keep one exchange with a provider, as it went over the wire."""
+
+    provider: str
+    agent_name: str = ""
+    project: str = ""
+    at: Annotated[float | None, Meta(description="When the reply was complete, Unix seconds")] = None
+    request: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The request's body")]
+    request_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
+    response: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The reply's body, streamed or not")]
+    response_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""

@@ -1,0 +1,1 @@
+"""Conversations with language models: kept by content, found again."""

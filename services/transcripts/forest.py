@@ -1,0 +1,440 @@
+"""The forest of conversations: putting messages where they belong, and reading them back.
+
+Functions on one connection, inside the caller's transaction. A node's ancestors are always there: one that was deleted
+while others follow it keeps its place without its content.
+
+Where a conversation goes on with another model, or under an agent that adds and drops remarks of its own, the hashes of
+its history would all be new ones. Such a history is recognised by its projection, up to the last reply of a model that
+is known already, and the conversation goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from proto.ops.transcripts import Block, Bucket
+from services.transcripts.hashing import canonical, content_json, node_hash, projection
+from services.transcripts.messages import ASSISTANT, MESSAGE, Message, Turn, read_text
+
+_blocks = msgspec.json.Decoder(list[Block]).decode
+
+Strip = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the forest something is to be added: after this node."""
+
+    node_id: int
+    hash: bytes
+    root: int
+    depth: int
+    projection: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A message, prepared: everything but its place."""
+
+    message: Message
+    content: bytes
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A turn with everything done that needs no database."""
+
+    turn: Turn
+    steps: tuple[Step, ...]
+    projections: tuple[bytes, ...]
+    """Of a conversation that begins with it."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """What became of a turn: the nodes of its messages in order, and how many of them are new."""
+
+    nodes: list[Place]
+    new: int = 0
+
+
+def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
+    """Raises hashing.OutOfRange.
+
+    Args:
+        parent: projection of the node that the turn follows.
+    """
+    steps: list[Step] = []
+    projections: list[bytes] = []
+    for message in turn.messages:
+        steps.append(Step(message, content_json(message.content), message.model or turn.model))
+        parent = projection(parent, message.role, message.content, strip)
+        projections.append(parent)
+    return Prepared(turn, tuple(steps), tuple(projections))
+
+
+def add(db: sqlite3.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
+    """Put a turn after `parent`, or at the root; what is there already is left as it is.
+
+    Args:
+        found: whether there is any text to search a message by.
+    """
+    turn = prepared.turn
+    hashes = _hashes(turn, prepared.steps, parent)
+    start, nodes = _known(db, prepared, hashes)
+    placed = Placed(nodes)
+    at = nodes[-1] if nodes else parent
+    prompt: int | None = None
+    for index in range(start, len(prepared.steps)):
+        step = prepared.steps[index]
+        hash_ = node_hash(_canonical(turn, step, at))
+        known = _by_hash(db, hash_)
+        if known is None and step.message.reply:
+            known = _echo(db, prepared.projections[index], at)
+        if known is None:
+            if prompt is None:
+                prompt = _prompt(db, turn.system)
+            known = _insert(db, turn, step, hash_, prepared.projections[index], at, prompt, found)
+            placed.new += 1
+        at = known
+        placed.nodes.append(at)
+    for step, place in zip(prepared.steps, placed.nodes, strict=True):
+        if step.message.reply:
+            _was_said(db, place.node_id, step)
+    return placed
+
+
+def _hashes(turn: Turn, steps: Sequence[Step], parent: Place | None) -> list[bytes]:
+    """The names of the messages, were all of them new."""
+    hashes: list[bytes] = []
+    above = parent.hash.hex() if parent is not None else ""
+    for step in steps:
+        hashes.append(node_hash(_canonical_after(turn, step, above)))
+        above = hashes[-1].hex()
+    return hashes
+
+
+def _canonical(turn: Turn, step: Step, at: Place | None) -> bytes:
+    return _canonical_after(turn, step, "" if at is None else at.hash.hex())
+
+
+def _canonical_after(turn: Turn, step: Step, parent: str) -> bytes:
+    return canonical(
+        step.content, role=step.message.role, model=step.model, provider=turn.provider, agent=turn.agent, parent=parent
+    )
+
+
+def _known(db: sqlite3.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
+    """How many of the first messages are there, and their nodes."""
+    for index in reversed(range(len(hashes))):
+        place = _by_hash(db, hashes[index])
+        message = prepared.steps[index].message
+        if place is None and message.role == ASSISTANT and not message.reply:
+            place = _by_projection(db, prepared.projections[index])
+        if place is not None:
+            return index + 1, _path(db, place, index + 1)
+    return 0, []
+
+
+def _path(db: sqlite3.Connection, place: Place, length: int) -> list[Place]:
+    """The last nodes of the way to `place`, first one first."""
+    rows = db.execute(
+        "WITH RECURSIVE up(node_id, parent) AS (SELECT node_id, parent FROM node WHERE node_id=?1 UNION ALL"
+        " SELECT node.node_id, node.parent FROM up JOIN node ON node.node_id=up.parent LIMIT ?2)"
+        " SELECT node.node_id, hash, root, depth, projection FROM up JOIN node ON node.node_id=up.node_id"
+        " ORDER BY depth",
+        (place.node_id, length),
+    )
+    return [Place(*row) for row in rows]
+
+
+_PLACE = "SELECT node_id, hash, root, depth, projection FROM node"
+
+
+def _by_hash(db: sqlite3.Connection, hash_: bytes) -> Place | None:
+    row = db.execute(f"{_PLACE} WHERE hash=?", (hash_,)).fetchone()
+    return None if row is None else Place(*row)
+
+
+def _by_projection(db: sqlite3.Connection, projection_: bytes) -> Place | None:
+    """A reply that is known goes before one that a client only told of."""
+    row = db.execute(f"{_PLACE} WHERE projection=? ORDER BY reply DESC, node_id LIMIT 1", (projection_,)).fetchone()
+    return None if row is None else Place(*row)
+
+
+def _echo(db: sqlite3.Connection, projection_: bytes, at: Place | None) -> Place | None:
+    """The node of a reply whose echo came first."""
+    row = db.execute(
+        f"{_PLACE} WHERE projection=? AND parent IS ? AND reply=0 LIMIT 1",
+        (projection_, None if at is None else at.node_id),
+    ).fetchone()
+    return None if row is None else Place(*row)
+
+
+def _prompt(db: sqlite3.Connection, text: str) -> int | None:
+    if not text:
+        return None
+    digest = hashlib.sha256(text.encode()).digest()[:16]
+    row = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (digest,)).fetchone()
+    if row is not None:
+        return int(row[0])
+    return db.execute("INSERT INTO prompt(digest, text) VALUES(?, ?)", (digest, text)).lastrowid
+
+
+def _insert(
+    db: sqlite3.Connection,
+    turn: Turn,
+    step: Step,
+    hash_: bytes,
+    projection_: bytes,
+    at: Place | None,
+    prompt: int | None,
+    found: Callable[[Message], bool],
+) -> Place:
+    message = step.message
+    barred = db.execute("SELECT 1 FROM barred WHERE projection=?", (projection_,)).fetchone() is not None
+    searched = not barred and found(message)
+    depth = 1 if at is None else at.depth + 1
+    when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
+    node_id = int(
+        db.execute(
+            "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
+            " provider, agent, project, at, thinking, prompt_id)"
+            " VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                hash_,
+                None if at is None else at.node_id,
+                None if at is None else at.root,
+                depth,
+                projection_,
+                barred,
+                searched,
+                message.role,
+                b"[]" if barred else step.content,
+                step.model,
+                turn.provider,
+                turn.agent,
+                turn.project,
+                when,
+                msgspec.json.encode(message.thinking).decode() if message.thinking and not barred else "",
+                prompt,
+            ),
+        ).lastrowid
+        or 0
+    )
+    if at is None:
+        db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
+    if searched:
+        db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
+    return Place(node_id, hash_, node_id if at is None else at.root, depth, projection_)
+
+
+def _was_said(db: sqlite3.Connection, node_id: int, step: Step) -> None:
+    """Keep what only the reply itself says; a second telling of it changes nothing."""
+    message = step.message
+    usage = "" if message.usage is None else msgspec.json.encode(message.usage).decode()
+    thinking = msgspec.json.encode(message.thinking).decode() if message.thinking else ""
+    db.execute(
+        "UPDATE node SET reply=1, stop_reason=?2, usage=?3, thinking=iif(thinking='' AND NOT gone, ?4, thinking)"
+        " WHERE node_id=?1 AND NOT reply",
+        (node_id, message.stop_reason, usage, thinking),
+    )
+
+
+# Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as it was kept."""
+
+    node_id: int
+    hash: str
+    parent: int | None
+    root: int
+    depth: int
+    gone: bool
+    role: str
+    content: bytes
+    model: str
+    provider: str
+    agent: str
+    project: str
+    at: float
+    stop_reason: str
+    usage: str
+    prompt_id: int | None
+
+    @property
+    def blocks(self) -> list[Block]:
+        return _blocks(self.content)
+
+    @property
+    def text(self) -> str:
+        """What was said, what tools put out, and which were called."""
+        return read_text(self.blocks)
+
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(
+            type=MESSAGE,
+            role=self.role,
+            content=self.blocks,
+            model=self.model,
+            provider=self.provider,
+            agent_name=self.agent,
+        )
+
+    @property
+    def tokens(self) -> dict[str, Any] | None:
+        return msgspec.json.decode(self.usage, type=dict[str, Any]) if self.usage else None
+
+
+_COLUMNS = (
+    "node.node_id, hash, parent, root, depth, gone, role, content, model, provider, agent, project, at, stop_reason,"
+    " usage, prompt_id"
+)
+
+
+def _node(row: tuple[Any, ...]) -> Node:
+    return Node(row[0], row[1].hex(), row[2], row[3], row[4], bool(row[5]), *row[6:])
+
+
+def find(db: sqlite3.Connection, hash_: str) -> Node | None:
+    """The node of that hash; None where there is none, or its content is gone."""
+    digest = digest_of(hash_)
+    if digest is None:
+        return None
+    row = db.execute(f"SELECT {_COLUMNS} FROM node WHERE hash=? AND NOT gone", (digest,)).fetchone()
+    return None if row is None else _node(row)
+
+
+def digest_of(hash_: str) -> bytes | None:
+    """The bytes of a hash in hexadecimal digits; None where it is none."""
+    try:
+        digest = bytes.fromhex(hash_)
+    except ValueError:
+        return None
+    return digest if len(digest) == 32 and len(hash_) == 64 else None
+
+
+def lineage(db: sqlite3.Connection, node_id: int) -> list[Node]:
+    """The nodes from the root to this one, the root first."""
+    rows = db.execute(
+        "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
+        " SELECT node.node_id, node.parent FROM up JOIN node ON node.node_id=up.above)"
+        f" SELECT {_COLUMNS} FROM up JOIN node ON node.node_id=up.node_id ORDER BY depth",
+        (node_id,),
+    )
+    return [_node(row) for row in rows]
+
+
+def nodes(db: sqlite3.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
+    """Nodes that are there, whether or not in this order."""
+    marks = ",".join("?" * len(node_ids))
+    for row in db.execute(f"SELECT {_COLUMNS} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
+        yield _node(row)
+
+
+def place(db: sqlite3.Connection, node_id: int) -> Place | None:
+    row = db.execute(f"{_PLACE} WHERE node_id=?", (node_id,)).fetchone()
+    return None if row is None else Place(*row)
+
+
+_LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"
+
+
+def leaves(db: sqlite3.Connection, limit: int) -> list[int]:
+    """The last messages of the newest conversations."""
+    rows = db.execute(f"SELECT node_id FROM node WHERE {_LEAF} ORDER BY node_id DESC LIMIT ?", (limit,))
+    return [int(node_id) for (node_id,) in rows]
+
+
+def counts(db: sqlite3.Connection) -> tuple[int, int, int]:
+    """Nodes, roots and leaves, without those whose content is gone."""
+    row = db.execute(
+        f"SELECT count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
+        " FROM node WHERE NOT gone"
+    ).fetchone()
+    return int(row[0]), int(row[1]), int(row[2])
+
+
+def prompt_text(db: sqlite3.Connection, path: Sequence[Node]) -> str:
+    """The system prompt that went with the last of these messages that had one."""
+    for node in reversed(path):
+        if node.prompt_id is not None:
+            row = db.execute("SELECT text FROM prompt WHERE prompt_id=?", (node.prompt_id,)).fetchone()
+            return "" if row is None else str(row[0])
+    return ""
+
+
+# Deleting
+
+
+def delete(db: sqlite3.Connection, node_id: int, *, descendants: bool, bar: bool) -> tuple[list[bytes], int]:
+    """Take out a node's content, or it and all that follow it.
+
+    Returns:
+        The hashes of those whose content went, and how many of them keep their place.
+    """
+    if descendants:
+        doomed = [
+            (int(found), bytes(hash_), bytes(projection_))
+            for found, hash_, projection_ in db.execute(
+                "WITH RECURSIVE down(node_id) AS (VALUES(?) UNION ALL"
+                " SELECT node.node_id FROM down JOIN node ON node.parent=down.node_id)"
+                " SELECT node.node_id, hash, projection FROM down JOIN node ON node.node_id=down.node_id"
+                " ORDER BY depth DESC",
+                (node_id,),
+            )
+        ]
+    else:
+        row = db.execute("SELECT node_id, hash, projection FROM node WHERE node_id=?", (node_id,)).fetchone()
+        doomed = [(int(row[0]), bytes(row[1]), bytes(row[2]))]
+    kept = 0
+    above: int | None = None
+    prompts: set[int] = set()
+    for found, hash_, projection_ in doomed:
+        prompts.update(id_ for (id_,) in db.execute("SELECT prompt_id FROM node WHERE node_id=?", (found,)) if id_)
+        if bar:
+            db.execute("INSERT OR IGNORE INTO barred VALUES(?)", (projection_,))
+        db.execute("DELETE FROM outbox WHERE node_id=?", (found,))
+        db.execute("INSERT INTO outbox(node_id, hash) VALUES(NULL, ?)", (hash_,))
+        if db.execute("SELECT 1 FROM node WHERE parent=? LIMIT 1", (found,)).fetchone() is not None:
+            db.execute(
+                "UPDATE node SET gone=1, found=0, content=?, thinking='', stop_reason='', usage='', prompt_id=NULL"
+                " WHERE node_id=?",
+                (b"[]", found),
+            )
+            kept += 1
+        else:
+            above = _remove(db, found)
+    while above is not None:
+        # A place is kept for those that follow it only.
+        row = db.execute(
+            "SELECT parent FROM node WHERE node_id=?1 AND gone"
+            " AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=?1)",
+            (above,),
+        ).fetchone()
+        above = None if row is None else _remove(db, above)
+    db.executemany(
+        "DELETE FROM prompt WHERE prompt_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE prompt_id=?1)",
+        ((id_,) for id_ in prompts),
+    )
+    return [hash_ for _, hash_, _ in doomed], kept
+
+
+def _remove(db: sqlite3.Connection, node_id: int) -> int | None:
+    """Answers the node's parent."""
+    row = db.execute("SELECT parent FROM node WHERE node_id=?", (node_id,)).fetchone()
+    db.execute("DELETE FROM record WHERE node_id=?", (node_id,))
+    db.execute("DELETE FROM node WHERE node_id=?", (node_id,))
+    return None if row is None or row[0] is None else int(row[0])

@@ -1,0 +1,1 @@
+"""The files that coding agents leave on disk, and exports, as messages."""

@@ -1,0 +1,216 @@
+"""Anthropic's Messages API.
+
+https://docs.anthropic.com/en/api/messages
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proto.ops.transcripts import Block
+from services.transcripts.messages import (
+    ASSISTANT,
+    Message,
+    Turn,
+    image,
+    text_block,
+    tool_result,
+    tool_use,
+    without_empty_text,
+)
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, records, text, usage
+
+NAME = "anthropic"
+
+
+def request(body: Json) -> Turn:
+    """Raises Unreadable."""
+    if not isinstance(body.get("messages"), list):
+        raise Unreadable("`messages` is missing or not an array")
+    messages = [message(item) for item in records(body, "messages")]
+    return Turn(provider=NAME, messages=messages, model=text(body, "model"), system=system(body.get("system")))
+
+
+def system(given: object) -> str:
+    """A system prompt, given as a text or as blocks."""
+    if isinstance(given, str):
+        return given
+    blocks = given if isinstance(given, list) else []
+    return "\n".join(part for block in blocks if isinstance(block, dict) and (part := text(block, "text")))
+
+
+def message(item: Json) -> Message:
+    """A message of a request, or of a session file."""
+    blocks, thinking = content(item.get("content"))
+    return Message(role=text(item, "role") or "user", content=blocks, thinking=thinking)
+
+
+def content(given: object) -> tuple[list[Block], list[Json]]:
+    """Blocks, and what was thought before them."""
+    if isinstance(given, str):
+        return [text_block(given)], []
+    blocks: list[Block] = []
+    thinking: list[Json] = []
+    for item in given if isinstance(given, list) else []:
+        if isinstance(item, str):
+            blocks.append(text_block(item))
+        elif isinstance(item, dict):
+            if item.get("type") in ("thinking", "redacted_thinking"):
+                thinking.append(item)
+            else:
+                blocks += block(item)
+    return without_empty_text(blocks), thinking
+
+
+def block(item: Json) -> list[Block]:
+    """One content block; a tool's result may bring images along."""
+    match item.get("type"):
+        case "tool_use" | "server_tool_use" | "mcp_tool_use":
+            return [tool_use(text(item, "id"), text(item, "name"), item.get("input"))]
+        case "tool_result" | "mcp_tool_result":
+            return _result(item)
+        case "image" | "document":
+            return [_medium(item)]
+        case str() as name if name.endswith("_tool_result"):
+            return [tool_result(text(item, "tool_use_id"), compact(item.get("content")))]
+        case _:
+            return [text_block(text(item, "text"))]
+
+
+def _medium(item: Json) -> Block:
+    source = child(item, "source")
+    if source.get("type") == "text":
+        return text_block(text(source, "data"))
+    return image(url=text(source, "url", "file_id"), data=text(source, "data"), media_type=text(source, "media_type"))
+
+
+def _result(item: Json) -> list[Block]:
+    given = item.get("content")
+    said: list[str] = [given] if isinstance(given, str) else []
+    media: list[Block] = []
+    for part in given if isinstance(given, list) else []:
+        if isinstance(part, dict) and part.get("type") in ("image", "document"):
+            media.append(_medium(part))
+        elif isinstance(part, dict):
+            said.append(text(part, "text") or compact(part))
+        else:
+            said.append(compact(part))
+    output = "\n".join(said) if isinstance(given, str | list | None) else compact(given)
+    return [tool_result(text(item, "tool_use_id"), output, is_error=item.get("is_error") is True), *media]
+
+
+def response(body: Json) -> list[Message]:
+    """Raises Unreadable."""
+    if not isinstance(body.get("content"), list | str):
+        raise Unreadable(_error(body) or "`content` is missing or not an array")
+    blocks, thinking = content(body["content"])
+    return [
+        Message(
+            role=text(body, "role") or ASSISTANT,
+            content=blocks,
+            thinking=thinking,
+            model=text(body, "model"),
+            reply=True,
+            stop_reason=text(body, "stop_reason"),
+            usage=tokens(child(body, "usage")),
+        )
+    ]
+
+
+def _error(body: Json) -> str:
+    return f"the provider answered an error: {text(child(body, 'error'), 'message', 'type')}" if "error" in body else ""
+
+
+def tokens(figures: Json) -> Json | None:
+    """Usage; what was read from the cache is part of the prompt."""
+    written = count(figures, "cache_creation_input_tokens")
+    read = count(figures, "cache_read_input_tokens")
+    return usage(
+        count(figures, "input_tokens") + written + read,
+        count(figures, "output_tokens"),
+        cache_creation_input_tokens=written,
+        cache_read_input_tokens=read,
+    )
+
+
+def assemble(events: list[Json]) -> Json:
+    """The reply that a stream of events amounts to.  Raises Unreadable where it broke off before its end."""
+    reply: Json = {}
+    blocks: dict[int, Json] = {}
+    arguments: dict[int, list[str]] = {}
+    ended = False
+    for event in events:
+        index = count(event, "index")
+        match event.get("type"):
+            case "message_start":
+                reply = dict(child(event, "message"))
+            case "content_block_start":
+                blocks[index] = dict(child(event, "content_block"))
+            case "content_block_delta":
+                _grow(
+                    blocks.setdefault(index, {"type": "text"}), arguments.setdefault(index, []), child(event, "delta")
+                )
+            case "message_delta":
+                reply |= child(event, "delta")
+                reply["usage"] = {**child(reply, "usage"), **child(event, "usage")}
+            case "message_stop":
+                ended = True
+            case "error":
+                raise Unreadable(_error(event))
+    if not ended and not reply.get("stop_reason"):
+        raise Unreadable("the stream broke off before the reply was complete")
+    for index, parts in arguments.items():
+        if joined := "".join(parts):
+            blocks[index]["input"] = joined
+    reply["content"] = [blocks[index] for index in sorted(blocks)]
+    return reply
+
+
+def _grow(block_: Json, arguments: list[str], delta: Json) -> None:
+    match delta.get("type"):
+        case "text_delta":
+            block_["text"] = text(block_, "text") + text(delta, "text")
+        case "input_json_delta":
+            arguments.append(text(delta, "partial_json"))
+        case "thinking_delta":
+            block_["thinking"] = text(block_, "thinking") + text(delta, "thinking")
+        case "signature_delta":
+            block_["signature"] = text(block_, "signature") + text(delta, "signature")
+        case _:
+            # Citations and what else may come along; the text is whole without.
+            return
+
+
+def write(messages: list[tuple[str, list[Block]]]) -> list[dict[str, Any]]:
+    """Messages as a request takes them: results of tools are the user's, and neighbours of one role are one."""
+    written: list[dict[str, Any]] = []
+    for role, blocks in messages:
+        speaker = ASSISTANT if role == ASSISTANT else "user"
+        parts = [part for block_ in blocks if (part := _written(block_)) is not None]
+        if not parts:
+            continue
+        if written and written[-1]["role"] == speaker:
+            written[-1]["content"] += parts
+        else:
+            written.append({"role": speaker, "content": parts})
+    return written
+
+
+def _written(block_: Block) -> dict[str, Any] | None:
+    match block_.type:
+        case "tool_use":
+            return {
+                "type": "tool_use", "id": block_.tool_use_id, "name": block_.tool_name, "input": block_.tool_input or {}
+            }  # fmt: skip
+        case "tool_result":
+            result = {"type": "tool_result", "tool_use_id": block_.tool_result_id, "content": block_.tool_output}
+            return {**result, "is_error": True} if block_.is_error else result
+        case "image":
+            source = (
+                {"type": "base64", "media_type": block_.media_type or "image/png", "data": block_.image_base64}
+                if block_.image_base64
+                else {"type": "url", "url": block_.image_url}
+            )
+            return {"type": "document" if block_.media_type == "application/pdf" else "image", "source": source}
+        case _:
+            return {"type": "text", "text": block_.text} if block_.text else None

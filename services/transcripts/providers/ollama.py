@@ -1,0 +1,71 @@
+"""Ollama's own API: `/api/chat`, and `/api/generate`.
+
+https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+from __future__ import annotations
+
+from proto.ops.transcripts import Block
+from services.transcripts.messages import ASSISTANT, Message, Turn, image, text_block, tool_result, tool_use
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, items, records, text, usage
+
+NAME = "ollama"
+
+
+def request(body: Json) -> Turn:
+    """Raises Unreadable."""
+    if isinstance(body.get("prompt"), str) and "messages" not in body:
+        message_ = message({"role": "user", "content": body["prompt"], "images": body.get("images")})
+        return Turn(provider=NAME, messages=[message_], model=text(body, "model"), system=text(body, "system"))
+    if not isinstance(body.get("messages"), list):
+        raise Unreadable("`messages` is missing or not an array")
+    messages = [message(item) for item in records(body, "messages")]
+    return Turn(provider=NAME, messages=messages, model=text(body, "model"))
+
+
+def message(item: Json) -> Message:
+    role = text(item, "role") or "user"
+    said = text(item, "content")
+    if role == "tool":
+        return Message(role=role, content=[tool_result(text(item, "tool_call_id", "tool_name", "name"), said)])
+    blocks: list[Block] = [text_block(said)] if said else []
+    blocks += (image(data=data) for data in items(item, "images") if isinstance(data, str))
+    for called in records(item, "tool_calls"):
+        function = child(called, "function")
+        blocks.append(tool_use(text(called, "id"), text(function, "name"), function.get("arguments")))
+    thought = text(item, "thinking")
+    return Message(role=role, content=blocks, thinking=[{"type": "thinking", "thinking": thought}] if thought else [])
+
+
+def response(body: Json) -> list[Message]:
+    """Raises Unreadable."""
+    if isinstance(body.get("response"), str) and "message" not in body:
+        body = {**body, "message": {"role": ASSISTANT, "content": body["response"], "thinking": body.get("thinking")}}
+    if not isinstance(body.get("message"), dict):
+        error = body.get("error")
+        raise Unreadable(f"the provider answered an error: {compact(error)}" if error else "`message` is missing")
+    reply = message({"role": ASSISTANT, **body["message"]})
+    reply.reply = True
+    reply.model = text(body, "model")
+    reply.stop_reason = text(body, "done_reason") or ("stop" if body.get("done") is True else "")
+    reply.usage = usage(
+        count(body, "prompt_eval_count"), count(body, "eval_count"), total_duration_ns=count(body, "total_duration")
+    )
+    return [reply]
+
+
+def assemble(events: list[Json]) -> Json:
+    """The reply that a stream of lines amounts to.  Raises Unreadable where it broke off before its end."""
+    whole: Json = {"role": ASSISTANT, "content": "", "thinking": "", "tool_calls": [], "images": []}
+    for event in events:
+        if event.get("error"):
+            return event
+        told = child(event, "message") or {"content": event.get("response"), "thinking": event.get("thinking")}
+        whole["role"] = text(told, "role") or whole["role"]
+        whole["content"] += text(told, "content")
+        whole["thinking"] += text(told, "thinking")
+        whole["tool_calls"] += items(told, "tool_calls")
+        whole["images"] += items(told, "images")
+        if event.get("done") is True:
+            return {**event, "message": whole}
+    raise Unreadable("the stream broke off before the reply was complete")

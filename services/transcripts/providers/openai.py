@@ -1,0 +1,177 @@
+"""OpenAI's Chat Completions, and whatever else speaks like it.
+
+https://platform.openai.com/docs/api-reference/chat
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proto.ops.transcripts import Block
+from services.transcripts.messages import (
+    ASSISTANT,
+    Message,
+    Turn,
+    image,
+    text_block,
+    tool_result,
+    tool_use,
+    without_empty_text,
+)
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, items, records, text, usage
+
+NAME = "openai"
+
+
+def request(body: Json) -> Turn:
+    """Raises Unreadable."""
+    if not isinstance(body.get("messages"), list):
+        raise Unreadable("neither `messages` nor `input` is there, or it is not an array")
+    messages = [message(item) for item in records(body, "messages")]
+    return Turn(provider=NAME, messages=messages, model=text(body, "model"))
+
+
+def message(item: Json) -> Message:
+    """A message of a request, of a reply, or of an export."""
+    role = text(item, "role") or "user"
+    if role in ("tool", "function") and (text(item, "tool_call_id") or text(item, "name")):
+        given = item.get("content")
+        output = given if isinstance(given, str) else "\n".join(block.text for block in content(given))
+        return Message(role=role, content=[tool_result(text(item, "tool_call_id", "name"), output)])
+    blocks = content(item.get("content"))
+    if refusal := text(item, "refusal"):
+        blocks.append(text_block(refusal))
+    for called in records(item, "tool_calls"):
+        function = child(called, "function") or child(called, "custom")
+        given = function.get("arguments", function.get("input"))
+        blocks.append(tool_use(text(called, "id"), text(function, "name"), given))
+    if function := child(item, "function_call"):
+        blocks.append(tool_use("", text(function, "name"), function.get("arguments")))
+    thought = text(item, "reasoning_content", "reasoning")
+    return Message(
+        role=role,
+        content=without_empty_text(blocks),
+        thinking=[{"type": "reasoning", "text": thought}] if thought else [],
+    )
+
+
+def content(given: object) -> list[Block]:
+    """A message's content: a text, or parts."""
+    if isinstance(given, str):
+        return [text_block(given)]
+    parts = given if isinstance(given, list) else []
+    return [
+        text_block(part) if isinstance(part, str) else _part(part) for part in parts if isinstance(part, str | dict)
+    ]
+
+
+def _part(part: Json) -> Block:
+    match part.get("type"):
+        case "image_url" | "input_image" | "image":
+            where = part.get("image_url")
+            url = text(where, "url") if isinstance(where, dict) else where if isinstance(where, str) else ""
+            return image(url=url or text(part, "file_id"))
+        case "input_audio":
+            audio = child(part, "input_audio")
+            return image(data=text(audio, "data"), media_type=f"audio/{text(audio, 'format') or 'wav'}")
+        case "file" | "input_file":
+            file = child(part, "file") or part
+            return image(url=text(file, "file_data", "file_url", "file_id", "filename"))
+        case _:
+            return text_block(text(part, "text", "refusal", "content"))
+
+
+def response(body: Json) -> list[Message]:
+    """The reply: the first of the choices.  Raises Unreadable."""
+    choices = items(body, "choices")
+    if not choices or not isinstance(choices[0], dict):
+        error = body.get("error")
+        said = text(error, "message") if isinstance(error, dict) else compact(error) if error else ""
+        raise Unreadable(f"the provider answered an error: {said}" if said else "`choices` is missing or empty")
+    choice = choices[0]
+    reply = message({"role": ASSISTANT, **child(choice, "message")})
+    reply.reply = True
+    reply.model = text(body, "model")
+    reply.stop_reason = text(choice, "finish_reason")
+    reply.usage = tokens(child(body, "usage"))
+    return [reply]
+
+
+def tokens(figures: Json) -> Json | None:
+    details = child(figures, "prompt_tokens_details") or child(figures, "input_tokens_details")
+    return usage(
+        count(figures, "prompt_tokens", "input_tokens"),
+        count(figures, "completion_tokens", "output_tokens"),
+        count(figures, "total_tokens"),
+        cache_read_input_tokens=count(details, "cached_tokens"),
+    )
+
+
+def assemble(events: list[Json]) -> Json:
+    """The reply that a stream of chunks amounts to.  Raises Unreadable where it broke off before its end."""
+    reply: Json = {}
+    told: dict[str, list[str]] = {}
+    calls: dict[int, Json] = {}
+    reason = ""
+    for event in events:
+        if event.get("error"):
+            return event
+        reply |= {key: value for key in ("id", "model", "usage") if (value := event.get(key))}
+        for choice in records(event, "choices"):
+            if count(choice, "index"):
+                continue
+            delta = child(choice, "delta")
+            for key in ("content", "refusal", "reasoning_content", "reasoning"):
+                if said := text(delta, key):
+                    told.setdefault(key, []).append(said)
+            for called in records(delta, "tool_calls"):
+                _grow(calls.setdefault(count(called, "index"), {}), called)
+            reason = text(choice, "finish_reason") or reason
+    if not reason:
+        raise Unreadable("the stream broke off before the reply was complete")
+    whole: Json = {"role": ASSISTANT, **{key: "".join(parts) for key, parts in told.items()}}
+    if calls:
+        whole["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return {**reply, "choices": [{"index": 0, "message": whole, "finish_reason": reason}]}
+
+
+def _grow(call: Json, delta: Json) -> None:
+    call.setdefault("id", text(delta, "id"))
+    call["id"] = call["id"] or text(delta, "id")
+    function = call.setdefault("function", {"name": "", "arguments": ""})
+    for key in ("name", "arguments"):
+        function[key] += text(child(delta, "function"), key)
+
+
+def write(messages: list[tuple[str, list[Block]]]) -> list[dict[str, Any]]:
+    """Messages as a request takes them: each result of a tool is a message of its own."""
+    written: list[dict[str, Any]] = []
+    for role, blocks in messages:
+        results = [block for block in blocks if block.type == "tool_result"]
+        written += (
+            {"role": "tool", "tool_call_id": block.tool_result_id, "content": block.tool_output} for block in results
+        )
+        calls = [_call(block) for block in blocks if block.type == "tool_use"]
+        rest = [block for block in blocks if block.type in ("text", "image")]
+        if not (calls or rest):
+            continue
+        said: str | list[dict[str, Any]] | None
+        if all(block.type == "text" for block in rest):
+            said = "\n".join(block.text for block in rest) if rest else None
+        else:
+            said = [_written(block) for block in rest]
+        written.append({"role": role, "content": said, **({"tool_calls": calls} if calls else {})})
+    return written
+
+
+def _call(block: Block) -> dict[str, Any]:
+    function = {"name": block.tool_name, "arguments": compact(block.tool_input or {})}
+    return {"id": block.tool_use_id, "type": "function", "function": function}
+
+
+def _written(block: Block) -> dict[str, Any]:
+    if block.type == "text":
+        return {"type": "text", "text": block.text}
+    media_type = block.media_type or "image/png"
+    url = f"data:{media_type};base64,{block.image_base64}" if block.image_base64 else block.image_url
+    return {"type": "image_url", "image_url": {"url": url}}

@@ -1,0 +1,123 @@
+"""OpenAI's Responses API.
+
+https://platform.openai.com/docs/api-reference/responses
+
+What a model answers comes as items (a text, calls of tools); neighbouring items of the model are one message, in the
+reply and in the history that is sent back alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from proto.ops.transcripts import Block
+from services.transcripts.messages import ASSISTANT, Message, Turn, text_block, tool_result, tool_use
+from services.transcripts.providers import openai
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, items, kind, records, text
+
+_CALLS = {
+    "web_search_call": "web_search",
+    "file_search_call": "file_search",
+    "computer_call": "computer",
+    "code_interpreter_call": "code_interpreter",
+    "image_generation_call": "image_generation",
+    "local_shell_call": "local_shell",
+    "mcp_call": "mcp",
+}
+
+
+def request(body: Json) -> Turn:
+    """Raises Unreadable."""
+    given = body.get("input")
+    if isinstance(given, str):
+        messages = [Message(role="user", content=[text_block(given)])]
+    elif isinstance(given, list):
+        messages = gathered(item for item in given if isinstance(item, dict))
+    else:
+        raise Unreadable(f"`input` is {kind(given)}, neither a string nor an array")
+    return Turn(provider=openai.NAME, messages=messages, model=text(body, "model"), system=text(body, "instructions"))
+
+
+def gathered(given: Iterable[Json]) -> list[Message]:
+    """Items as messages."""
+    messages: list[Message] = []
+    for item in given:
+        found = message(item)
+        if found is None:
+            continue
+        if messages and found.role == ASSISTANT == messages[-1].role:
+            messages[-1].content += found.content
+            messages[-1].thinking += found.thinking
+        else:
+            messages.append(found)
+    # What was only thought is no message.
+    return [found for found in messages if found.content or not found.thinking]
+
+
+def message(item: Json) -> Message | None:
+    """One item; None where it holds nothing that was said or done."""
+    match item.get("type"):
+        case "message" | None if text(item, "role"):
+            return Message(role=text(item, "role"), content=openai.content(item.get("content")))
+        case "function_call" | "custom_tool_call":
+            given = item.get("arguments", item.get("input"))
+            return _assistant(tool_use(text(item, "call_id", "id"), text(item, "name"), given))
+        case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" | "computer_call_output":
+            return Message(role="tool", content=[tool_result(text(item, "call_id"), _output(item.get("output")))])
+        case "reasoning":
+            return Message(role=ASSISTANT, content=[], thinking=[item])
+        case str() as name if name in _CALLS:
+            told = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
+            return _assistant(tool_use(text(item, "call_id", "id"), text(item, "name") or _CALLS[name], told))
+        case _:
+            return None
+
+
+def _assistant(block: Block) -> Message:
+    return Message(role=ASSISTANT, content=[block])
+
+
+def _output(given: object) -> str:
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list):
+        return "\n".join(text(part, "text") or compact(part) for part in given if isinstance(part, dict))
+    if isinstance(given, dict) and isinstance(given.get("content"), str | list):
+        return _output(given["content"])
+    return "" if given is None else compact(given)
+
+
+def response(body: Json) -> list[Message]:
+    """Raises Unreadable."""
+    if not isinstance(body.get("output"), list):
+        said = text(child(body, "error"), "message")
+        raise Unreadable(f"the provider answered an error: {said}" if said else "`output` is missing or not an array")
+    if body.get("status") in ("failed", "cancelled"):
+        raise Unreadable(f"the reply {body['status']}: {text(child(body, 'error'), 'message')}")
+    replies = gathered(records(body, "output"))
+    if not replies and (said := text(body, "output_text")):
+        replies = [Message(role=ASSISTANT, content=[text_block(said)])]
+    for reply in replies:
+        reply.reply = True
+        reply.model = text(body, "model")
+    if replies:
+        last = replies[-1]
+        last.stop_reason = text(child(body, "incomplete_details"), "reason") or text(body, "status")
+        last.usage = openai.tokens(child(body, "usage"))
+    return replies
+
+
+def assemble(events: list[Json]) -> Json:
+    """The reply that a stream of events amounts to.  Raises Unreadable where it broke off before its end."""
+    done: list[Json] = []
+    for event in events:
+        match event.get("type"):
+            case "response.completed" | "response.incomplete" | "response.failed":
+                reply = child(event, "response")
+                # Some servers leave out there what they have said before.
+                return reply if items(reply, "output") else {**reply, "output": done}
+            case "response.output_item.done":
+                done.append(child(event, "item"))
+            case "error":
+                raise Unreadable(f"the provider answered an error: {text(event, 'message')}")
+    raise Unreadable("the stream broke off before the reply was complete")

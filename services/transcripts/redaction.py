@@ -1,0 +1,222 @@
+"""Secrets in what is said are masked before anything is kept: keys, tokens, passwords, private-key blocks.
+
+A rule is a pattern, and a few words without which it cannot match: most texts hold none of them and cost one look each.
+What stands in a secret's place says which rule it was, `[redacted:github-token]`, and is the same wherever the same
+text is masked, so that content keeps its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from proto.ops.transcripts import Block
+from services.transcripts.messages import Message, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`pattern` matches the secret, or a stretch with the secret as its group `secret`; `hints` are in lower case."""
+
+    name: str
+    pattern: re.Pattern[str]
+    hints: tuple[str, ...] = ()
+
+
+def _rule(name: str, pattern: str, *hints: str) -> Rule:
+    return Rule(name, re.compile(pattern), hints)
+
+
+_SECRET_WORDS = (
+    r"(?:api|access|auth|client|encryption|master|private|secret|session|signing|webhook|account|shared)[-_ ]?"
+    r"(?:key|token|secret|password)|passw(?:or)?d|passphrase|secret|token|credentials?"
+)
+
+_PLACEHOLDER = re.compile(
+    r"^(?:<.*>|\[.*\]|\{.*\}|\$.*|%.*|\*+|x+|\.+|your[-_ ].*|my[-_ ].*|example.*|placeholder.*|changeme|none|null|"
+    r"undefined|true|false|string|str|optional.*|required|redacted|hidden|process\.env.*|os\.environ.*)$",
+    re.IGNORECASE,
+)
+
+RULES = (
+    _rule(
+        "private-key",
+        # Also as it stands inside JSON, its line ends escaped; and one whose end was cut off.
+        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+        r"(?:(?s:.{0,16384}?)-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|[\s\\A-Za-z0-9+/=:,.\-]*)",
+        "private key",
+    ),
+    _rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}", "age-secret-key-"),
+    _rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b", "akia", "asia", "abia", "acca"),
+    _rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})", "gh", "github_pat_"),
+    _rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}", "gl"),
+    _rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}", "sk-ant-"),
+    _rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}", "sk-"),
+    _rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}", "aiza"),
+    _rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}", "ya29."),
+    _rule("google-oauth-secret", r"\bGOCSPX-[0-9A-Za-z_\-]{20,}", "gocspx-"),
+    _rule("slack-token", r"\bxox[abeoprs]-[0-9A-Za-z\-]{10,}|\bxapp-[0-9]-[0-9A-Za-z\-]{10,}", "xox", "xapp-"),
+    _rule("slack-webhook", r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{20,}", "hooks.slack.com"),
+    _rule("discord-webhook", r"https://discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,}", "/api/webhooks/"),
+    _rule("discord-token", r"\b[MNO][A-Za-z\d]{23,25}\.[\w\-]{6}\.[\w\-]{27,}"),
+    _rule("telegram-token", r"\b\d{8,10}:AA[A-Za-z0-9_\-]{33}\b", ":aa"),
+    _rule("stripe-key", r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|\bwhsec_[0-9A-Za-z+/=]{24,}", "k_", "whsec_"),
+    _rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}", "npm_"),
+    _rule("pypi-token", r"\bpypi-[A-Za-z0-9_\-]{50,}", "pypi-"),
+    _rule("huggingface-token", r"\bhf_[A-Za-z0-9]{30,}", "hf_"),
+    _rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{32,}", "sg."),
+    _rule("twilio-key", r"\b(?:SK|AC)[0-9a-f]{32}\b", "sk", "ac"),
+    _rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b", "key-"),
+    _rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}", "_v1_"),
+    _rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-\d)?\b", "dapi"),
+    _rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}", "shp"),
+    _rule("linear-key", r"\blin_api_[A-Za-z0-9]{32,}", "lin_api_"),
+    _rule("notion-token", r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})", "ntn_", "secret_"),
+    _rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_\-]{24,}", "hvs.", "hvb.", "hvr."),
+    _rule("groq-key", r"\bgsk_[A-Za-z0-9]{40,}", "gsk_"),
+    _rule("xai-key", r"\bxai-[A-Za-z0-9]{60,}", "xai-"),
+    _rule(
+        "azure-key",
+        r"(?i)(?:AccountKey|SharedAccessKey)=(?P<secret>[A-Za-z0-9+/]{32,}={0,2})",
+        "accesskey=", "accountkey=",
+    ),
+    _rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}", "eyj"),
+    _rule(
+        "authorization",
+        r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>[A-Za-z0-9._~+/\-]{20,}={0,2})",
+        "bearer", "basic ", "token ",
+    ),
+    _rule(
+        "api-key-header",
+        r"(?i)\b(?:x-api-key|api-key|x-auth-token|x-goog-api-key|cookie|set-cookie)[\"']?\s*:\s*[\"']?"
+        r"(?P<secret>[^\s\"',;]{8,})",
+        "api-key", "auth-token", "cookie",
+    ),
+    _rule("url-password", r"\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/:@\"'<>]*:(?P<secret>[^\s/@\"'<>]{3,})@", "://"),
+    _rule(
+        "url-key",
+        r"(?i)[?&](?:key|api_?key|access_token|token|sig|signature|secret)=(?P<secret>[A-Za-z0-9._~%+/\-]{12,})",
+        "?", "&",
+    ),
+    _rule(
+        "quoted-secret",
+        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*"
+        r"\\?(?P<q>[\"'`])(?P<secret>[^\"'`\s\\]{6,})\\?(?P=q)",
+        "key", "token", "secret", "pass", "credential",
+    ),
+    _rule(
+        "assigned-secret",
+        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*"
+        r"(?P<secret>(?=[^\s]*\d)(?=[^\s]*[A-Za-z])[A-Za-z0-9_+/=@#!%^&*~.\-]{8,})(?![\w(\[])",
+        "key", "token", "secret", "pass", "credential",
+    ),
+    _rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})", "password"),
+)  # fmt: skip
+"""In the order in which they are applied; what one has masked no later one sees."""
+
+REMEMBERED = 65_536
+"""Texts known to hold no secret: 8 MB."""
+
+_SECRET_KEY = re.compile(rf"(?i)^[\w.\-]*(?:{_SECRET_WORDS})$|^authorization$|^x-api-key$|^cookie$")
+
+
+class Redactor:
+    """Masks by `RULES`, without those in `skip`, and by `more`."""
+
+    def __init__(self, *, skip: Iterable[str] = (), more: Sequence[Rule] = ()) -> None:
+        left_out = frozenset(skip)
+        self._rules = (*(rule for rule in RULES if rule.name not in left_out), *more)
+        self._keys = "assigned-secret" not in left_out
+        self._clean: dict[bytes, None] = {}
+
+    def text(self, text: str) -> str:
+        """`text` with its secrets masked; the same object where there is none."""
+        if len(text) < 8:
+            return text
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._clean:
+            return text
+        masked = self._applied(text)
+        if masked is text or masked == text:
+            # Clients send their history again with every turn.
+            self._clean[digest] = None
+            if len(self._clean) > REMEMBERED:
+                self._clean = {}
+            return text
+        return masked
+
+    def _applied(self, text: str) -> str:
+        lower = text.lower()
+        for rule in self._rules:
+            if not rule.hints or any(hint in lower for hint in rule.hints):
+                text = rule.pattern.sub(partial(_masked, rule), text)
+        return text
+
+    def json(self, value: Any) -> Any:
+        """The same of every text in `value`, keys included; the value of a key that names a secret is masked whole."""
+        match value:
+            case str():
+                return self.text(value)
+            case list():
+                return [self.json(item) for item in value]
+            case dict():
+                return {self.text(key): self._entry(key, item) for key, item in value.items()}
+            case _:
+                return value
+
+    def _entry(self, key: str, value: Any) -> Any:
+        if self._keys and isinstance(value, str) and len(value) >= 4 and _SECRET_KEY.match(key):
+            return value if _is_harmless(value) else _mask("assigned-secret")
+        return self.json(value)
+
+    def block(self, block: Block) -> Block:
+        """The same of a block; the bytes of an image are left alone."""
+        changes: dict[str, Any] = {}
+        for name in ("text", "tool_output", "image_url", "tool_name"):
+            before = getattr(block, name)
+            if before and (after := self.text(before)) is not before:
+                changes[name] = after
+        if block.tool_input is not None:
+            changes["tool_input"] = self.json(block.tool_input)
+        return msgspec.structs.replace(block, **changes) if changes else block
+
+    def turn(self, turn: Turn) -> Turn:
+        """The same of a whole turn."""
+        return replace(
+            turn, messages=[self._message(message) for message in turn.messages], system=self.text(turn.system)
+        )
+
+    def _message(self, message: Message) -> Message:
+        return replace(
+            message,
+            content=[self.block(block) for block in message.content],
+            thinking=self.json(message.thinking) if message.thinking else [],
+        )
+
+
+def _masked(rule: Rule, match: re.Match[str]) -> str:
+    whole = match[0]
+    if "secret" not in rule.pattern.groupindex:
+        return _mask(rule.name)
+    secret = match["secret"]
+    if secret is None or _is_harmless(secret):
+        return whole
+    start, end = (position - match.start() for position in match.span("secret"))
+    return f"{whole[:start]}{_mask(rule.name)}{whole[end:]}"
+
+
+def _mask(name: str) -> str:
+    return f"[redacted:{name}]"
+
+
+def _is_harmless(secret: str) -> bool:
+    return "[redacted:" in secret or _PLACEHOLDER.match(secret) is not None
+
+
+__all__ = ["RULES", "Redactor", "Rule"]
