@@ -1,6 +1,6 @@
 """Secrets in what is said are masked before anything is kept: keys, tokens, passwords, private-key blocks.
 
-A rule is a pattern, and a few words without which it cannot match: most texts hold none of them and cost one look each.
+One pass in linear time (RE2) tells which rules apply to a text at all, which to most is none; only those are applied.
 What stands in a secret's place says which rule it was, `[redacted:github-token]`, and is the same wherever the same
 text is masked, so that content keeps its name.
 """
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 
 from proto.ops.transcripts import Block
 from services.transcripts.messages import Message, Turn
@@ -22,15 +23,22 @@ from services.transcripts.messages import Message, Turn
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`pattern` matches the secret, or a stretch with the secret as its group `secret`; `hints` are in lower case."""
+    """`pattern` matches the secret, or a stretch with the secret as its group `secret`.
+
+    `screen` is a pattern for RE2 that is found wherever `pattern` is, where that is none of RE2's.
+    """
 
     name: str
     pattern: re.Pattern[str]
-    hints: tuple[str, ...] = ()
+    screen: str = ""
 
 
-def _rule(name: str, pattern: str, *hints: str) -> Rule:
-    return Rule(name, re.compile(pattern), hints)
+def make_rule(name: str, pattern: str, screen: str = "") -> Rule:
+    """Raises re.error."""
+    return Rule(name, re.compile(pattern, re.ASCII), screen)
+
+
+_rule = make_rule
 
 
 _SECRET_WORDS = (
@@ -50,75 +58,75 @@ RULES = (
         # Also as it stands inside JSON, its line ends escaped; and one whose end was cut off.
         r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
         r"(?:(?s:.{0,16384}?)-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|[\s\\A-Za-z0-9+/=:,.\-]*)",
-        "private key",
+        r"PRIVATE KEY",
     ),
-    _rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}", "age-secret-key-"),
-    _rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b", "akia", "asia", "abia", "acca"),
-    _rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})", "gh", "github_pat_"),
-    _rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}", "gl"),
-    _rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}", "sk-ant-"),
-    _rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}", "sk-"),
-    _rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}", "aiza"),
-    _rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}", "ya29."),
-    _rule("google-oauth-secret", r"\bGOCSPX-[0-9A-Za-z_\-]{20,}", "gocspx-"),
-    _rule("slack-token", r"\bxox[abeoprs]-[0-9A-Za-z\-]{10,}|\bxapp-[0-9]-[0-9A-Za-z\-]{10,}", "xox", "xapp-"),
-    _rule("slack-webhook", r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{20,}", "hooks.slack.com"),
-    _rule("discord-webhook", r"https://discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,}", "/api/webhooks/"),
+    _rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
+    _rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
+    _rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
+    _rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}"),
+    _rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}"),
+    _rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}"),
+    _rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}"),
+    _rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}"),
+    _rule("google-oauth-secret", r"\bGOCSPX-[0-9A-Za-z_\-]{20,}"),
+    _rule("slack-token", r"\bxox[abeoprs]-[0-9A-Za-z\-]{10,}|\bxapp-[0-9]-[0-9A-Za-z\-]{10,}"),
+    _rule("slack-webhook", r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{20,}"),
+    _rule("discord-webhook", r"https://discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,}"),
     _rule("discord-token", r"\b[MNO][A-Za-z\d]{23,25}\.[\w\-]{6}\.[\w\-]{27,}"),
-    _rule("telegram-token", r"\b\d{8,10}:AA[A-Za-z0-9_\-]{33}\b", ":aa"),
-    _rule("stripe-key", r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|\bwhsec_[0-9A-Za-z+/=]{24,}", "k_", "whsec_"),
-    _rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}", "npm_"),
-    _rule("pypi-token", r"\bpypi-[A-Za-z0-9_\-]{50,}", "pypi-"),
-    _rule("huggingface-token", r"\bhf_[A-Za-z0-9]{30,}", "hf_"),
-    _rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{32,}", "sg."),
-    _rule("twilio-key", r"\b(?:SK|AC)[0-9a-f]{32}\b", "sk", "ac"),
-    _rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b", "key-"),
-    _rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}", "_v1_"),
-    _rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-\d)?\b", "dapi"),
-    _rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}", "shp"),
-    _rule("linear-key", r"\blin_api_[A-Za-z0-9]{32,}", "lin_api_"),
-    _rule("notion-token", r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})", "ntn_", "secret_"),
-    _rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_\-]{24,}", "hvs.", "hvb.", "hvr."),
-    _rule("groq-key", r"\bgsk_[A-Za-z0-9]{40,}", "gsk_"),
-    _rule("xai-key", r"\bxai-[A-Za-z0-9]{60,}", "xai-"),
+    _rule("telegram-token", r"\b\d{8,10}:AA[A-Za-z0-9_\-]{33}\b"),
+    _rule("stripe-key", r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|\bwhsec_[0-9A-Za-z+/=]{24,}"),
+    _rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}"),
+    _rule("pypi-token", r"\bpypi-[A-Za-z0-9_\-]{50,}"),
+    _rule("huggingface-token", r"\bhf_[A-Za-z0-9]{30,}"),
+    _rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{32,}"),
+    _rule("twilio-key", r"\b(?:SK|AC)[0-9a-f]{32}\b"),
+    _rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b"),
+    _rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}"),
+    _rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-\d)?\b"),
+    _rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    _rule("linear-key", r"\blin_api_[A-Za-z0-9]{32,}"),
+    _rule("notion-token", r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})"),
+    _rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_\-]{24,}"),
+    _rule("groq-key", r"\bgsk_[A-Za-z0-9]{40,}"),
+    _rule("xai-key", r"\bxai-[A-Za-z0-9]{60,}"),
     _rule(
         "azure-key",
         r"(?i)(?:AccountKey|SharedAccessKey)=(?P<secret>[A-Za-z0-9+/]{32,}={0,2})",
-        "accesskey=", "accountkey=",
     ),
-    _rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}", "eyj"),
+    _rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}"),
     _rule(
         "authorization",
-        r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>[A-Za-z0-9._~+/\-]{20,}={0,2})",
-        "bearer", "basic ", "token ",
+        r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>(?=[^\s]*\d)[A-Za-z0-9._~+/\-]{20,}={0,2})",
+        r"(?i)\b(?:bearer|basic|token)\s+[A-Za-z0-9._~+/\-]{20}",
     ),
     _rule(
         "api-key-header",
         r"(?i)\b(?:x-api-key|api-key|x-auth-token|x-goog-api-key|cookie|set-cookie)[\"']?\s*:\s*[\"']?"
         r"(?P<secret>[^\s\"',;]{8,})",
-        "api-key", "auth-token", "cookie",
     ),
-    _rule("url-password", r"\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/:@\"'<>]*:(?P<secret>[^\s/@\"'<>]{3,})@", "://"),
+    _rule("url-password", r"\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/:@\"'<>]*:(?P<secret>[^\s/@\"'<>]{3,})@"),
     _rule(
         "url-key",
         r"(?i)[?&](?:key|api_?key|access_token|token|sig|signature|secret)=(?P<secret>[A-Za-z0-9._~%+/\-]{12,})",
-        "?", "&",
     ),
     _rule(
         "quoted-secret",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*"
         r"\\?(?P<q>[\"'`])(?P<secret>[^\"'`\s\\]{6,})\\?(?P=q)",
-        "key", "token", "secret", "pass", "credential",
+        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*\\?[\"'`]",
     ),
     _rule(
         "assigned-secret",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*"
         r"(?P<secret>(?=[^\s]*\d)(?=[^\s]*[A-Za-z])[A-Za-z0-9_+/=@#!%^&*~.\-]{8,})(?![\w(\[])",
-        "key", "token", "secret", "pass", "credential",
+        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*[A-Za-z0-9_+/=@#!%^&*~.\-]{{8}}",
     ),
-    _rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})", "password"),
+    _rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
 )  # fmt: skip
 """In the order in which they are applied; what one has masked no later one sees."""
+
+SCREEN_BYTES = 64 * 1024 * 1024
+"""Memory that the screen may use; it needs a few."""
 
 REMEMBERED = 65_536
 """Texts known to hold no secret: 8 MB."""
@@ -132,6 +140,21 @@ class Redactor:
     def __init__(self, *, skip: Iterable[str] = (), more: Sequence[Rule] = ()) -> None:
         left_out = frozenset(skip)
         self._rules = (*(rule for rule in RULES if rule.name not in left_out), *more)
+        options = re2.Options()
+        options.max_mem = SCREEN_BYTES
+        options.log_errors = False
+        self._screen = re2.Set.SearchSet(options)
+        self._screened: list[Rule] = []
+        self._always: list[Rule] = []
+        for rule in self._rules:
+            try:
+                self._screen.Add(rule.screen or rule.pattern.pattern)
+            except re2.error:
+                # Of one's own, and beyond what RE2 knows.
+                self._always.append(rule)
+            else:
+                self._screened.append(rule)
+        self._screen.Compile()
         self._keys = "assigned-secret" not in left_out
         self._clean: dict[bytes, None] = {}
 
@@ -152,10 +175,11 @@ class Redactor:
         return masked
 
     def _applied(self, text: str) -> str:
-        lower = text.lower()
-        for rule in self._rules:
-            if not rule.hints or any(hint in lower for hint in rule.hints):
-                text = rule.pattern.sub(partial(_masked, rule), text)
+        found = {self._screened[index].name for index in self._screen.Match(text) or ()}
+        if found or self._always:
+            for rule in self._rules:
+                if rule.name in found or rule in self._always:
+                    text = rule.pattern.sub(partial(_masked, rule), text)
         return text
 
     def json(self, value: Any) -> Any:
@@ -219,4 +243,4 @@ def _is_harmless(secret: str) -> bool:
     return "[redacted:" in secret or _PLACEHOLDER.match(secret) is not None
 
 
-__all__ = ["RULES", "Redactor", "Rule"]
+__all__ = ["RULES", "Redactor", "Rule", "make_rule"]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from services.transcripts.redaction import RULES, Redactor, Rule
+from services.transcripts.redaction import RULES, Redactor, Rule, make_rule
 
 
 class RedactRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ def redactor_of(settings: Settings) -> Redactor | None:
     rules: list[Rule] = []
     for index, rule in enumerate(settings.redact_rules):
         try:
-            rules.append(Rule(rule.name, re.compile(rule.pattern)))
+            rules.append(make_rule(rule.name, rule.pattern))
         except re.error as error:
             raise InvalidParams(
                 f"settings of transcripts: redact_rules[{index}].pattern is no regular expression: {error}"

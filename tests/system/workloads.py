@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,15 @@ def wait_for_folder(kernel: RunningKernel, timeout_s: float = 60.0) -> None:
 
 def _vectors_have_shape(result: Any, shape: list[int]) -> bool:
     return bool(result["vectors"][1] == shape and not result["truncated"])
+
+
+def _turn(n: int) -> str:
+    turn = {
+        "provider": "openai",
+        "request": {"model": "m", "messages": [{"role": "user", "content": f"question {n}"}]},
+        "response": {"model": "m", "choices": [{"message": {"role": "assistant", "content": f"answer {n}"}}]},
+    }
+    return base64.b64encode(json.dumps(turn).encode()).decode()
 
 
 WORKLOADS = {
@@ -86,6 +97,12 @@ WORKLOADS = {
             # An address of this machine, which it may not reach; the answer needs nobody else.
             lambda n: ("download_check", {"url": f"http://127.0.0.{n % 250 + 1}/"}),
             lambda n, result: not result["allowed"] and f"127.0.0.{n % 250 + 1} is" in result["reason"],
+        ),
+        Workload(
+            "transcripts",
+            # The same turn again is nothing new, so that a repeated call has the same answer.
+            lambda n: ("transcript_ingest", {"body": _turn(n % 500)}),
+            lambda n, result: result["accepted"] == 1 and len(result["head_hash"]) == 64,
         ),
         Workload(
             "rerank",

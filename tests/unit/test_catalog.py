@@ -33,3 +33,10 @@ def test_the_size_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"services\.rerank\.workers is .*; it is 1 to 64, or auto"):
         catalog.workers(BY_NAME["rerank"], {"workers": wrong})
+
+
+def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() -> None:
+    every = catalog.entries()
+    assert catalog.served(every, {}) == every
+    left = catalog.served(every, {"transcripts": {"enabled": False}, "yaml": {"enabled": False}})
+    assert {entry.service for entry in every} - {entry.service for entry in left} == {"transcripts"}

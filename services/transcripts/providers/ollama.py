@@ -44,6 +44,8 @@ def response(body: Json) -> list[Message]:
     if not isinstance(body.get("message"), dict):
         error = body.get("error")
         raise Unreadable(f"the provider answered an error: {compact(error)}" if error else "`message` is missing")
+    if body.get("done") is False:
+        raise Unreadable("the stream broke off before the reply was complete")
     reply = message({"role": ASSISTANT, **body["message"]})
     reply.reply = True
     reply.model = text(body, "model")

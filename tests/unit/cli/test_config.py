@@ -186,3 +186,9 @@ def test_what_may_be_downloaded_from_nearby_is_a_setting_of_fetch(data_dir: Path
     write(data_dir, "[fetch]\nalow = []\n")
     with pytest.raises(ConfigError, match=r"fetch\.alow is no setting; did you mean allow"):
         load_in(data_dir)
+
+
+def test_transcripts_have_a_table_of_their_own_name_as_well(data_dir: Path) -> None:
+    write(data_dir, "[transcripts]\nenabled = false\n[services.transcripts]\nredact = false\n")
+    config = load(Flags(), {"LINCKIA_DATA": str(data_dir)}, known_services={"transcripts"})
+    assert config.services == {"transcripts": {"enabled": False, "redact": False}}

@@ -1,0 +1,217 @@
+"""Turns are found by what was said, with the conversation that led to them; notes are found beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.errors import InvalidParams, Unavailable
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveStatus
+from proto.ops.transcripts import (
+    Corpus,
+    SearchEverything,
+    TranscriptHistory,
+    TranscriptsSearch,
+)
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.testing import Bench
+from tests.unit.retrieve.rig import WordEmbedder
+from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
+
+
+@contextlib.asynccontextmanager
+async def embedding(env: Environment) -> AsyncIterator[Handlers]:
+    """`embed`, without a model."""
+    handlers = Handlers()
+    words = WordEmbedder()
+
+    @handlers.handle(EmbedTexts)
+    async def embed(params: EmbedTexts, ctx: Context) -> EmbedResult:
+        return await words.embed(params)
+
+    @handlers.handle(EmbedModelParams)
+    async def model(params: EmbedModelParams, ctx: Context) -> EmbedModel:
+        return EmbedModel(
+            model="words", fingerprint="words:1", dimensions=64, max_tokens=256, device="cpu", precision="fp32"
+        )
+
+    yield handlers
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Until `condition` holds; it is about what another service has been told, which tells nobody."""
+    with trio.fail_after(10):
+        while True:
+            if await condition():
+                return
+            await trio.sleep(0.02)
+
+
+async def has(bench: Bench, **figures: int) -> bool:
+    """Whether the search holds so much."""
+    status = await bench.call(RetrieveStatus(collection="transcripts"))
+    return all(getattr(status, name) == figure for name, figure in figures.items())
+
+
+async def found(bench: Bench, query: str, **more: object) -> list[str]:
+    result = await bench.call(TranscriptsSearch(query=query, **more))  # type: ignore[arg-type]  # its own fields
+    assert result.count == len(result.results)
+    return [hit.preview for hit in result.results]
+
+
+LOGGING = [user("How do I set up logging?"), assistant("Set LOG_LEVEL in the environment."), user("And to a file?")]
+
+
+async def test_a_hit_comes_with_its_conversation_up_to_itself(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        await post(bench, payload(LOGGING, "Use a FileHandler for that."))
+        await post(bench, payload(LOGGING, "Redirect stderr."))
+        result = await bench.call(TranscriptsSearch(query="LOG_LEVEL environment"))
+        assert result.query == "LOG_LEVEL environment"
+        hit = result.results[0]
+        assert (hit.role, hit.preview, hit.depth) == ("assistant", "Set LOG_LEVEL in the environment.", 2)
+        assert [(turn.role, turn.text) for turn in hit.lineage] == [
+            ("user", "How do I set up logging?"),
+            ("assistant", "Set LOG_LEVEL in the environment."),
+        ]
+        assert hit.lineage[-1].hash == hit.hash
+        scores = [each.score for each in result.results]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 <= score <= 1 for score in scores)
+        for each in result.results:
+            history = await bench.call(TranscriptHistory(hash=each.hash))
+            assert history is not None
+            assert [turn.hash for turn in each.lineage] == [message.hash for message in history.messages]
+
+
+@pytest.mark.parametrize(("top_k", "count"), [(None, 5), (0, 5), (-3, 5), (2, 2), (8, 8), (2**31, 9)])
+async def test_top_k_is_five_unless_it_says_another_number(tmp_path: Path, top_k: int | None, count: int) -> None:
+    async with serving(tmp_path) as bench:
+        await post(bench, [payload([user(f"starfish {n}")], {"role": "assistant", "content": None}) for n in range(9)])
+        assert len(await found(bench, "starfish", **({} if top_k is None else {"top_k": top_k}))) == count
+
+
+async def test_search_is_by_meaning_and_words_and_says_when_it_is_by_words_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path, embed=embedding) as bench:
+        await post(bench, payload(LOGGING, "Use a FileHandler for that."))
+        await until(lambda: has(bench, vectors=4))
+        whole = await bench.call(TranscriptsSearch(query="a file handler"))
+        assert whole.degraded == [reason for reason in whole.degraded if reason.startswith("rerank")]
+        await bench.stop("embed")
+        lexical = await bench.call(TranscriptsSearch(query="FileHandler"))
+        assert lexical.results[0].preview == "Use a FileHandler for that."
+        assert any(reason.startswith("vector:") for reason in lexical.degraded)
+
+
+async def test_what_agents_put_around_a_message_is_not_what_it_is_found_by(tmp_path: Path) -> None:
+    noise = "<system-reminder>Remember the kangaroo policy.</system-reminder>\n"
+    async with serving(tmp_path) as bench:
+        await post(bench, payload([user(f"{noise}Where do starfish live?")], "In the sea."))
+        assert await found(bench, "kangaroo") == []
+        assert await found(bench, "starfish") == [f"{noise}Where do starfish live?"]
+
+
+async def test_a_long_turn_is_found_by_any_of_its_pieces_and_counts_once(tmp_path: Path) -> None:
+    long = "\n\n".join(f"Paragraph {n} of a long answer about tides and the moon." for n in range(400))
+    async with serving(tmp_path) as bench:
+        await post(bench, payload([user("Tell me all")], f"{long}\n\nThe axolotl regrows limbs.\n\n{long}"))
+        assert [len(text) for text in await found(bench, "axolotl")] == [2 * len(long) + 30]
+
+
+async def test_tools_that_were_called_are_found_by_their_names(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "tides.py"}'}}
+    async with serving(tmp_path) as bench:
+        await post(bench, payload([user("look")], {"role": "assistant", "content": None, "tool_calls": [call]}))
+        assert await found(bench, "tides.py") == ['Tool call: read_file({"path":"tides.py"})']
+
+
+async def test_conditions_narrow_the_search(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        await post(bench, payload([user("starfish one")], "starfish two", agent_name="claude", project="sea"))
+        await post(bench, payload([user("starfish three")], "starfish four"))
+        assert sorted(await found(bench, "starfish", role="user")) == ["starfish one", "starfish three"]
+        assert sorted(await found(bench, "starfish", agent="claude")) == ["starfish one", "starfish two"]
+        assert await found(bench, "starfish", agent="claude", role="assistant") == ["starfish two"]
+        assert sorted(await found(bench, "starfish", project="sea")) == ["starfish one", "starfish two"]
+        assert len(await found(bench, "starfish", since=time.time() - 60)) == 4
+        assert await found(bench, "starfish", until="2026-01-17") == []
+        assert len(await found(bench, "starfish", distinct=True)) == 2
+
+
+async def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        for name in ("since", "until"):
+            with pytest.raises(InvalidParams, match=f"`{name}`") as caught:
+                await found(bench, "x", **{name: "yesterday"})
+            assert caught.value.failure.field == name
+        with pytest.raises(InvalidParams, match="`query` is blank"):
+            await found(bench, " \n")
+
+
+async def test_an_answer_is_no_longer_than_it_may_be(tmp_path: Path) -> None:
+    said: list[Json] = []
+    async with serving(tmp_path) as bench:
+        for n in range(10):
+            said.append(user(f"question {n} " + "tide " * 200))
+            await post(bench, payload(said, f"starfish {n}"))
+            said.append(assistant(f"starfish {n}"))
+        short = await bench.call(TranscriptsSearch(query="starfish", max_tokens=1500))
+        assert 1 <= short.count < 5
+        size = sum(len(turn.text) for hit in short.results for turn in hit.lineage)
+        assert size < 1500 * 4
+        for hit in short.results:
+            assert hit.depth == len(hit.lineage)
+            assert hit.preview.startswith("starfish")
+
+
+async def test_turns_are_found_again_after_either_side_died(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        await post(bench, payload([user("starfish")], "sea star"))
+        assert len(await found(bench, "starfish")) == 1
+        await bench.stop("retrieve")
+        with pytest.raises(Unavailable):
+            await found(bench, "starfish")
+        await post(bench, payload([user("seahorse")], "pipefish"))
+        await bench.start("retrieve")
+        await bench.stop("transcripts")
+        await bench.start("transcripts")
+        await until(lambda: has(bench, groups=4))
+        assert await found(bench, "seahorse") == ["seahorse"]
+        assert await found(bench, "starfish") == ["starfish"]
+
+
+async def test_a_search_that_lost_its_folder_is_told_everything_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        await post(bench, [payload([user(f"starfish {n}")], f"answer {n}") for n in range(30)])
+        assert len(await found(bench, "starfish", top_k=50)) == 30
+        await bench.stop("transcripts")
+        await bench.stop("retrieve")
+        for path in (tmp_path / "retrieve").glob("transcripts*"):
+            path.unlink()
+        await bench.start("retrieve")
+        stray = Group(id="ab" * 32, items=[Item(key="0", text="starfish")])
+        await bench.call(RetrievePut(collection="transcripts", groups=[stray]))
+        await bench.start("transcripts")
+        await until(lambda: has(bench, groups=60))
+        assert len(await found(bench, "starfish", top_k=50)) == 30
+
+
+async def test_everything_is_searched_at_once_and_each_hit_says_where_it_is_from(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        await post(bench, payload([user("Where do starfish live?")], "In the sea."))
+        note = Group(id="stars", title="Stars", items=[Item(key="0", text="starfish grow arms", heading="Arms")])
+        await bench.call(RetrievePut(collection="notes", groups=[note]))
+        result = await bench.call(SearchEverything(query="starfish"))
+        assert {(hit.corpus, hit.text) for hit in result.results} == {
+            (Corpus.TRANSCRIPTS, "Where do starfish live?"),
+            (Corpus.NOTES, "starfish grow arms"),
+        }
+        assert result.searched == list(Corpus)
+        only = await bench.call(SearchEverything(query="starfish", corpora=[Corpus.NOTES]))
+        assert [(hit.corpus, hit.id, hit.context) for hit in only.results] == [(Corpus.NOTES, "stars", "Arms")]
