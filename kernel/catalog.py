@@ -37,6 +37,7 @@ ZYGOTES = (
             "services.knowledge.main",
             "services.fetch.main",
             "services.transcripts.main",
+            "services.files.main",
         ),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
@@ -193,6 +194,10 @@ def entries() -> tuple[Entry, ...]:
                 in_flight=256,
             ),
             optional=True,
+        ),
+        Entry(
+            spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
+            roots=Roots.WRITE,
         ),
     )
 

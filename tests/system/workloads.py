@@ -87,6 +87,7 @@ WORKLOADS = {
             lambda n: ("graph_neighbors", {"id": f"note-{n % NOTES}", "direction": "out"}),
             lambda n, result: [node["id"] for node in result["nodes"]] == [f"note-{(n + 1) % NOTES}"],
         ),
+        Workload("files", lambda n: ("list-jobs", {"limit": 1 + n % 9}), lambda n, result: result["jobs"] == []),
         Workload(
             "documents",
             lambda n: ("documents_add", {"name": f"text-{n % NOTES}", "content": f"text number {n % NOTES}"}),

@@ -1,0 +1,111 @@
+"""Operations of `files`: bringing the index of the file system in step with the disk, and the jobs that do it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import SERVICE, SURFACES, Path
+
+JobStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
+
+JobId = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern="^[0-9]{1,18}$")]
+
+
+class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What was indexed; or the job that does it, where the call does not wait."""
+
+    root: str
+    status: JobStatus
+    job_id: Annotated[int | None, Meta(description="For job-progress and cancel-job")] = None
+    status_url: Annotated[str | None, Meta(description="The job as a resource")] = None
+    files: Annotated[int | None, Meta(description="Files at or below the path")] = None
+    directories: Annotated[int | None, Meta(description="Directories at or below the path, itself included")] = None
+    total_size: Annotated[int | None, Meta(description="Bytes of all of them")] = None
+    duration_ms: int | None = None
+    skipped: Annotated[bool, Meta(description="Whether the index was young enough to be left as it is")] = False
+    skip_reason: str | None = None
+    problem_count: Annotated[int, Meta(description="Directories and files that could not be read")] = 0
+    problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
+
+
+@operation("index", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=86_400, surfaces=SURFACES)
+class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
+    """Scan a file or directory with all below it into the index, or leave it where the last scan is younger than
+    `maxAge` seconds. Answers a job at once, or with `async` false what was found. Symbolic links are listed, not
+    followed."""
+
+    root: Annotated[Path, Meta(description="File or directory to index")]
+    async_: Annotated[bool, Meta(description="Answer a job at once; else wait until the scan is done")] = msgspec.field(
+        name="async", default=True
+    )
+    force: Annotated[bool, Meta(description="Scan even if the last scan is young")] = False
+    max_age: Annotated[
+        float, Meta(ge=0, description="Seconds for which a scan is taken as young enough; 0: always scan")
+    ] = 3600
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A run of `index`."""
+
+    job_id: int
+    root: str
+    status: JobStatus
+    progress: Annotated[float, Meta(description="0 to 100; never falls")]
+    files: Annotated[int, Meta(description="Files found so far")]
+    directories: int
+    total_size: int
+    created_at: Annotated[str, Meta(description="RFC 3339")]
+    status_url: str
+    started_at: str | None = None
+    finished_at: str | None = None
+    duration_ms: Annotated[int | None, Meta(description="From its start until it ended, or until now")] = None
+    skipped: bool = False
+    skip_reason: str | None = None
+    problem_count: Annotated[int, Meta(description="Directories and files that could not be read")] = 0
+    problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
+    error: Annotated[str | None, Meta(description="Why it failed")] = None
+    attempt: Annotated[int, Meta(description="2 where it was begun anew after its process had died")] = 1
+
+
+@operation("job-progress", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+class JobProgress(Params[Job], frozen=True, kw_only=True, rename="camel"):
+    """Say how far an indexing job has come."""
+
+    job_id: Annotated[JobId, Meta(description="The job, as `index` answered it")]
+
+
+class JobList(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs, newest first."""
+
+    jobs: list[Job]
+    total: Annotated[int, Meta(description="How many match, whatever the limit")]
+
+
+@operation("list-jobs", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+class ListJobs(Params[JobList], frozen=True, kw_only=True, rename="camel"):
+    """List indexing jobs, newest first."""
+
+    active_only: Annotated[bool, Meta(description="Only jobs that wait or run")] = False
+    status: Annotated[JobStatus | None, Meta(description="Only jobs of this status")] = None
+    min_progress: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Meta(description="At least so far")] = None
+    max_progress: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Meta(description="At most so far")] = None
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Jobs to answer at most")] = 50
+
+
+class CancelledJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The job as it ended."""
+
+    job_id: int
+    status: JobStatus
+    message: str
+
+
+@operation("cancel-job", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=60, surfaces=SURFACES)
+class CancelJob(Params[CancelledJob], frozen=True, kw_only=True, rename="camel"):
+    """Stop an indexing job that waits or runs; what it has found so far stays in the index, which is consistent."""
+
+    job_id: Annotated[JobId, Meta(description="The job, as `index` answered it")]

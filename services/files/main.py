@@ -1,0 +1,57 @@
+"""The service `files`: opens the index, takes up the jobs that a dead process left, and answers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+import trio
+
+from proto.notices import RESOURCE_UPDATED, ResourceUpdated
+from services.files import ignoring, settings
+from services.files.core import Core
+from services.files.database import Database
+from services.files.indexing import add_indexing
+from services.files.jobs import Jobs
+from services.files.paths import Roots
+from services.files.touched import Touched
+from services.runtime.handlers import Environment, Handlers
+
+_SWITCH_S = 0.001
+"""A scan holds the interpreter; a call that comes meanwhile shall not wait long for it."""
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready once the database is open. Raises ValueError where a setting is wrong."""
+    chosen = settings.read(env.settings)
+    roots = Roots(env.roots)
+    ignored = ignoring.rules(chosen.ignore, roots.paths)
+    sys.setswitchinterval(_SWITCH_S)
+    database = await trio.to_thread.run_sync(Database, env.data_dir / "files.db")
+    try:
+        async with trio.open_nursery() as scans:
+            touched = Touched()
+            jobs = Jobs(database, touched, ignored, scans, lambda *change: _tell(env, *change))
+            core = Core(env, chosen, database, roots, touched, ignored, jobs)
+            await jobs.resume()
+            yield handlers_of(core)
+            # A scan in hand is stopped where it is, and taken up at the next start.
+            await jobs.stop()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(database.close)
+
+
+def handlers_of(core: Core) -> Handlers:
+    """The operations, a family after the other."""
+    handlers = Handlers()
+    add_indexing(handlers, core)
+    return handlers
+
+
+def _tell(env: Environment, job: int, status: str, root: str) -> None:
+    """Tell clients that subscribed which resources read otherwise now."""
+    for uri in (f"synthesis://jobs/{job}", "synthesis://jobs", f"synthesis://jobs/{status}"):
+        env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=uri))

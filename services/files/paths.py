@@ -1,0 +1,126 @@
+"""Paths as text, without loss, whatever bytes a file's name holds, and where they may lead.
+
+A name is text exactly where it is valid UTF-8. Each byte that is not becomes one character of the private area U+10FE80
+to U+10FEFF (0x10FE00 and the byte); a true character of that area is written byte by byte in the same way. So every
+name has one text, every text leads to one name, and all of it passes through JSON, SQLite and the tools' arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from proto.errors import InvalidParams
+
+_BASE = 0x10FE00
+_FROM_OS = re.compile("[\udc80-\udcff\U0010fe80-\U0010feff]")
+_FROM_TEXT = re.compile("[\U0010fe80-\U0010feff]+")
+
+MAX_CHARS = 32_768
+"""Of a path in a request."""
+
+
+def to_text(name: str) -> str:
+    """The text of a name or path as `os` gives it (surrogateescape)."""
+    if name.isascii() or not _FROM_OS.search(name):
+        return name
+    return _FROM_OS.sub(_escape, name)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(chr(_BASE + byte) for byte in os.fsencode(match[0]))
+
+
+def to_os(text: str) -> str:
+    """The name or path as `os` wants it."""
+    if text.isascii() or not _FROM_TEXT.search(text):
+        return text
+    return os.fsdecode(_FROM_TEXT.sub(_unescape, text).encode("utf-8", "surrogateescape"))
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return bytes(ord(char) - _BASE for char in match[0]).decode("ascii", "surrogateescape")
+
+
+def clean(path: str, field: str) -> str:
+    """An absolute path without `.`, `..`, doubled and trailing slashes; no link is looked at.
+
+    Raises:
+        InvalidParams: it is not absolute, or no path at all.
+    """
+    if not path.startswith("/"):
+        raise InvalidParams(f"`{field}`: {shown(path)} is not an absolute path", field=field)
+    if "\0" in path or len(path) > MAX_CHARS:
+        why = "it holds a NUL character" if "\0" in path else f"it is longer than {MAX_CHARS} characters"
+        raise InvalidParams(f"`{field}` is not a path: {why}", field=field)
+    clean_path = to_text(to_os(os.path.normpath(path)))
+    return "/" + clean_path.lstrip("/")
+
+
+def shown(path: str) -> str:
+    """A path in a message: not longer than anyone reads."""
+    return repr(path if len(path) <= 300 else f"{path[:300]}…")
+
+
+def as_folder(path: str) -> str:
+    """The path of a directory as `folder.path` has it, with its slash."""
+    return path if path.endswith("/") else path + "/"
+
+
+def split(path: str) -> tuple[str, str]:
+    """A clean path as its folder (with slash) and its name; of `/` the folder is empty."""
+    if path == "/":
+        return "", "/"
+    folder, _, name = path.rpartition("/")
+    return folder + "/", name
+
+
+def extension(name: str) -> str:
+    """What follows the last dot, in lower case; nothing where only dots come before it (`.bashrc`)."""
+    stem, dot, last = name.rpartition(".")
+    return last.lower() if dot and stem.strip(".") else ""
+
+
+def is_within(path: str, roots: Iterable[str]) -> bool:
+    """Whether a clean path is one of `roots` or lies below one."""
+    return any(path == root or path.startswith(as_folder(root)) for root in roots)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether one of two clean paths is the other or lies below it."""
+    return is_within(one, (other,)) or is_within(other, (one,))
+
+
+class Roots:
+    """The places that may be read and changed, as text; real paths."""
+
+    def __init__(self, roots: Iterable[Path]) -> None:
+        self.paths = tuple(to_text(str(root)) for root in roots)
+
+    def real(self, path: str, field: str) -> str:
+        """The real path of a clean path, every link followed; what is not there is taken as it is written.
+
+        Raises:
+            InvalidParams: it leads out of the roots.
+        """
+        return self._checked(to_text(os.path.realpath(to_os(path))), path, field)
+
+    def place(self, path: str, field: str) -> str:
+        """The path with every link but the last followed: the entry itself, which may be a link.
+
+        Raises:
+            InvalidParams: it leads out of the roots.
+        """
+        folder, name = split(path)
+        if not folder:
+            return self._checked(path, path, field)
+        real = to_text(os.path.realpath(to_os(folder)))
+        return self._checked(as_folder(real) + name, path, field)
+
+    def _checked(self, real: str, path: str, field: str) -> str:
+        if not is_within(real, self.paths):
+            there = ", ".join(self.paths) or "none; start with a folder, `linckia serve PATH`"
+            raise InvalidParams(f"`{field}`: {shown(path)} is outside the roots ({there})", field=field)
+        return real

@@ -1,0 +1,128 @@
+"""The tables of the index, one family after another; all of it is made where it is not there yet.
+
+The tree is one tree from `/` down. `entry` holds every file and directory with the sums of what lies below it, `folder`
+what only a directory has, its path above all: paths end in `/`, so that an entry's path is its folder's path and its
+name, and what lies below a directory is one range of paths. A directory between `/` and what was indexed is there as
+well, not scanned (`scanned` 0), and is not shown: read the view `node`, never `entry` alone, to answer a client.
+"""
+
+from __future__ import annotations
+
+VERSION = 1
+
+ROOT = 1
+"""The id of `/`; its parent is the folder 0, of which the path is empty."""
+
+FILE, DIRECTORY, SYMLINK, OTHER = range(4)
+"""`entry.kind`."""
+
+KINDS = ("file", "directory", "symlink", "other")
+"""By `entry.kind`."""
+
+TREE = """
+-- Times in nanoseconds, sizes in bytes. Of a directory, `size` to `directories` sum up all below it; `disk` also counts
+-- the directory itself, and the links of one inode once.
+CREATE TABLE IF NOT EXISTS entry(
+    id INTEGER PRIMARY KEY,
+    parent INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    kind INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    disk INTEGER NOT NULL,
+    files INTEGER NOT NULL,
+    directories INTEGER NOT NULL,
+    mtime INTEGER NOT NULL,
+    ctime INTEGER NOT NULL,
+    inode INTEGER NOT NULL,
+    device INTEGER NOT NULL,
+    links INTEGER NOT NULL,
+    extension TEXT NOT NULL,
+    scanned INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS entry_name ON entry(parent, name);
+CREATE INDEX IF NOT EXISTS entry_inode ON entry(inode);
+
+-- `fingerprint` stands for all that was found directly in it, NULL until then: `inside` subdirectories and `own_files`
+-- files, its other entries being `own_size` bytes. `problem` says why it could not be read.
+CREATE TABLE IF NOT EXISTS folder(
+    id INTEGER PRIMARY KEY,
+    parent INTEGER NOT NULL,
+    path TEXT NOT NULL UNIQUE,
+    own_disk INTEGER NOT NULL,
+    fingerprint BLOB,
+    problem TEXT,
+    inside INTEGER NOT NULL DEFAULT 0,
+    own_files INTEGER NOT NULL DEFAULT 0,
+    own_size INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS folder_parent ON folder(parent);
+
+CREATE VIEW IF NOT EXISTS node AS
+    SELECT entry.*, folder.path AS folder, folder.path || entry.name AS path
+    FROM entry JOIN folder ON folder.id = entry.parent WHERE entry.scanned > 0;
+
+INSERT OR IGNORE INTO folder(id, parent, path, own_disk) VALUES(0, -1, '', 0), (1, 0, '/', 0);
+INSERT OR IGNORE INTO entry VALUES(1, 0, '/', 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, '', 0);
+"""
+
+SCANS = """
+-- A run of `index`. `status`: pending, running, completed, failed, cancelled.
+CREATE TABLE IF NOT EXISTS job(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    root TEXT NOT NULL,
+    status TEXT NOT NULL,
+    progress REAL NOT NULL DEFAULT 0,
+    attempt INTEGER NOT NULL DEFAULT 1,
+    background INTEGER NOT NULL,
+    force INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    started INTEGER,
+    finished INTEGER,
+    files INTEGER NOT NULL DEFAULT 0,
+    directories INTEGER NOT NULL DEFAULT 0,
+    size INTEGER NOT NULL DEFAULT 0,
+    problems INTEGER NOT NULL DEFAULT 0,
+    problem TEXT,
+    skipped TEXT,
+    error TEXT
+);
+CREATE INDEX IF NOT EXISTS job_status ON job(status);
+
+-- When each path that was asked for was last scanned to its end, in nanoseconds.
+CREATE TABLE IF NOT EXISTS scan(root TEXT PRIMARY KEY, finished INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+SETS = """
+CREATE TABLE IF NOT EXISTS resource_set(
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    description TEXT NOT NULL DEFAULT '',
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL
+);
+-- The sets are a directed graph without cycles.
+CREATE TABLE IF NOT EXISTS edge(
+    parent INTEGER NOT NULL, child INTEGER NOT NULL, PRIMARY KEY(parent, child)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS edge_child ON edge(child);
+CREATE TABLE IF NOT EXISTS member(
+    set_id INTEGER NOT NULL, entry_id INTEGER NOT NULL, added INTEGER NOT NULL, PRIMARY KEY(set_id, entry_id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS member_entry ON member(entry_id);
+
+-- Triggers, so that no way to remove an entry or a set can forget what hangs on it.
+CREATE TRIGGER IF NOT EXISTS entry_departs AFTER DELETE ON entry BEGIN
+    DELETE FROM member WHERE entry_id = OLD.id;
+END;
+CREATE TRIGGER IF NOT EXISTS set_departs AFTER DELETE ON resource_set BEGIN
+    DELETE FROM member WHERE set_id = OLD.id;
+    DELETE FROM edge WHERE parent = OLD.id OR child = OLD.id;
+END;
+"""
+
+PREFERENCES = """
+CREATE TABLE IF NOT EXISTS preference(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+FAMILIES = (TREE, SCANS, SETS, PREFERENCES)
+"""In the order in which they are made."""

@@ -1,0 +1,86 @@
+"""Times as people and programs write them, to nanoseconds and back.
+
+Read: RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` without one (UTC), a date, Unix seconds as number or text. Written:
+RFC 3339 in UTC, with as many digits of the second as there are.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from decimal import Decimal, InvalidOperation
+
+NS = 1_000_000_000
+DAY_NS = 86_400 * NS
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MAX_NS = 2**63 - 1
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+_TIME = re.compile(
+    r"(?P<date>\d{4}-\d{2}-\d{2})[Tt ](?P<hour>\d{2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<part>\d+))?)?"
+    r" ?(?P<zone>[Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})?"
+)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+EXAMPLES = "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15` or Unix seconds"
+
+
+def parse(given: str | int | float, *, end: bool = False) -> int:
+    """Nanoseconds since 1970; a date is its first instant, or with `end` its last.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    if isinstance(given, int | float):
+        return _unix(str(given))
+    text = given.strip()
+    if match := _DATE.fullmatch(text):
+        return _bounded(_midnight(text) + (DAY_NS - 1 if end else 0))
+    if match := _TIME.fullmatch(text):
+        return _bounded(_instant(match))
+    if _NUMBER.fullmatch(text):
+        return _unix(text)
+    raise ValueError(f"{given[:100]!r} is no time; write {EXAMPLES}")
+
+
+def _unix(text: str) -> int:
+    try:
+        ns = Decimal(text) * NS
+        return _bounded(int(ns))
+    except (InvalidOperation, OverflowError, ValueError):
+        raise ValueError(f"{text[:100]} is no time in Unix seconds") from None
+
+
+def _midnight(date: str) -> int:
+    try:
+        day = datetime.date.fromisoformat(date)
+    except ValueError:
+        raise ValueError(f"there is no day {date}") from None
+    return (day - _EPOCH.date()).days * DAY_NS
+
+
+def _instant(match: re.Match[str]) -> int:
+    hour, minute, second = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
+    # A leap second is the last one of its minute.
+    if hour > 23 or minute > 59 or second > 60:
+        raise ValueError(f"there is no time {match[0]}")
+    ns = _midnight(match["date"]) + ((hour * 60 + minute) * 60 + second) * NS
+    if match["part"]:
+        ns += int(match["part"][:9].ljust(9, "0"))
+    zone = (match["zone"] or "Z").replace(":", "")
+    if zone not in "Zz":
+        offset = int(zone[1:3]) * 60 + int(zone[3:] or 0)
+        ns -= (-offset if zone[0] == "-" else offset) * 60 * NS
+    return ns
+
+
+def _bounded(ns: int) -> int:
+    return max(-_MAX_NS, min(_MAX_NS, ns))
+
+
+def rfc3339(ns: int) -> str:
+    """UTC, as `2024-06-15T10:30:00Z`, with the part of a second where there is one."""
+    seconds, part = divmod(ns, NS)
+    # datetime ends with the year 9999, nanoseconds in 64 bits with 2262.
+    text = (_EPOCH + datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{part:09d}".rstrip("0") + "Z" if part else f"{text}Z"
