@@ -35,3 +35,25 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mtime: Annotated[str, Meta(description="Last change of the content, RFC 3339")]
     ctime: Annotated[str, Meta(description="Last change of the content or of name, owner or mode, RFC 3339")]
     added_at: Annotated[str | None, Meta(description="When it came into the resource set, RFC 3339")] = None
+
+
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+SORTS = ("size", "name", "mtime", "ctime", "path")
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What entries are looked for; what is not given is not asked."""
+
+    kind: Annotated[Kind | None, Meta(description="file, directory, symlink or other")] = None
+    extension: Annotated[str, Meta(max_length=256, description="`.jpg` or `jpg`, in either case")] | None = None
+    path_contains: Annotated[str, Meta(max_length=8192, description="Part of the path, in either case")] | None = None
+    name_contains: Annotated[str, Meta(max_length=8192, description="Part of the name, in either case")] | None = None
+    min_size: Annotated[Whole | None, Meta(description="Least size in bytes")] = None
+    max_size: Annotated[Whole | None, Meta(description="Greatest size in bytes")] = None
+    min_mtime: Annotated[
+        Instant | None, Meta(description="Changed then or later: RFC 3339, a date, or Unix seconds")
+    ] = None
+    max_mtime: Annotated[Instant | None, Meta(description="Changed then or earlier; a date means the whole day")] = None
+    sort_by: Annotated[str, Meta(description="Sort field", extra_json_schema={"enum": list(SORTS)})] = "size"
+    sort_desc: Annotated[bool, Meta(description="Sort descending")] = True

@@ -15,6 +15,8 @@ from services.files.database import Database
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
 from services.files.paths import Roots
+from services.files.reading import add_reading
+from services.files.resources import add_resources
 from services.files.touched import Touched
 from services.runtime.handlers import Environment, Handlers
 
@@ -48,6 +50,8 @@ def handlers_of(core: Core) -> Handlers:
     """The operations, a family after the other."""
     handlers = Handlers()
     add_indexing(handlers, core)
+    add_reading(handlers, core)
+    add_resources(handlers, core)
     return handlers
 
 

@@ -8,6 +8,8 @@ well, not scanned (`scanned` 0), and is not shown: read the view `node`, never `
 
 from __future__ import annotations
 
+from proto.ops.files_shared import Kind
+
 VERSION = 1
 
 ROOT = 1
@@ -16,7 +18,7 @@ ROOT = 1
 FILE, DIRECTORY, SYMLINK, OTHER = range(4)
 """`entry.kind`."""
 
-KINDS = ("file", "directory", "symlink", "other")
+KINDS: tuple[Kind, ...] = ("file", "directory", "symlink", "other")
 """By `entry.kind`."""
 
 TREE = """
@@ -124,5 +126,24 @@ PREFERENCES = """
 CREATE TABLE IF NOT EXISTS preference(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
-FAMILIES = (TREE, SCANS, SETS, PREFERENCES)
+# What the definitions hold is JSON, as their operations declare it.
+QUERIES = """
+CREATE TABLE IF NOT EXISTS saved_query(
+    name TEXT PRIMARY KEY, definition TEXT NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+SOURCES = """
+CREATE TABLE IF NOT EXISTS source(
+    name TEXT PRIMARY KEY, definition TEXT NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+PLANS = """
+CREATE TABLE IF NOT EXISTS plan(
+    name TEXT PRIMARY KEY, definition TEXT NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, SOURCES, PLANS)
 """In the order in which they are made."""

@@ -1,0 +1,147 @@
+"""Operations of `files`: looking at the index, entry by entry, and at the database that holds it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import SERVICE, SURFACES, Kind, Offset, Path
+
+SORTS = ("name", "size", "mtime")
+
+
+class NavigateEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A file or directory in the one that was asked for."""
+
+    name: str
+    path: str
+    size: Annotated[int, Meta(description="Bytes; of a directory, of all below it")]
+    kind: Kind
+    mtime: Annotated[str, Meta(description="Last change, RFC 3339")]
+    thumbnail_url: str | None = None
+
+
+class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One page of a directory."""
+
+    path: str
+    entries: list[NavigateEntry]
+    total: Annotated[int, Meta(description="Entries of the directory, whatever the page")]
+    has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
+    summary: Annotated[
+        str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
+    ] = None
+
+
+@operation("navigate", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
+    """List what is directly in an indexed directory, as `ls` does, page by page."""
+
+    path: Annotated[Path, Meta(description="Directory to list")]
+    limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Entries to answer at most")] = 100
+    offset: Offset = 0
+    sort: Annotated[
+        str, Meta(description="name (in either case), size or mtime", extra_json_schema={"enum": list(SORTS)})
+    ] = "name"
+    desc: Annotated[bool, Meta(description="Sort descending")] = False
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Something that was made from a file."""
+
+    type: Annotated[str, Meta(description="thumbnail, video-timeline, metadata, …")]
+    mime_type: str
+    url: str
+    metadata: dict[str, Any] | None = None
+
+
+class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All that is known of a file or directory."""
+
+    path: str
+    kind: Kind
+    size: Annotated[int, Meta(description="Bytes; of a directory, of all below it")]
+    disk_size: Annotated[int, Meta(description="Bytes on the disk; of a directory, with all below it")]
+    modified_at: Annotated[str, Meta(description="RFC 3339")]
+    created_at: Annotated[str, Meta(description="RFC 3339; the last change of its state where its birth is not kept")]
+    changed_at: Annotated[str, Meta(description="Last change of content, name, owner or mode, RFC 3339")]
+    scanned_at: Annotated[str, Meta(description="When it was last compared with the disk, RFC 3339")]
+    inode: int
+    links: Annotated[int, Meta(description="How many names the file has")]
+    resource_uri: str
+    metadata_uri: str
+    metadata_count: int
+    metadata: list[Artifact]
+    extension: str | None = None
+    mime_type: Annotated[str | None, Meta(description="By its extension")] = None
+    files: Annotated[int | None, Meta(description="Files below a directory")] = None
+    directories: Annotated[int | None, Meta(description="Directories below a directory")] = None
+    target: Annotated[str | None, Meta(description="Where a symbolic link points")] = None
+    thumbnail_uri: str | None = None
+    timeline_uri: str | None = None
+    problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
+
+
+@operation("inspect", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class Inspect(Params[InspectResult], frozen=True, kw_only=True):
+    """Say all that is known of an indexed file or directory, with what was made from it: thumbnail, frames of a
+    video, metadata."""
+
+    path: Annotated[Path, Meta(description="File or directory to inspect")]
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """How the database is."""
+
+    database_path: str
+    database_size: Annotated[int, Meta(description="Bytes, with its log")]
+    integrity_check: Annotated[str, Meta(description="`ok`, or what SQLite found wrong")]
+    entry_count: int
+    resource_set_count: int
+    orphaned_entries: Annotated[int, Meta(description="Entries in no directory")]
+    stale_entries: Annotated[int, Meta(description="Entries that no scan of the last hour has seen")]
+    wrong_sums: Annotated[int, Meta(description="Directories whose sums are not those of what is in them")]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+
+
+@operation("db-diagnose", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=600, surfaces=SURFACES)
+class DbDiagnose(Params[Diagnosis], frozen=True, kw_only=True):
+    """Check the database of the index: its integrity, its sums, how many entries it has and how many are out of
+    date."""
+
+
+class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is."""
+
+    database_path: str
+    database_size: Annotated[int, Meta(description="Bytes, with its log")]
+    entry_count: int
+    resource_set_count: int
+    source_count: int
+    plan_count: int
+    query_count: int
+    roots: Annotated[list[str], Meta(description="The places that may be indexed and changed")]
+    preferences: dict[str, Any]
+
+
+@operation("session-info", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class SessionInfo(Params[SessionInfoResult], frozen=True, kw_only=True):
+    """Say where the index is, how large, and what there is in it."""
+
+
+class Preferences(msgspec.Struct, frozen=True, kw_only=True):
+    """All preferences as they are now."""
+
+    preferences: dict[str, Any]
+
+
+@operation(
+    "session-set-preferences", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, surfaces=SURFACES
+)
+class SessionSetPreferences(Params[Preferences], frozen=True, kw_only=True):
+    """Keep preferences for clients to read back; those that are not named stay, null removes one."""
+
+    preferences: Annotated[dict[str, Any], Meta(description="Values by name, such as `default_sort`")]

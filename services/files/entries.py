@@ -1,0 +1,165 @@
+"""Entries as answers: the fields that conditions may name, pages, and lists too long to be sent whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import apsw
+import msgspec
+
+from proto.errors import InvalidParams
+from proto.ops.files_resources import EntryPage
+from proto.ops.files_shared import FileEntry, Instant
+from services.files import schema, times
+from services.files.matching import Condition
+from services.files.rows import Row
+
+T = TypeVar("T")
+
+MAX_BYTES = 512_000
+"""Of a list in an answer, as JSON."""
+
+_ROOM = 4_000
+"""Of that, for what stands around the list."""
+
+KIND_CASE = "CASE n.kind WHEN 0 THEN 'file' WHEN 1 THEN 'directory' WHEN 2 THEN 'symlink' ELSE 'other' END"
+
+PARENT = "CASE n.folder WHEN '/' THEN '/' ELSE rtrim(n.folder, '/') END"
+
+COLUMNS = {
+    "path": "n.path",
+    "name": "n.name",
+    "parent": PARENT,
+    "kind": KIND_CASE,
+    "extension": "n.extension",
+    "size": "n.size",
+    "disk_size": "n.disk",
+    "links": "n.links",
+    "inode": "n.inode",
+    "mtime": "n.mtime",
+    "ctime": "n.ctime",
+    "depth": "(length(n.path) - length(replace(n.path, '/', '')))",
+}
+"""Of the view `node` as `n`, by the name that clients know."""
+
+_ORDERS = {
+    "name": "folded(n.name)", "size": "n.size", "mtime": "n.mtime", "ctime": "n.ctime", "path": "n.path",
+}  # fmt: skip
+
+SELECTED = "n.path, n.name, n.kind, n.size, n.disk, n.mtime, n.ctime"
+
+
+def entry_of(row: Row) -> FileEntry:
+    """An entry of a row of `SELECTED`, with when it was added to the set as its last column where there is one."""
+    path, name, kind, size, disk, mtime, ctime, *added = row
+    return FileEntry(
+        path=path, name=name, kind=schema.KINDS[kind], size=size, disk_size=disk, mtime=times.rfc3339(mtime),
+        ctime=times.rfc3339(ctime), added_at=times.rfc3339(added[0]) if added and added[0] is not None else None,
+    )  # fmt: skip
+
+
+def known(given: str, there: Sequence[str], field: str) -> str:
+    """`given`, which must be one of those there are. Raises InvalidParams, which lists them."""
+    if given not in there:
+        raise InvalidParams(f"`{field}`: there is no {given[:100]!r}; there are: {', '.join(there)}", field=field)
+    return given
+
+
+def order(sort: str, *, descending: bool) -> str:
+    """An `ORDER BY` of one of `_ORDERS`; entries alike are by path, so that pages never overlap."""
+    direction = "DESC" if descending else "ASC"
+    return f"ORDER BY {_ORDERS[sort]} {direction}, n.path"
+
+
+def between(column: str, least: int | None, most: int | None) -> list[Condition]:
+    """Both ends inclusive; None is open."""
+    conditions = []
+    if least is not None:
+        conditions.append(Condition(f"{column} >= ?", (least,)))
+    if most is not None:
+        conditions.append(Condition(f"{column} <= ?", (most,)))
+    return conditions
+
+
+def instant(given: Instant | None, field: str, *, end: bool = False) -> int | None:
+    """Nanoseconds. Raises InvalidParams, which names the field."""
+    if given is None:
+        return None
+    try:
+        return times.parse(given, end=end)
+    except ValueError as error:
+        raise InvalidParams(f"`{field}`: {error}", field=field) from None
+
+
+class Select:
+    """Entries that meet conditions, of the whole index or of some sets."""
+
+    def __init__(self, conditions: Iterable[Condition], sets: Sequence[int] | None = None) -> None:
+        """`sets`: ids of resource sets; None is the whole index."""
+        self._conditions = list(conditions)
+        self._bindings: list[object] = []
+        self.added = "NULL"
+        if sets is None:
+            self._from = "node n"
+        elif len(sets) == 1:
+            self._from = "member m JOIN node n ON n.id = m.entry_id"
+            self._conditions.insert(0, Condition("m.set_id = ?", (sets[0],)))
+            self.added = "m.added"
+        else:
+            self._from = (
+                "(SELECT entry_id, min(added) AS added FROM member WHERE set_id IN (SELECT value FROM json_each(?))"
+                " GROUP BY entry_id) m JOIN node n ON n.id = m.entry_id"
+            )
+            self._bindings.append(msgspec.json.encode(list(sets)).decode())
+            self.added = "m.added"
+
+    def where(self, condition: Condition) -> None:
+        """One more condition."""
+        self._conditions.append(condition)
+
+    def run(self, db: apsw.Connection, columns: str, tail: str = "", bindings: Sequence[object] = ()) -> Iterator[Row]:
+        """The rows, one by one."""
+        where = " AND ".join(condition.sql for condition in self._conditions) or "1"
+        given = [*self._bindings, *(value for condition in self._conditions for value in condition.bindings), *bindings]
+        return iter(db.execute(f"SELECT {columns} FROM {self._from} WHERE {where} {tail}", given))
+
+    def totals(self, db: apsw.Connection) -> tuple[int, int]:
+        """How many there are, and how many bytes those have that are not directories."""
+        (count, size), *_ = self.run(db, "count(*), coalesce(sum(CASE n.kind WHEN 1 THEN 0 ELSE n.size END), 0)")
+        return count, size
+
+
+def page(db: apsw.Connection, select: Select, name: str, ordering: str, *, limit: int, offset: int) -> EntryPage:
+    """One page of the entries of a set that match."""
+    total, size = select.totals(db)
+    rows = select.run(db, f"{SELECTED}, {select.added}", f"{ordering} LIMIT ? OFFSET ?", (limit, offset))
+    entries, cut = fitting(map(entry_of, rows))
+    end = offset + len(entries)
+    return EntryPage(
+        resource_set=name,
+        entries=entries,
+        total_count=total,
+        returned_count=len(entries),
+        offset=offset,
+        limit=limit,
+        has_more=end < total,
+        summary=(
+            f"{total} entries match, {size} bytes in files; these are {len(entries)} of them, as many as fit into"
+            f" {MAX_BYTES} bytes. Go on with offset={end}, set a limit, or narrow the search."
+        )
+        if cut
+        else None,
+    )
+
+
+def fitting(items: Iterable[T], encode: Callable[[T], bytes] = msgspec.json.encode) -> tuple[list[T], bool]:
+    """As many items, from the first, as fit into an answer as JSON; and whether some were left out."""
+    kept: list[T] = []
+    room = MAX_BYTES - _ROOM
+    for item in items:
+        room -= len(encode(item)) + 1
+        if room < 0:
+            return kept, True
+        kept.append(item)
+    return kept, False

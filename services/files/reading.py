@@ -1,0 +1,239 @@
+"""Looking at the index entry by entry, and at the database that holds it."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import os
+import time
+import urllib.parse
+from typing import Any
+
+import apsw
+import msgspec
+import trio
+
+from proto.errors import InvalidParams
+from proto.ops.files_reading import (
+    SORTS,
+    DbDiagnose,
+    Diagnosis,
+    Inspect,
+    InspectResult,
+    Navigate,
+    NavigateEntry,
+    NavigateResult,
+    Preferences,
+    SessionInfo,
+    SessionInfoResult,
+    SessionSetPreferences,
+)
+from services.files import paths, schema, times
+from services.files.birth import birth_ns
+from services.files.core import Core
+from services.files.entries import MAX_BYTES, fitting, known
+from services.files.jobs import last_scan
+from services.files.rows import fetch_all, fetch_one, fetch_value
+from services.files.tree import Stored, find
+from services.runtime.handlers import Context, Handlers
+
+STALE_S = 3600
+"""What `index` takes for out of date unless it is told otherwise."""
+
+_ORDERS = {"name": "folded(name)", "size": "size", "mtime": "mtime"}
+
+
+def add_reading(handlers: Handlers, core: Core) -> None:
+    """The operations of `proto.ops.files_reading`."""
+
+    async def indexed(given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
+        """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to."""
+        path = paths.clean(given, field)
+
+        def query(db: apsw.Connection) -> tuple[str, Stored] | None:
+            found = find(db, path)
+            if found is not None and found.scanned and not (follow and found.kind == schema.SYMLINK):
+                return path, found
+            real = paths.to_text(os.path.realpath(paths.to_os(path)))
+            other = find(db, real) if real != path else None
+            if other is not None and other.scanned:
+                return real, other
+            return None if found is None or not found.scanned else (path, found)
+
+        found = await core.database.read(query)
+        if found is None:
+            raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
+        return found
+
+    @handlers.handle(Navigate)
+    async def navigate(params: Navigate, ctx: Context) -> NavigateResult:
+        column = _ORDERS[known(params.sort, SORTS, "sort")]
+        path, folder = await indexed(params.path, "path", follow=True)
+        if folder.kind != schema.DIRECTORY:
+            raise InvalidParams(
+                f"`path`: {paths.shown(path)} is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it",
+                field="path",
+            )
+        direction = "DESC" if params.desc else "ASC"
+
+        def query(db: apsw.Connection) -> NavigateResult:
+            total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
+            rows = db.execute(
+                "SELECT name, path, size, kind, mtime FROM node WHERE parent = ?"
+                f" ORDER BY {column} {direction}, folded(name), name LIMIT ? OFFSET ?",
+                (folder.id, params.limit, params.offset),
+            )
+            entries, cut = fitting(
+                NavigateEntry(name=name, path=where, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
+                for name, where, size, kind, mtime in rows
+            )
+            end = params.offset + len(entries)
+            return NavigateResult(
+                path=path,
+                entries=entries,
+                total=total,
+                has_more=end < total,
+                summary=(
+                    f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
+                    f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
+                )
+                if cut
+                else None,
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(Inspect)
+    async def inspect(params: Inspect, ctx: Context) -> InspectResult:
+        path, entry = await indexed(params.path, "path")
+        within = paths.is_within(path, core.roots.paths)
+        born = await trio.to_thread.run_sync(birth_ns, path) if within else None
+        target = await trio.to_thread.run_sync(_target, path) if within and entry.kind == schema.SYMLINK else None
+
+        def query(db: apsw.Connection) -> InspectResult:
+            scanned = max(entry.scanned, last_scan(db, path) or 0)
+            is_folder = entry.kind == schema.DIRECTORY
+            problem = fetch_value(db, "SELECT problem FROM folder WHERE id = ?", (entry.id,)) if is_folder else None
+            uri = node_uri(path)
+            return InspectResult(
+                path=path,
+                kind=schema.KINDS[entry.kind],
+                size=entry.size,
+                disk_size=entry.disk,
+                modified_at=times.rfc3339(entry.mtime),
+                created_at=times.rfc3339(entry.ctime if born is None else born),
+                changed_at=times.rfc3339(entry.ctime),
+                scanned_at=times.rfc3339(scanned),
+                inode=entry.inode,
+                links=entry.links,
+                resource_uri=uri,
+                metadata_uri=f"{uri.rstrip('/')}/metadata",
+                metadata_count=0,
+                metadata=[],
+                extension=entry.extension or None,
+                mime_type=None if is_folder else mimetypes.guess_type(entry.name)[0],
+                files=entry.files if is_folder else None,
+                directories=entry.directories if is_folder else None,
+                target=target,
+                problem=problem,
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(DbDiagnose)
+    async def diagnose(params: DbDiagnose, ctx: Context) -> Diagnosis:
+        size = await trio.to_thread.run_sync(core.database.size_bytes)
+
+        def query(db: apsw.Connection) -> Diagnosis:
+            wrong = [row[0] for row in fetch_all(db, "PRAGMA integrity_check(10)")]
+            return Diagnosis(
+                database_path=str(core.database.path),
+                database_size=size,
+                integrity_check="; ".join(wrong),
+                entry_count=_count(db, "node"),
+                resource_set_count=_count(db, "resource_set"),
+                orphaned_entries=fetch_value(
+                    db, "SELECT count(*) FROM entry WHERE parent NOT IN (SELECT id FROM folder)"
+                ),
+                stale_entries=_stale(db, time.time_ns() - STALE_S * times.NS),
+                wrong_sums=fetch_value(db, _WRONG_SUMS),
+                rebuilt=core.database.rebuilt,
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(SessionInfo)
+    async def session_info(params: SessionInfo, ctx: Context) -> SessionInfoResult:
+        size = await trio.to_thread.run_sync(core.database.size_bytes)
+
+        def query(db: apsw.Connection) -> SessionInfoResult:
+            return SessionInfoResult(
+                database_path=str(core.database.path),
+                database_size=size,
+                entry_count=_count(db, "node"),
+                resource_set_count=_count(db, "resource_set"),
+                source_count=_count(db, "source"),
+                plan_count=_count(db, "plan"),
+                query_count=_count(db, "saved_query"),
+                roots=list(core.roots.paths),
+                preferences=_preferences(db),
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(SessionSetPreferences)
+    async def set_preferences(params: SessionSetPreferences, ctx: Context) -> Preferences:
+        def change(db: apsw.Connection) -> Preferences:
+            for name, value in params.preferences.items():
+                if value is None:
+                    db.execute("DELETE FROM preference WHERE name = ?", (name,))
+                else:
+                    db.execute(
+                        "INSERT OR REPLACE INTO preference VALUES(?,?)", (name, msgspec.json.encode(value).decode())
+                    )
+            return Preferences(preferences=_preferences(db))
+
+        return await core.database.write(change)
+
+
+def node_uri(path: str) -> str:
+    """The entry at a clean path as a resource."""
+    return f"synthesis://nodes{urllib.parse.quote(path)}"
+
+
+def _target(path: str) -> str | None:
+    try:
+        return paths.to_text(os.readlink(paths.to_os(path)))
+    except OSError:
+        # It is not on the disk any more, or is no link: nothing to be told.
+        return None
+
+
+def _count(db: apsw.Connection, table: str) -> int:
+    count: int = fetch_value(db, f"SELECT count(*) FROM {table}")
+    return count
+
+
+def _preferences(db: apsw.Connection) -> dict[str, Any]:
+    return {
+        name: json.loads(value) for name, value in fetch_all(db, "SELECT name, value FROM preference ORDER BY name")
+    }
+
+
+_WRONG_SUMS = """
+SELECT count(*) FROM entry d JOIN (
+    SELECT parent, sum(size) AS size, sum(files + (kind = 0)) AS files,
+        sum(directories + (kind = 1 AND scanned > 0)) AS directories
+    FROM entry GROUP BY parent
+) inside ON inside.parent = d.id
+WHERE (d.size, d.files, d.directories) IS NOT (inside.size, inside.files, inside.directories)
+"""
+
+
+def _stale(db: apsw.Connection, since: int) -> int:
+    """Entries that neither they themselves nor a directory above them was scanned for since then."""
+    fresh = [paths.as_folder(root) for (root,) in fetch_all(db, "SELECT root FROM scan WHERE finished >= ?", (since,))]
+    outside = " AND ".join("NOT (n.folder >= ? AND n.folder < ?) AND n.path || '/' <> ?" for _ in fresh) or "1"
+    bindings = [part for folder in fresh for part in (folder, folder[:-1] + "0", folder)]
+    row = fetch_one(db, f"SELECT count(*) FROM node n WHERE n.scanned < ? AND {outside}", (since, *bindings))
+    return row[0] if row is not None else 0

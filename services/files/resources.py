@@ -1,0 +1,205 @@
+"""The tools that walk the graph of resource sets and find entries in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from proto.errors import InvalidParams
+from proto.ops.files_resources import (
+    EXACT_FIELDS,
+    METRIC_FIELDS,
+    SUMS,
+    TEXT_FIELDS,
+    TIME_FIELDS,
+    Children,
+    EntryPage,
+    ParentNode,
+    Parents,
+    ResourceChildren,
+    ResourceFuzzyMatch,
+    ResourceIs,
+    ResourceMetricRange,
+    ResourceParent,
+    ResourceSearch,
+    ResourceSum,
+    ResourceTimeRange,
+    SetNode,
+    SumPart,
+    SumResult,
+)
+from proto.ops.files_shared import FileEntry
+from services.files import filters, paths, schema, sets, sums
+from services.files.core import Core
+from services.files.entries import COLUMNS, SELECTED, Select, between, entry_of, fitting, instant, known, order, page
+from services.files.matching import Condition, text_matches
+from services.runtime.handlers import Context, Handlers
+
+ENTRIES_OF_A_SET = 100
+"""Answered with a set."""
+
+
+def add_resources(handlers: Handlers, core: Core) -> None:
+    """The operations of `proto.ops.files_resources`."""
+
+    @handlers.handle(ResourceChildren)
+    async def children(params: ResourceChildren, ctx: Context) -> Children:
+        def query(db: apsw.Connection) -> Children:
+            start = sets.find(db, params.name)
+            below = sets.around(db, start, down=True, depth=params.depth)
+            names = sets.names(db, [id_ for id_, _ in below])
+            nodes = []
+            for id_, depth in below:
+                entry_count, child_count = sets.counts(db, id_)
+                nodes.append(
+                    SetNode(
+                        name=names[id_],
+                        entry_count=entry_count,
+                        child_count=child_count,
+                        depth=depth,
+                        entries=first_entries(db, id_) if params.include_entries else None,
+                    )
+                )
+            return Children(
+                resource_set=params.name,
+                children=nodes,
+                entries=first_entries(db, start) if params.include_entries else None,
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(ResourceParent)
+    async def parent(params: ResourceParent, ctx: Context) -> Parents:
+        def query(db: apsw.Connection) -> Parents:
+            above = sets.around(db, sets.find(db, params.name), down=False, depth=params.depth)
+            names = sets.names(db, [id_ for id_, _ in above])
+            return Parents(
+                resource_set=params.name,
+                parents=[ParentNode(name=names[id_], depth=depth) for id_, depth in above],
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(ResourceSum)
+    async def total(params: ResourceSum, ctx: Context) -> SumResult:
+        metric = known(params.metric, SUMS, "metric")
+
+        def query(db: apsw.Connection) -> SumResult:
+            return sum_of(db, params.name, metric, include_children=params.include_children, depth=params.depth)
+
+        return await core.database.read(query)
+
+    @handlers.handle(ResourceTimeRange)
+    async def time_range(params: ResourceTimeRange, ctx: Context) -> EntryPage:
+        known(params.field, TIME_FIELDS, "field")
+        least, most = instant(params.min, "min"), instant(params.max, "max", end=True)
+
+        def query(db: apsw.Connection) -> EntryPage:
+            select = Select((), _sets(db, params.name, params.include_children))
+            column = select.added if params.field == "added_at" else COLUMNS[params.field]
+            for condition in between(column, least, most):
+                select.where(condition)
+            ordering = f"ORDER BY {column} DESC, n.path"
+            return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
+
+        return await core.database.read(query)
+
+    @handlers.handle(ResourceMetricRange)
+    async def metric_range(params: ResourceMetricRange, ctx: Context) -> EntryPage:
+        column = COLUMNS[known(params.metric, METRIC_FIELDS, "metric")]
+
+        def query(db: apsw.Connection) -> EntryPage:
+            select = Select(between(column, params.min, params.max), _sets(db, params.name, params.include_children))
+            ordering = f"ORDER BY {column} DESC, n.path"
+            return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
+
+        return await core.database.read(query)
+
+    @handlers.handle(ResourceIs)
+    async def exact(params: ResourceIs, ctx: Context) -> EntryPage:
+        condition = equals(params.field, params.value)
+
+        def query(db: apsw.Connection) -> EntryPage:
+            select = Select((condition,), _sets(db, params.name, params.include_children))
+            return page(
+                db, select, params.name, order("path", descending=False), limit=params.limit, offset=params.offset
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(ResourceFuzzyMatch)
+    async def fuzzy(params: ResourceFuzzyMatch, ctx: Context) -> EntryPage:
+        column = COLUMNS[known(params.field, TEXT_FIELDS, "field")]
+        condition = text_matches(column, params.pattern, params.mode, case_sensitive=params.case_sensitive)
+
+        def query(db: apsw.Connection) -> EntryPage:
+            select = Select((condition,), _sets(db, params.name, params.include_children))
+            return page(
+                db, select, params.name, order("path", descending=False), limit=params.limit, offset=params.offset
+            )
+
+        return await core.database.read(query)
+
+    @handlers.handle(ResourceSearch)
+    async def search(params: ResourceSearch, ctx: Context) -> EntryPage:
+        conditions, ordering = filters.conditions(params), filters.ordering(params)
+
+        def query(db: apsw.Connection) -> EntryPage:
+            select = Select(conditions, _sets(db, params.name, params.include_children))
+            return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
+
+        return await core.database.read(query)
+
+
+def _sets(db: apsw.Connection, name: str, include_children: bool) -> Sequence[int]:
+    start = sets.find(db, name)
+    return sets.with_children(db, start) if include_children else [start]
+
+
+def first_entries(db: apsw.Connection, set_id: int, limit: int = ENTRIES_OF_A_SET, offset: int = 0) -> list[FileEntry]:
+    """The first entries of a set itself, by path."""
+    select = Select((), [set_id])
+    tail = f"{order('path', descending=False)} LIMIT ? OFFSET ?"
+    return fitting(map(entry_of, select.run(db, f"{SELECTED}, {select.added}", tail, (limit, offset))))[0]
+
+
+def sum_of(db: apsw.Connection, name: str, metric: str, *, include_children: bool, depth: int | None) -> SumResult:
+    """A metric over a set and those below it, part by part."""
+    start = sets.find(db, name)
+    parts: list[Sequence[int]] = [[start]]
+    labels = [name]
+    if include_children and depth != 0:
+        children = [id_ for id_, _ in sets.around(db, start, down=True, depth=1)]
+        labels += sets.names(db, children).values()
+        parts += (sets.with_children(db, child, None if depth is None else depth - 1) for child in children)
+    values = sums.by_part(db, parts, metric)
+    own, _ = sets.counts(db, start)
+    # A set that only holds others has no part of its own.
+    first = 0 if own or len(parts) == 1 else 1
+    breakdown = [SumPart(name=label, value=value) for label, value in zip(labels, values, strict=True)][first:]
+    return SumResult(resource_set=name, metric=metric, value=sum(values), breakdown=breakdown)
+
+
+def equals(field: str, value: str | int) -> Condition:
+    """A field with exactly this value. Raises InvalidParams where there is no such field, or it never has it."""
+    column = COLUMNS[known(field, EXACT_FIELDS, "field")]
+    if field == "kind":
+        return Condition("n.kind = ?", (schema.KINDS.index(known(str(value), schema.KINDS, "value")),))
+    if field in ("mtime", "ctime"):
+        return Condition(f"{column} = ?", (instant(value, "value"),))
+    if field in ("size", "disk_size", "inode", "links"):
+        try:
+            return Condition(f"{column} = ?", (int(value),))
+        except ValueError:
+            raise InvalidParams(f"`value`: {str(value)[:100]!r} is no number, as {field} is", field="value") from None
+    text = str(value)
+    if field == "extension":
+        return filters.has_extension(text)
+    if field == "parent":
+        return Condition("n.folder = ?", (paths.as_folder(text),))
+    if field == "path":
+        text = text.rstrip("/") or "/"
+        folder, name = paths.split(text)
+        return Condition("n.folder = ? AND n.name = ?", (folder, name))
+    return Condition(f"{column} = ?", (text,))
