@@ -38,6 +38,7 @@ ZYGOTES = (
             "services.fetch.main",
             "services.transcripts.main",
             "services.files.main",
+            "services.watch.main",
         ),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
@@ -198,6 +199,17 @@ def entries() -> tuple[Entry, ...]:
         Entry(
             spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
             roots=Roots.WRITE,
+        ),
+        Entry(
+            spec=ServiceSpec(
+                name="watch",
+                module="services.watch.main",
+                zygote="light",
+                memory_limit_bytes=GIB,
+                # Each reader has one call waiting for news.
+                in_flight=256,
+            ),
+            roots=Roots.READ,
         ),
     )
 

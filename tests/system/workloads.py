@@ -111,6 +111,11 @@ WORKLOADS = {
             # Most machines have no such model, and then that is the right answer.
             lambda n, result: result["available"] or "hf download" in result["reason"],
         ),
+        Workload(
+            "watch",
+            lambda n: ("watch_status", {}),
+            lambda n, result: result["watch_limit"] > 0 and not result["rebuilt"],
+        ),
     )
 }
 """By service."""

@@ -1,0 +1,244 @@
+"""What the folders held when they were last looked at, in the database: single steps on it, and paths.
+
+A folder has a number of its own that stays with it through a rename, so that what is below it need not be touched.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import apsw
+
+from services.watch.store import select
+
+FILE, FOLDER, LINK, OTHER = range(4)
+
+ROOT: Final = 0
+"""The parent of a watched folder."""
+
+_MAX_INT: Final = 2**63 - 1
+_CACHED_PATHS: Final = 100_000
+
+
+class Identity(NamedTuple):
+    """What a folder is known by wherever it is."""
+
+    device: int
+    inode: int
+    born: int
+
+
+class Folder(NamedTuple):
+    """A folder that is followed; `name` is the whole path of a watched one."""
+
+    number: int
+    tree: int
+    parent: int
+    name: bytes
+    identity: Identity
+
+
+class Seen(NamedTuple):
+    """An entry as it is on disk."""
+
+    kind: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Seen:
+        mode = status.st_mode
+        mtime_ns, ctime_ns = status.st_mtime_ns, status.st_ctime_ns
+        # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
+        if abs(mtime_ns) > _MAX_INT or not 0 <= ctime_ns <= _MAX_INT:
+            mtime_ns, ctime_ns = max(-_MAX_INT, min(_MAX_INT, mtime_ns)), max(0, min(_MAX_INT, ctime_ns))
+        inode, device = status.st_ino & _MAX_INT, status.st_dev & _MAX_INT
+        if stat.S_ISREG(mode):
+            return cls(FILE, min(status.st_size, _MAX_INT), mtime_ns, ctime_ns, inode, device)
+        if stat.S_ISDIR(mode):
+            # Size and times of a folder follow from what is in it.
+            return cls(FOLDER, 0, 0, 0, inode, device)
+        kind = LINK if stat.S_ISLNK(mode) else OTHER
+        return cls(kind, status.st_size if kind == LINK else 0, mtime_ns, ctime_ns, inode, device)
+
+
+class Row(NamedTuple):
+    """An entry as it was last seen; `child` is the number of a folder that is followed.
+
+    A negative `ctime_ns` was seen so shortly after the change that a further one may not show in it.
+    """
+
+    kind: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    child: int | None
+
+
+class Snapshot:
+    """The state of all trees over one connection. Paths are kept in memory as long as no folder is renamed."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._paths: dict[int, bytes] = {}
+
+    # Folders
+
+    def folder(self, number: int) -> Folder | None:
+        rows = select(self._db, "SELECT tree, parent, name, device, inode, born FROM folder WHERE folder=?", (number,))
+        if not rows:
+            return None
+        tree, parent, name, device, inode, born = rows[0]
+        return Folder(number, tree, parent, name, Identity(device, inode, born))
+
+    def root(self, tree: int, path: bytes) -> Folder | None:
+        """A watched folder."""
+        rows = select(self._db, "SELECT folder FROM folder WHERE parent=0 AND tree=? AND name=?", (tree, path))
+        return self.folder(rows[0][0]) if rows else None
+
+    def found(self, tree: int, identity: Identity) -> list[Folder]:
+        """Where a folder is known to be."""
+        rows = select(
+            self._db,
+            "SELECT folder FROM folder WHERE inode=? AND device=? AND born=? AND tree=? AND parent<>0",
+            (identity.inode, identity.device, identity.born, tree),
+        )
+        return [folder for (number,) in rows if (folder := self.folder(number)) is not None]
+
+    def path(self, number: int) -> bytes:
+        """The absolute path of a folder that is known."""
+        known = self._paths.get(number)
+        if known is not None:
+            return known
+        ((parent, name),) = select(self._db, "SELECT parent, name FROM folder WHERE folder=?", (number,))
+        path: bytes = name if parent == ROOT else join(self.path(parent), name)
+        if len(self._paths) >= _CACHED_PATHS:
+            self._paths.clear()
+        self._paths[number] = path
+        return path
+
+    def path_of(self, number: int) -> bytes | None:
+        """The same of a folder that may not be known any more."""
+        return None if self.folder(number) is None else self.path(number)
+
+    def is_within(self, number: int, other: int) -> bool:
+        """Whether a folder is, or is somewhere below, another."""
+        while number != ROOT:
+            if number == other:
+                return True
+            rows = select(self._db, "SELECT parent FROM folder WHERE folder=?", (number,))
+            number = rows[0][0] if rows else ROOT
+        return False
+
+    def add(self, tree: int, parent: int, name: bytes, identity: Identity) -> int:
+        """A new folder; answers its number."""
+        self._db.execute(
+            "INSERT INTO folder(tree, parent, name, device, inode, born) VALUES(?, ?, ?, ?, ?, ?)",
+            (tree, parent, name, *identity),
+        )
+        return self._db.last_insert_rowid()
+
+    def move(self, number: int, parent: int, name: bytes) -> None:
+        self._db.execute("UPDATE folder SET parent=?, name=? WHERE folder=?", (parent, name, number))
+        self._paths.clear()
+
+    def below(self, number: int) -> list[int]:
+        """A folder and all that are below it."""
+        found = [number]
+        for each in found:
+            found += (child for (child,) in select(self._db, "SELECT folder FROM folder WHERE parent=?", (each,)))
+        return found
+
+    def drop(self, number: int) -> list[int]:
+        """Forget a folder and everything below it; answers the folders' numbers."""
+        dropped = self.below(number)
+        self._db.executemany("DELETE FROM entry WHERE folder=?", ((each,) for each in dropped))
+        self._db.executemany("DELETE FROM folder WHERE folder=?", ((each,) for each in dropped))
+        for each in dropped:
+            self._paths.pop(each, None)
+        return dropped
+
+    def folders(self, tree: int, after: int, upto: int, limit: int) -> list[int]:
+        """Numbers of a tree's folders, in order."""
+        rows = select(
+            self._db,
+            "SELECT folder FROM folder WHERE tree=? AND folder>? AND folder<=? ORDER BY folder LIMIT ?",
+            (tree, after, upto, limit),
+        )
+        return [number for (number,) in rows]
+
+    def last_folder(self) -> int:
+        """The highest number."""
+        return int(select(self._db, "SELECT coalesce(max(folder), 0) FROM folder")[0][0])
+
+    # Entries
+
+    def row(self, folder: int, name: bytes) -> Row | None:
+        rows = select(
+            self._db,
+            "SELECT kind, size, mtime_ns, ctime_ns, inode, child FROM entry WHERE folder=? AND name=?",
+            (folder, name),
+        )
+        return Row(*rows[0]) if rows else None
+
+    def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Row]:
+        """The entries whose names are from `low` to below `high`."""
+        if high is None:
+            rows = select(
+                self._db,
+                "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry WHERE folder=? AND name>=?",
+                (folder, low),
+            )
+        else:
+            rows = select(
+                self._db,
+                "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry"
+                " WHERE folder=? AND name>=? AND name<?",
+                (folder, low, high),
+            )
+        return {name: Row(*row) for name, *row in rows}
+
+    def put(self, folder: int, name: bytes, row: Row) -> None:
+        self._db.execute("INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)", (folder, name, *row))
+
+    def put_all(self, rows: Iterable[tuple[int, bytes, Row]]) -> None:
+        self._db.executemany(
+            "INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+            ((folder, name, *row) for folder, name, row in rows),
+        )
+
+    def remove(self, folder: int, name: bytes) -> None:
+        self._db.execute("DELETE FROM entry WHERE folder=? AND name=?", (folder, name))
+
+    # Reading it all
+
+    def entries(self, tree: int, folder: int, name: bytes, limit: int) -> Iterator[tuple[int, bytes, Row]]:
+        """A tree's entries after one of them, by folder and name; at most `limit`."""
+        numbers = [folder] if folder else []
+        while True:
+            for number in numbers:
+                rows = select(
+                    self._db,
+                    "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry"
+                    " WHERE folder=? AND name>? ORDER BY name LIMIT ?",
+                    (number, name if number == folder else b"", limit),
+                )
+                for each, *row in rows:
+                    yield number, each, Row(*row)
+                limit -= len(rows)
+                if limit <= 0:
+                    return
+            numbers = self.folders(tree, numbers[-1] if numbers else 0, _MAX_INT, 256)
+            if not numbers:
+                return
+
+
+def join(folder: bytes, name: bytes) -> bytes:
+    return folder + name if folder.endswith(b"/") else folder + b"/" + name

@@ -1,0 +1,318 @@
+"""The tasks that keep the tracker at work: read events, wait a moment, look; sweep after an overflow and now and then.
+
+The event loop only reads the queue and marks what is to be looked at; the looking is done in a worker thread, in turns.
+A batch that takes long (a large tree moved here) goes on beside later ones, so that single events do not wait for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from services.runtime.handlers import Environment
+from services.watch import log
+from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, parse, system_limit
+from services.watch.store import Store
+from services.watch.tracker import Batch, Names, Tracker, Work, merge
+from services.watch.watches import Watches
+
+DEBOUNCE_S: Final = 0.025
+"""Longer than a file's time stamp may lag behind; an editor's save is over by then."""
+MAX_DEBOUNCE_S: Final = 0.2
+TURN_S: Final = 0.1
+LONG_TURN_S: Final = 0.05
+"""For what has just happened; then what takes longer gets its turn."""
+
+MAX_NAMES: Final = 4096
+"""Entries of one folder that are looked at one by one; with more, all of it is."""
+MAX_ALL_NAMES: Final = 200_000
+
+TICK_S: Final = 1.0
+"""Between two looks at the watched folders themselves, which may come back at any time."""
+SWEEP_PAUSE_S: Final = 2.0
+"""Between two sweeps for overflows: a storm that goes on must not mean to do nothing else."""
+
+RECONCILE_INTERVAL_S: Final = 300.0
+POLL_INTERVAL_S: Final = 3.0
+LOAD_SHARE: Final = 0.02
+"""Of one processor, for sweeps that nothing asked for."""
+POLL_SHARE: Final = 0.1
+
+TRIM_INTERVAL_S: Final = 10.0
+LOG_LIMIT: Final = 200_000
+"""Changes that are kept for a reader that does not read, a few hundred bytes each."""
+
+_log = logging.getLogger("linckia.watch")
+
+
+def number(settings: Mapping[str, object], name: str, default: float) -> float:
+    """A setting that is a number above 0, or 0 where that is the default. Raises ValueError."""
+    value = settings.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or (value <= 0 and value != default):
+        raise ValueError(f"setting `{name}` of watch: {value!r} is not a number above 0")
+    return float(value)
+
+
+class Watcher:
+    """The tasks and what they share."""
+
+    def __init__(self, env: Environment, store: Store) -> None:
+        """Raises ValueError for a setting that makes no sense, OSError where the system gives no event queue."""
+        settings = env.settings
+        self._env = env
+        self.store = store
+        self._reconcile_s = number(settings, "reconcile_interval_s", RECONCILE_INTERVAL_S)
+        self._poll_s = number(settings, "poll_interval_s", POLL_INTERVAL_S)
+        self._trim_s = number(settings, "trim_interval_s", TRIM_INTERVAL_S)
+        self._log_limit = int(number(settings, "log_limit", LOG_LIMIT))
+        self.inotify = Inotify()
+        self.watches = Watches(self.inotify, int(number(settings, "max_watches", 0)))
+        self.tracker = Tracker(store, self.watches)
+        self.turn = trio.CapacityLimiter(1)
+        """Whoever works with the tracker or writes into the database holds it."""
+        self._dirty: Work = {}
+        self._names = 0
+        self._due = float("inf")
+        self._roots: set[int] = set()
+        self._sweeps: set[int] = set(self.tracker.trees)
+        self._sweep_after = 0.0
+        self._long: collections.deque[Batch] = collections.deque()
+        self._now: Batch | None = None
+        self._wake = trio.Event()
+        self._pause_s = DEBOUNCE_S
+        self._next_reconcile = trio.current_time() + self._reconcile_s
+        self._next_poll = 0.0
+        self._poll_pause_s = self._poll_s
+        self.news = trio.Event()
+        """Set, and another put in its place, whenever the log has grown or a first scan is through."""
+        self.overflows = 0
+        self.events = 0
+        self.reconciled_at: float | None = None
+        self.reconcile_s = 0.0
+        self.acknowledged: dict[tuple[str, str], int] = {}
+        """What readers have dealt with, by caller and name; written down when the log is trimmed."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read)
+                nursery.start_soon(self._tick)
+                nursery.start_soon(self._trim)
+                await self._work()
+        finally:
+            self.inotify.close()
+
+    def sweep(self, tree: int) -> None:
+        """Have all of a tree looked at."""
+        self._sweeps.add(tree)
+        self._wake.set()
+
+    def look(self, tree: int) -> None:
+        """Have the watched folders of a tree looked at."""
+        self._roots.add(tree)
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Take in the events that are there, so that `settled` counts them."""
+        while data := self.inotify.read():
+            self._take_in(data)
+
+    @property
+    def dirty(self) -> int:
+        """Folders that are still to be looked at, as far as is known."""
+        batches = [*self._long, *([self._now] if self._now else [])]
+        return len(self._dirty) + sum(len(batch.work) + len(batch.doubtful) for batch in batches)
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether all folders of some tree are to be looked at, or are being looked at."""
+        return bool(self._sweeps) or any(batch.sweep for batch in (*self._long, self._now) if batch)
+
+    @property
+    def settled(self) -> bool:
+        return not (self._dirty or self._long or self._now or self._sweeps or self._roots)
+
+    @property
+    def reconcile_interval_s(self) -> float:
+        return max(self._reconcile_s, self.reconcile_s / LOAD_SHARE)
+
+    # Events
+
+    async def _read(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self.inotify.fd)
+            self._take_in(self.inotify.read())
+
+    def _take_in(self, data: bytes) -> None:
+        for event in parse(data):
+            self.events += 1
+            if event.mask & IN_Q_OVERFLOW:
+                self._overflow()
+            elif event.mask & IN_IGNORED:
+                self.watches.ended(event.watch)
+            elif event.name:
+                for folder in self.watches.folders(event.watch):
+                    self._mark(folder, event.name)
+            elif event.mask & IN_UNMOUNT:
+                for folder in self.watches.folders(event.watch):
+                    self._mark_all(folder)
+        # What happens to a folder itself shows in the one above; a watched folder's own fate is looked at by the clock.
+        self._stir()
+
+    def _overflow(self) -> None:
+        self.overflows += 1
+        _log.warning("the queue of events ran over: everything is looked at again")
+        self._sweeps.update(self.tracker.trees)
+
+    def _mark(self, folder: int, name: bytes) -> None:
+        names = self._dirty.get(folder, {})
+        if names is None:
+            return
+        if not names:
+            self._dirty[folder] = names
+        before = len(names)
+        names[name] = True
+        self._names += len(names) - before
+        if len(names) > MAX_NAMES or self._names > MAX_ALL_NAMES:
+            self._mark_all(folder)
+
+    def _mark_all(self, folder: int) -> None:
+        names: Names | None = self._dirty.get(folder)
+        self._names -= len(names or ())
+        self._dirty[folder] = None
+
+    def _stir(self) -> None:
+        if self._dirty and self._due == float("inf"):
+            self._due = trio.current_time() + self._pause_s
+        self._wake.set()
+
+    # Work
+
+    async def _work(self) -> None:
+        while True:
+            self._wake = trio.Event()
+            now = trio.current_time()
+            if self._dirty and now >= self._due:
+                await self._look_at_dirty()
+            elif self._roots:
+                await self._spend(Batch(roots=self._take_roots()))
+            if self._sweeps and now >= self._sweep_after and not any(batch.sweep for batch in self._long):
+                trees, self._sweeps = tuple(sorted(self._sweeps)), set()
+                self._long.append(Batch(sweep=trees))
+            if self._long:
+                batch = self._long[0]
+                if await self._one_turn(batch, LONG_TURN_S):
+                    # Others may have been appended meanwhile, none removed.
+                    self._long.popleft()
+                    self._finished(batch)
+                continue
+            with trio.move_on_at(min(self._due, self._sweep_after if self._sweeps else float("inf"))):
+                await self._wake.wait()
+
+    def _take_roots(self) -> set[int]:
+        roots, self._roots = self._roots, set()
+        return roots
+
+    async def _look_at_dirty(self) -> None:
+        batch = Batch(work=self._dirty, roots=self._take_roots())
+        self._dirty, self._names, self._due = {}, 0, float("inf")
+        await self._spend(batch)
+        # Under load, more is gathered at a time.
+        self._pause_s = min(MAX_DEBOUNCE_S, max(DEBOUNCE_S, batch.seconds))
+
+    async def _spend(self, batch: Batch) -> None:
+        """One turn for a new batch; what is left of it goes on beside others."""
+        self._now = batch
+        try:
+            done = await self._one_turn(batch, TURN_S)
+        finally:
+            self._now = None
+        if done:
+            self._finished(batch)
+        else:
+            self._long.append(batch)
+
+    async def _one_turn(self, batch: Batch, seconds: float) -> bool:
+        before = self.store.sequence
+        done = await trio.to_thread.run_sync(self.tracker.turn, batch, seconds, limiter=self.turn)
+        if self.store.sequence != before:
+            self._tell()
+        for folder, names in batch.again.items():
+            merge(self._dirty, folder, names)
+        batch.again.clear()
+        self._sweeps |= self.tracker.incomplete
+        self.tracker.incomplete.clear()
+        self._stir()
+        return done
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = trio.Event()
+
+    def _finished(self, batch: Batch) -> None:
+        now = trio.current_time()
+        if batch.poll:
+            self._poll_pause_s = max(self._poll_s, batch.seconds / POLL_SHARE)
+            self._next_poll = now + self._poll_pause_s
+        if not batch.sweep:
+            return
+        self.reconciled_at = time.time()
+        self.reconcile_s = batch.seconds
+        self._sweep_after = now + min(SWEEP_PAUSE_S, 2 * batch.seconds)
+        self._next_reconcile = now + self.reconcile_interval_s
+        self._next_poll = now + self._poll_pause_s
+        self._tell()
+        self._show()
+
+    # The clock
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(TICK_S)
+            self._roots |= await trio.to_thread.run_sync(self.tracker.displaced)
+            now = trio.current_time()
+            if now >= self._next_reconcile and self.tracker.trees:
+                self._next_reconcile = now + self.reconcile_interval_s
+                self._sweeps.update(self.tracker.trees)
+            if now >= self._next_poll and self.watches.without and not self._long:
+                self._next_poll = float("inf")
+                self._long.append(Batch(work=dict.fromkeys(self.watches.without), poll=True))
+            self._show()
+            if self._roots or self._sweeps or self._long:
+                self._wake.set()
+
+    def _show(self) -> None:
+        self._env.info(
+            watches=str(len(self.watches)),
+            watch_limit=str(system_limit("max_user_watches")),
+            polled=str(len(self.watches.without)),
+            overflows=str(self.overflows),
+        )
+
+    async def _trim(self) -> None:
+        while True:
+            await trio.sleep(self._trim_s)
+            await trio.to_thread.run_sync(self._trim_now, limiter=self.turn)
+
+    def _trim_now(self) -> None:
+        acknowledged = dict(self.acknowledged)
+        with self.store.transaction() as db:
+            db.executemany(
+                "UPDATE subscription SET acknowledged=max(acknowledged, ?) WHERE caller=? AND name=?"
+                " AND acknowledged<?",
+                ((upto, *key, upto) for key, upto in acknowledged.items()),
+            )
+            for tree in self.tracker.trees:
+                log.trim(db, tree, self._log_limit)
+
+
+def rfc3339(at: float | None) -> str | None:
+    """Seconds since 1970 as text."""
+    return None if at is None else datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds")
