@@ -204,9 +204,13 @@ class ServiceLoop:
                 async with open_service(env) as handlers, trio.open_nursery() as calls:
                     self._install(handlers)
                     self._nursery = calls
-                    self._channel.post(Ready(env.shown))
-                    await self._drained.wait()
-                    await self._finish_calls(calls)
+                    try:
+                        self._channel.post(Ready(env.shown))
+                        await self._drained.wait()
+                        await self._finish_calls(calls)
+                    finally:
+                        # What still arrives finds nobody to serve it.
+                        self._nursery = None
                     # Only now, with every handler at its end, may the service close what they use.
                 background.cancel_scope.cancel()
             self._channel.post(Bye())

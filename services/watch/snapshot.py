@@ -82,6 +82,10 @@ class Row(NamedTuple):
     child: int | None
 
 
+Stored = tuple[int, int, int, int, int, int | None]
+"""A `Row` as the database gives it: there are many, and to make each a `Row` would take as long as to read it."""
+
+
 class Snapshot:
     """The state of all trees over one connection. Paths are kept in memory as long as no folder is renamed."""
 
@@ -188,7 +192,7 @@ class Snapshot:
         )
         return Row(*rows[0]) if rows else None
 
-    def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Row]:
+    def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Stored]:
         """The entries whose names are from `low` to below `high`."""
         if high is None:
             rows = select(
@@ -203,7 +207,7 @@ class Snapshot:
                 " WHERE folder=? AND name>=? AND name<?",
                 (folder, low, high),
             )
-        return {name: Row(*row) for name, *row in rows}
+        return {row[0]: row[1:] for row in rows}
 
     def put(self, folder: int, name: bytes, row: Row) -> None:
         self._db.execute("INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)", (folder, name, *row))

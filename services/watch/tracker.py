@@ -19,12 +19,12 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.watch import log
 from services.watch.inotify import born_ns
 from services.watch.log import CREATED, DELETED, MODIFIED, RENAMED
-from services.watch.snapshot import FILE, FOLDER, ROOT, Folder, Identity, Row, Seen, Snapshot, join
+from services.watch.snapshot import FILE, FOLDER, ROOT, Folder, Identity, Row, Seen, Snapshot, Stored, join
 from services.watch.store import Store, select
 from services.watch.trees import Tree, load
 from services.watch.watches import Watches
@@ -50,6 +50,23 @@ Work = dict[int, Names | None]
 """Folders with the entries to look at; None stands for all."""
 
 
+class Found(NamedTuple):
+    """An entry that was not known, as it was in a certain turn."""
+
+    folder: int
+    name: bytes
+    seen: Seen
+    turn: int
+
+
+class Missed(NamedTuple):
+    """An entry that was not there in a certain turn."""
+
+    folder: int
+    name: bytes
+    turn: int
+
+
 @dataclass(slots=True)
 class Batch:
     """Work that is done together, so that what is gone in one place can be found in another.
@@ -64,9 +81,10 @@ class Batch:
     seconds: float = 0.0
     doubtful: dict[tuple[int, bytes], bool] = field(default_factory=dict)
     """Followed folders that are not where they were; True where something else is there now."""
-    gone: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    """By inode."""
-    fresh: list[tuple[int, bytes, Seen]] = field(default_factory=list)
+    gone: dict[int, list[Missed]] = field(default_factory=dict)
+    """Files by inode."""
+    fresh: list[Found] = field(default_factory=list)
+    """Files, and other entries without more below."""
     again: Work = field(default_factory=dict)
     """Work for another batch: entries that were seen too soon after their change, folders that were not where they were
     thought to be."""
@@ -105,11 +123,14 @@ class Tracker:
         """Trees to look at as a whole once more."""
         self._snapshot = Snapshot(store.db)
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
-        self._sweeping = 0
+        self._ahead: dict[int, int] = {}
+        """The last folder that a sweep has looked at, by tree; 0 where it has still to begin."""
+        self._turns = 0
 
     def turn(self, batch: Batch, seconds: float) -> bool:
         """Work at a batch for so long; answers whether it is done. What was done is on disk, and in the log."""
         began = time.perf_counter()
+        self._turns += 1
         if batch.steps is None:
             batch.steps = self._run(batch)
         done = True
@@ -118,6 +139,8 @@ class Tracker:
                 if time.perf_counter() - began >= seconds:
                     done = False
                     break
+            if not done and len(batch.fresh) + len(batch.gone) > CHUNK // 2:
+                self._match_files(batch)
         batch.seconds += time.perf_counter() - began
         return done
 
@@ -150,15 +173,14 @@ class Tracker:
                 self._look_at_roots(batch, tree)
         yield from self._work_off(batch)
         last = self._snapshot.last_folder()
-        self._sweeping += bool(batch.sweep)
+        self._ahead.update(dict.fromkeys(batch.sweep, 0))
         for number in batch.sweep:
-            after = 0
-            while folders := self._snapshot.folders(number, after, last, 256):
-                after = folders[-1]
+            while folders := self._snapshot.folders(number, self._ahead[number], last, 256):
                 for folder in folders:
+                    self._ahead[number] = folder
                     yield from self._scan(batch, folder)
                     yield from self._work_off(batch)
-        self._sweeping -= bool(batch.sweep)
+            del self._ahead[number]
         while True:
             yield from self._work_off(batch)
             if batch.doubtful:
@@ -261,22 +283,58 @@ class Tracker:
             for at in range(0, max(len(names), 1), CHUNK):
                 low = names[at] if at else b""
                 high = names[at + CHUNK] if at + CHUNK < len(names) else None
-                rows = self._snapshot.rows(number, low, high)
-                for name in names[at : at + CHUNK]:
-                    row = rows.pop(name, None)
-                    try:
-                        seen = _see(descriptor, name)
-                    except OSError as error:
-                        self.problems[number] = os.strerror(error.errno or 0)
-                        continue
-                    self._compare(batch, folder, tree, descriptor, name, row, seen, touched=True)
-                for name, row in rows.items():
-                    self._compare(batch, folder, tree, descriptor, name, row, None, touched=True)
+                self._scan_some(batch, folder, tree, descriptor, names[at : at + CHUNK], low, high)
                 if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
                     self._match_files(batch)
                 yield
         finally:
             os.close(descriptor)
+
+    def _scan_some(
+        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, names: list[bytes], low: bytes,
+        high: bytes | None,
+    ) -> None:  # fmt: skip
+        """Look at the entries of a folder from the name `low` to below `high`; `names` are those that were there."""
+        rows = self._snapshot.rows(folder.number, low, high)
+        new: list[tuple[int, bytes, Row]] = []
+        for name in names:
+            row = rows.pop(name, None)
+            try:
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                seen = None
+            except OSError as error:
+                self.problems[folder.number] = os.strerror(error.errno or 0)
+                continue
+            else:
+                if row is not None and _is_as_stored(status, row):
+                    # By far the most.
+                    continue
+                seen = Seen.of(status)
+                if not tree.complete and row is None and seen.kind != FOLDER:
+                    new.append((folder.number, name, self._row_of(batch, folder.number, name, seen)))
+                    continue
+            self._compare(batch, folder, tree, descriptor, name, row and Row(*row), seen, touched=True)
+        self._snapshot.put_all(new)
+        above = self._above(folder, tree) if rows else ""
+        for name, row in rows.items():
+            # It may have come after the names were read, and have been seen by another batch.
+            seen = self._see_own(folder, tree, descriptor, above, name, Row(*row))
+            self._compare(batch, folder, tree, descriptor, name, Row(*row), seen, touched=True)
+
+    def _see_own(
+        self, folder: Folder, tree: Tree, descriptor: int, above: str, name: bytes, row: Row | None
+    ) -> Seen | None:
+        """An entry of an open folder, unless the tree passes it over."""
+        try:
+            seen = Seen.of(os.stat(name, dir_fd=descriptor, follow_symlinks=False))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # Neither there nor gone: it stays as it was.
+            self.problems[folder.number] = os.strerror(error.errno or 0)
+            return None if row is None else Seen(*row[:3], abs(row.ctime_ns), row.inode, folder.identity.device)
+        return None if tree.rules.passes_over(above, os.fsdecode(name), is_folder=seen.kind == FOLDER) else seen
 
     def _names(self, descriptor: int, folder: Folder, tree: Tree) -> list[bytes]:
         """The names of a folder's entries that are the tree's, sorted."""
@@ -307,14 +365,8 @@ class Tracker:
                 batch.add(number)
             above = self._above(folder, tree)
             for name, touched in names.items():
-                try:
-                    seen = _see(descriptor, name)
-                except OSError as error:
-                    self.problems[number] = os.strerror(error.errno or 0)
-                    continue
-                if seen is not None and tree.rules.passes_over(above, os.fsdecode(name), is_folder=seen.kind == FOLDER):
-                    seen = None
                 row = self._snapshot.row(number, name)
+                seen = self._see_own(folder, tree, descriptor, above, name, row)
                 self._compare(batch, folder, tree, descriptor, name, row, seen, touched=touched, evict=evict)
             if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
                 self._match_files(batch)
@@ -330,7 +382,7 @@ class Tracker:
         """Apply and log what differs between an entry as it was and as it is."""
         if row is not None and row.child is not None:
             if seen is not None and self._is_same_folder(row.child, descriptor, name, seen):
-                if row.child in self.problems or (row.child not in self.watches and not self._sweeping):
+                if row.child in self.problems or self._is_unattended(tree, row.child):
                     batch.add(row.child)
                 return
             if not evict:
@@ -345,7 +397,7 @@ class Tracker:
         if seen is None:
             if row is None:
                 return
-            batch.gone.setdefault(row.inode, []).append((folder.number, name))
+            batch.gone.setdefault(row.inode, []).append(Missed(folder.number, name, self._turns))
             return
         if row is not None and row.kind != seen.kind:
             self._remove(folder.number, name, tree, row)
@@ -354,7 +406,7 @@ class Tracker:
             if seen.kind == FOLDER and tree.spec.recursive:
                 self._arrive(batch, folder, tree, descriptor, name, seen, evict=evict)
             else:
-                batch.fresh.append((folder.number, name, seen))
+                batch.fresh.append(Found(folder.number, name, seen, self._turns))
             return
         self._renew(batch, folder, tree, name, row, seen, touched=touched)
 
@@ -371,6 +423,10 @@ class Tracker:
         self._snapshot.put(folder.number, name, now)
         if not same or (touched and row.ctime_ns < 0):
             self._log(tree, MODIFIED, now, join(self._snapshot.path(folder.number), name))
+
+    def _is_unattended(self, tree: Tree, folder: int) -> bool:
+        """Whether a folder has no watch, and no sweep will come to it either."""
+        return folder not in self.watches and folder <= self._ahead.get(tree.number, folder)
 
     def _row_of(self, batch: Batch, folder: int, name: bytes, seen: Seen) -> Row:
         """The entry as it is stored: a file that was seen too soon is marked, and looked at once more."""
@@ -447,12 +503,12 @@ class Tracker:
 
     def _match_files(self, batch: Batch) -> None:
         """Tell new files that are gone ones under another name from those that are truly new, and gone."""
-        for folder, name, seen in batch.fresh:
+        for folder, name, seen, turn in batch.fresh:
             place = self._snapshot.folder(folder)
             if place is None or (tree := self.trees.get(place.tree)) is None:
                 continue
-            if self._snapshot.row(folder, name) is not None:
-                # Another batch was quicker, and this look may be the older one.
+            if self._snapshot.row(folder, name) is not None or turn != self._turns:
+                # Another batch may have seen more since.
                 batch.postpone(folder, {name: False})
                 continue
             row = self._row_of(batch, folder, name, seen)
@@ -466,29 +522,34 @@ class Tracker:
                 self._snapshot.remove(*old)
                 self._log(tree, RENAMED, row, path, old_path)
         batch.fresh.clear()
-        for places in batch.gone.values():
-            for folder, name in places:
-                row_there = self._snapshot.row(folder, name)
+        for missed in batch.gone.values():
+            for folder, name, turn in missed:
+                there = self._snapshot.row(folder, name)
                 place = self._snapshot.folder(folder)
-                if row_there is not None and row_there.child is None and place is not None:
-                    self._remove(folder, name, self.trees[place.tree], row_there)
+                if there is None or there.child is not None or place is None:
+                    continue
+                if turn == self._turns:
+                    self._remove(folder, name, self.trees[place.tree], there)
+                else:
+                    batch.postpone(folder, {name: False})
         batch.gone.clear()
 
     def _moved_from(self, batch: Batch, tree: Tree, seen: Seen) -> tuple[int, bytes] | None:
         """Where a file was before, if it is one that is gone from there."""
-        places = batch.gone.get(seen.inode)
-        if not places:
+        missed = batch.gone.get(seen.inode)
+        if not missed:
             return None
-        for at, (folder, name) in enumerate(places):
+        for at, (folder, name, turn) in enumerate(missed):
             row = self._snapshot.row(folder, name)
             place = self._snapshot.folder(folder)
             if (
-                row is not None
+                turn == self._turns
+                and row is not None
                 and place is not None
-                and place.tree == tree.number
+                and (place.tree, place.identity.device) == (tree.number, seen.device)
                 and (row.kind, row.size, row.mtime_ns, row.inode) == (seen.kind, seen.size, seen.mtime_ns, seen.inode)
             ):
-                del places[at]
+                del missed[at]
                 return folder, name
         return None
 
@@ -502,12 +563,11 @@ class Tracker:
             log.append(self.store, tree.number, change, row, path, old_path)
 
 
-def _see(folder: int, name: bytes) -> Seen | None:
-    """An entry of an open folder; None where there is none. Raises OSError."""
-    try:
-        return Seen.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    except FileNotFoundError:
-        return None
+def _is_as_stored(status: os.stat_result, row: Stored) -> bool:
+    """Whether a file is the version that is known."""
+    return row[:5] == (FILE, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) and stat.S_ISREG(
+        status.st_mode
+    )
 
 
 def _folder_row(identity: Identity, child: int | None) -> Row:

@@ -45,7 +45,7 @@ async def test_storm_is_followed_step_by_step(tmp_path: Path, root: Path, seed: 
 async def test_storm_through_which_the_watcher_dies_again_and_again(tmp_path: Path, root: Path, seed: int) -> None:
     storm = Storm(root, tmp_path / "outside", seed)
     chance = random.Random(seed)
-    async with watching(tmp_path / "data", root) as (bench, mirror), trio.open_nursery() as nursery:
+    async with watching(tmp_path / "data", root) as (bench, mirror):
         done = trio.Event()
 
         async def rage() -> None:
@@ -61,15 +61,15 @@ async def test_storm_through_which_the_watcher_dies_again_and_again(tmp_path: Pa
                 except LinckiaError:
                     await trio.sleep(0.01)
 
-        nursery.start_soon(rage)
-        nursery.start_soon(follow)
-        while not done.is_set():
-            await trio.sleep(chance.uniform(0.0, 0.1))
-            await bench.stop("watch")
-            if chance.random() < 0.3:
-                await trio.sleep(0.05)
-            await bench.start("watch")
-        nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rage)
+            nursery.start_soon(follow)
+            while not done.is_set():
+                await trio.sleep(chance.uniform(0.0, 0.1))
+                await bench.stop("watch")
+                if chance.random() < 0.3:
+                    await trio.sleep(0.05)
+                await bench.start("watch")
         await mirror.until_same(root)
         assert mirror.resyncs == 1
 

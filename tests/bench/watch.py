@@ -1,0 +1,230 @@
+"""Changes lost and how late they show, beside `watchfiles` and `watchdog` on the same folders in the same run.
+
+    scripts/bench watch [--files 10000] [--storm 50000] [--entries 500000] [--folder DIR]
+
+Burst: files made in fresh nested folders as fast as one process can; counted is what a reader was told of. Stalled:
+the same while the reader's process stands still. Latency: from the return of a write to the reader's being told, of
+single writes. Storm: files and folders made, renamed, edited and deleted while the service is killed at random; then
+the time until what its reader knows is what is on disk. Size: the first scan of a large tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+
+from proto.ops.watch import WatchChanges, WatchStatus, WatchSubscribe
+from tests.bench import _watch_peer
+from tests.system.running import REPOSITORY, RunningKernel, running
+from tests.system.watching import KernelCaller, caller
+from tests.unit.watch.rig import Mirror, settled
+
+PEERS = ("watchfiles", "watchdog")
+SINGLE = 100
+PATIENCE_S = 3.0
+"""How long a reader may go on telling after the last change."""
+
+
+def burst(root: Path, files: int) -> set[str]:
+    """Make the files, ten to a folder, folders five deep; their paths."""
+    made = set()
+    for n in range(files // 10):
+        folder = f"{root}/{n % 7}/{n % 49}/{n % 343}/{n}/x"
+        os.makedirs(folder)
+        for m in range(10):
+            path = f"{folder}/{m}"
+            with open(path, "wb"):
+                made.add(path)
+    return made
+
+
+class Ours:
+    """The service of a running kernel, as a reader meets it."""
+
+    name = "linckia"
+
+    def __init__(self, kernel: RunningKernel, root: Path) -> None:
+        self._kernel = kernel
+        self._root = root
+
+    async def run(self, made: list[set[str]], stall: int, latencies: list[float]) -> set[str]:
+        """Start, let `stall` files be made (standing still if negative), then single ones; what was told."""
+        told: set[str] = set()
+        async with caller(self._kernel.data_dir) as reader:
+            await reader.call(WatchSubscribe(name=self._root.name, paths=[str(self._root)]))
+            mirror = Mirror(reader, self._root.name)
+            await mirror.until_same(self._root)
+            pid = self._kernel.service("watch")["pid"]
+            if stall < 0:
+                os.kill(pid, signal.SIGSTOP)
+            made.append(await trio.to_thread.run_sync(burst, self._root, abs(stall)))
+            if stall < 0:
+                os.kill(pid, signal.SIGCONT)
+            await settled(reader, 60)
+            while await self._take(reader, mirror, told):
+                pass
+            if stall > 0:
+                for n in range(SINGLE):
+                    await trio.sleep(0.1)
+                    began = time.perf_counter()
+                    (self._root / f"single{n}").write_text("x")
+                    while not await self._take(reader, mirror, told, wait_s=5):
+                        pass
+                    latencies.append(time.perf_counter() - began)
+        return told
+
+    async def _take(self, reader: KernelCaller, mirror: Mirror, told: set[str], wait_s: float = 0.0) -> bool:
+        answer = await reader.call(WatchChanges(subscription=mirror.name, after=mirror.after, wait_s=wait_s))
+        assert not answer.resync
+        mirror.after = answer.sequence
+        told.update(change.path for change in answer.changes)
+        return bool(answer.changes)
+
+
+def of_peer(name: str, root: Path, made: list[set[str]], stall: int, latencies: list[float]) -> set[str]:
+    """The same of a library, in a process of its own."""
+    with _watch_peer.Peer(name, root) as peer:
+        if stall < 0:
+            peer.stop()
+        made.append(burst(root, abs(stall)))
+        if stall < 0:
+            peer.go_on()
+        told = peer.until_quiet(PATIENCE_S)
+        if stall > 0:
+            for n in range(SINGLE):
+                time.sleep(0.1)
+                path = root / f"single{n}"
+                began = time.perf_counter()
+                path.write_text("x")
+                if peer.until_told(str(path), 5.0):
+                    latencies.append(time.perf_counter() - began)
+        return told
+
+
+async def compare(kernel: RunningKernel, folder: Path, files: int) -> None:
+    print(f"{'':<12}{'lost of burst':>16}{'lost, stalled':>16}{'p50 ms':>10}{'p95 ms':>10}")
+    names = ["linckia", *(name for name in PEERS if importlib.util.find_spec(name))]
+    for name in names:
+        lost: list[str] = []
+        latencies: list[float] = []
+        for stall in (files, -3 * files):
+            root = folder / f"{name}{'-stalled' if stall < 0 else ''}"
+            root.mkdir()
+            made: list[set[str]] = []
+            if name == "linckia":
+                told = await Ours(kernel, root).run(made, stall, latencies)
+            else:
+                told = await trio.to_thread.run_sync(of_peer, name, root, made, stall, latencies)
+            lost.append(f"{len(made[0] - told)} of {len(made[0])}")
+        cuts = statistics.quantiles(latencies, n=20)
+        print(f"{name:<12}{lost[0]:>16}{lost[1]:>16}{cuts[9] * 1000:>10.1f}{cuts[18] * 1000:>10.1f}", flush=True)
+    for name in set(PEERS) - set(names):
+        print(f"{name} is not installed (pip install {name}) and was left out")
+
+
+async def storm(kernel: RunningKernel, root: Path, outside: Path, steps: int) -> None:
+    chance = random.Random(5)
+    async with caller(kernel.data_dir) as reader:
+        mirror = Mirror(reader, "storm")
+        await reader.call(WatchSubscribe(name="storm", paths=[str(root)]))
+        await mirror.until_same(root)
+        command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(outside), "1", str(steps)]
+        began = time.perf_counter()
+        process = await trio.lowlevel.open_process(command, cwd=REPOSITORY)
+        kills = 0
+
+        async def kill() -> None:
+            nonlocal kills
+            while process.poll() is None:
+                await trio.sleep(chance.uniform(0.2, 1.5))
+                pid = (await trio.to_thread.run_sync(kernel.service, "watch"))["pid"]
+                if pid is not None and process.poll() is None:
+                    os.kill(pid, signal.SIGKILL)
+                    kills += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kill)
+            while process.poll() is None:
+                await mirror.follow(wait_s=0.1)
+        quiet = time.perf_counter()
+        await mirror.until_same(root, within_s=60)
+        print(
+            f"storm of {steps} changes in {quiet - began:.1f} s, {kills} kills: identical "
+            f"({len(mirror.entries)} entries) {time.perf_counter() - quiet:.2f} s after quiet"
+        )
+
+
+def fill(root: Path, entries: int) -> None:
+    for n in range(entries // 100):
+        folder = root / str(n % 100) / str(n)
+        folder.mkdir(parents=True)
+        for m in range(99):
+            os.close(os.open(f"{folder}/{m}", os.O_CREAT | os.O_WRONLY))
+
+
+def find(root: Path) -> float:
+    """Seconds that `find` takes to print size, time and inode of everything."""
+    began = time.perf_counter()
+    subprocess.run(["find", str(root), "-printf", "%s %T@ %i\n"], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
+
+
+async def size(kernel: RunningKernel, root: Path) -> None:
+    async with caller(kernel.data_dir) as reader:
+        before = kernel.service("watch")["rss_bytes"]
+        began = time.perf_counter()
+        await reader.call(WatchSubscribe(name="size", paths=[str(root)]))
+        answer = await reader.call(WatchChanges(subscription="size", wait_s=60))
+        assert answer.resync
+        first = time.perf_counter() - began
+        after = kernel.service("watch")["rss_bytes"]
+        pid = kernel.kill("watch")
+        began = time.perf_counter()
+        while kernel.service("watch")["pid"] in (pid, None):  # noqa: ASYNC110  another process's state has no event
+            await trio.sleep(0.01)
+        await settled(reader, 120)
+        again = time.perf_counter() - began
+        status = await reader.call(WatchStatus())
+        peer = await trio.to_thread.run_sync(find, root)
+        print(
+            f"{status.subscriptions[-1].entries} entries, {status.watches} folders: first scan {first:.1f} s "
+            f"({first / peer:.1f} times find -printf), after a kill {again:.1f} s; memory {before / 2**20:.0f} -> "
+            f"{after / 2**20:.0f} MiB, database {status.size_bytes / 2**20:.0f} MiB"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--storm", type=int, default=50_000)
+    parser.add_argument("--entries", type=int, default=500_000)
+    parser.add_argument("--folder", type=Path, help="where the folders are made (default: a temporary folder)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder = Path(name).resolve()
+        (folder / "root").mkdir()
+        with running(folder / "data", [folder / "root"]) as kernel:
+            if arguments.files:
+                trio.run(compare, kernel, folder / "root", arguments.files)
+            if arguments.storm:
+                (folder / "root/storm").mkdir()
+                (folder / "outside").mkdir()
+                trio.run(storm, kernel, folder / "root/storm", folder / "outside", arguments.storm)
+            if arguments.entries:
+                fill(folder / "root/size", arguments.entries)
+                trio.run(size, kernel, folder / "root/size")
+
+
+if __name__ == "__main__":
+    main()
