@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import apsw
 import trio
 
+from proto.operation import Params
 from proto.ops.watch import (
     Change,
     ChangeKind,
@@ -39,6 +42,20 @@ KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
 CHANGES = (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.RENAMED)
 
 MAX_PROBLEMS = 100
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """A folder with a file in it, from the subscription to what is told of it."""
+    (root / "folder").mkdir()
+    (root / "folder/file").touch()
+    name = "rehearsal"
+    return [
+        WatchSubscribe(name=name, paths=[str(root)]),
+        WatchChanges(subscription=name, wait_s=1.0),
+        WatchSnapshot(subscription=name),
+        WatchChanges(subscription=name, after=1),
+        WatchStatus(),
+    ]
 
 
 @contextlib.asynccontextmanager

@@ -65,26 +65,24 @@ def specify(params: WatchSubscribe, roots: Sequence[str]) -> Spec:
 
 def subscribe(watcher: Watcher, key: Key, spec: Spec) -> tuple[Tree, bool]:
     """The subscription on disk; answers its tree and whether it was there before. Blocks; with the turn in hand."""
+    trees = watcher.tracker.trees
     with watcher.store.transaction() as db:
         before = find(db, key)
         text = encode(spec)
         known = select(db, "SELECT tree FROM tree WHERE spec=?", (text,))
         if not known:
             db.execute("INSERT INTO tree(spec) VALUES(?)", (text,))
-            tree = watcher.tracker.trees[db.last_insert_rowid()] = Tree.of(db.last_insert_rowid(), spec, complete=False)
-        else:
-            tree = watcher.tracker.trees[known[0][0]]
-        if before is not None and before.tree == tree.number:
-            return tree, True
-        watcher.store.sequence += 1
-        db.execute(
-            "INSERT OR REPLACE INTO subscription VALUES(?, ?, ?, ?, 0)",
-            (*key, tree.number, watcher.store.sequence),
-        )
-        watcher.acknowledged.pop(key, None)
-        if before is not None:
-            _drop_unread(watcher, db, before.tree)
-    return tree, False
+        number = known[0][0] if known else db.last_insert_rowid()
+        kept = before is not None and before.tree == number
+        if not kept:
+            watcher.store.sequence += 1
+            db.execute(
+                "INSERT OR REPLACE INTO subscription VALUES(?, ?, ?, ?, 0)", (*key, number, watcher.store.sequence)
+            )
+            watcher.acknowledged.pop(key, None)
+            if before is not None:
+                _drop_unread(watcher, db, before.tree)
+    return trees.setdefault(number, Tree.of(number, spec, complete=False)), kept
 
 
 def unsubscribe(watcher: Watcher, key: Key) -> bool:

@@ -2,112 +2,34 @@
 
 What is known of the disk is never taken from an event, only from looking: an event, an overflow or the clock says which
 folder or entry to look at again. A folder is watched before it is looked into, so that whatever happens meanwhile makes
-it be looked at once more. Each difference is applied to the state and logged in one transaction, one after the other,
-so that the log leads exactly from one state to the next. A folder that turns up is looked for by its identity first: is
-it known elsewhere and is not there any more, then it was renamed, with all below it. What seems to be gone waits until
-the rest of its batch is done, in case it turns up.
+it be looked at once more. The state and the log change in one transaction, so that the log leads exactly from one state
+to the next.
 
 Everything here runs in one worker thread at a time, in turns of some milliseconds, each one transaction.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-from services.watch import log
-from services.watch.inotify import born_ns
-from services.watch.log import CREATED, DELETED, MODIFIED, RENAMED
-from services.watch.snapshot import FILE, FOLDER, ROOT, Folder, Identity, Row, Seen, Snapshot, Stored, join
+from services.watch.batch import Batch, Names
+from services.watch.differences import Differences, folder_row
+from services.watch.log import CREATED, DELETED
+from services.watch.looking import GONE, identity_at, identity_of, is_as_stored, open_folder
+from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Row, Seen
 from services.watch.store import Store, select
-from services.watch.trees import Tree, load
+from services.watch.trees import Tree
 from services.watch.watches import Watches
-
-RACY_NS: Final = 12_000_000
-"""Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
 
 CHUNK: Final = 1000
 MAX_WAITING: Final = 5000
 """Files of a batch that wait to be matched, the new ones with those that are gone."""
 
-_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-_LONG_PATH: Final = 3500
-_AT_FDCWD: Final = -100
-
 _log = logging.getLogger("linckia.watch")
-
-Names = dict[bytes, bool]
-"""Entries to look at, and whether something happened to them (or they are only looked at a second time)."""
-
-Work = dict[int, Names | None]
-"""Folders with the entries to look at; None stands for all."""
-
-
-class Found(NamedTuple):
-    """An entry that was not known, as it was in a certain turn."""
-
-    folder: int
-    name: bytes
-    seen: Seen
-    turn: int
-
-
-class Missed(NamedTuple):
-    """An entry that was not there in a certain turn."""
-
-    folder: int
-    name: bytes
-    turn: int
-
-
-@dataclass(slots=True)
-class Batch:
-    """Work that is done together, so that what is gone in one place can be found in another.
-
-    `sweep` has all folders of these trees looked at; `poll` says that the work is what cannot be watched.
-    """
-
-    work: Work = field(default_factory=dict)
-    roots: set[int] = field(default_factory=set)
-    sweep: tuple[int, ...] = ()
-    poll: bool = False
-    seconds: float = 0.0
-    doubtful: dict[tuple[int, bytes], bool] = field(default_factory=dict)
-    """Followed folders that are not where they were; True where something else is there now."""
-    gone: dict[int, list[Missed]] = field(default_factory=dict)
-    """Files by inode."""
-    fresh: list[Found] = field(default_factory=list)
-    """Files, and other entries without more below."""
-    again: Work = field(default_factory=dict)
-    """Work for another batch: entries that were seen too soon after their change, folders that were not where they were
-    thought to be."""
-    steps: Iterator[None] | None = None
-
-    def add(self, folder: int) -> None:
-        """Have a whole folder looked at."""
-        self.work[folder] = None
-
-    def postpone(self, folder: int, names: Names | None) -> None:
-        """Leave work to another batch."""
-        merge(self.again, folder, names)
-
-
-def merge(work: Work, folder: int, names: Names | None) -> None:
-    """Add to some work."""
-    if names is None:
-        work[folder] = None
-        return
-    known = work.setdefault(folder, {})
-    if known is not None:
-        for name, touched in names.items():
-            known[name] = known.get(name, False) or touched
 
 
 class Tracker:
@@ -116,21 +38,17 @@ class Tracker:
     def __init__(self, store: Store, watches: Watches) -> None:
         self.store = store
         self.watches = watches
-        self.trees: dict[int, Tree] = load(store.db)
-        self.problems: dict[int, str] = {}
-        """Why a folder could not be looked into, by its number."""
-        self.incomplete: set[int] = set()
-        """Trees to look at as a whole once more."""
-        self._snapshot = Snapshot(store.db)
+        self._differences = Differences(store, watches)
+        self.trees = self._differences.trees
+        self.problems = self._differences.problems
+        self.incomplete = self._differences.incomplete
+        self._snapshot = self._differences.snapshot
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
-        self._ahead: dict[int, int] = {}
-        """The last folder that a sweep has looked at, by tree; 0 where it has still to begin."""
-        self._turns = 0
 
     def turn(self, batch: Batch, seconds: float) -> bool:
         """Work at a batch for so long; answers whether it is done. What was done is on disk, and in the log."""
         began = time.perf_counter()
-        self._turns += 1
+        self._differences.turns += 1
         if batch.steps is None:
             batch.steps = self._run(batch)
         done = True
@@ -140,7 +58,7 @@ class Tracker:
                     done = False
                     break
             if not done and len(batch.fresh) + len(batch.gone) > CHUNK // 2:
-                self._match_files(batch)
+                self._differences.match_files(batch)
         batch.seconds += time.perf_counter() - began
         return done
 
@@ -150,7 +68,7 @@ class Tracker:
         for tree in list(self.trees.values()):
             for path in tree.roots:
                 try:
-                    if self._seats.get((tree.number, path)) != _identity_at(path):
+                    if self._seats.get((tree.number, path)) != identity_at(path):
                         found.add(tree.number)
                 except OSError:
                     # Neither there nor gone.
@@ -161,7 +79,7 @@ class Tracker:
         """Forget all of a tree; within a transaction."""
         self.trees.pop(tree, None)
         for (number,) in select(self.store.db, "SELECT folder FROM folder WHERE tree=? AND parent=0", (tree,)):
-            self._drop_folders(number)
+            self._differences.drop_folders(number)
         self.store.db.execute("DELETE FROM change WHERE tree=?", (tree,))
         self.store.db.execute("DELETE FROM tree WHERE tree=?", (tree,))
 
@@ -173,21 +91,21 @@ class Tracker:
                 self._look_at_roots(batch, tree)
         yield from self._work_off(batch)
         last = self._snapshot.last_folder()
-        self._ahead.update(dict.fromkeys(batch.sweep, 0))
+        self._differences.ahead.update(dict.fromkeys(batch.sweep, 0))
         for number in batch.sweep:
-            while folders := self._snapshot.folders(number, self._ahead[number], last, 256):
+            while folders := self._snapshot.folders(number, self._differences.ahead[number], last, 256):
                 for folder in folders:
-                    self._ahead[number] = folder
+                    self._differences.ahead[number] = folder
                     yield from self._scan(batch, folder)
                     yield from self._work_off(batch)
-            del self._ahead[number]
+            del self._differences.ahead[number]
         while True:
             yield from self._work_off(batch)
             if batch.doubtful:
                 self._settle(batch)
             elif not batch.work:
                 break
-        self._match_files(batch)
+        self._differences.match_files(batch)
         for number in batch.sweep:
             self._complete(number)
 
@@ -212,7 +130,7 @@ class Tracker:
     def _look_at_roots(self, batch: Batch, tree: Tree) -> None:
         for path in tree.roots:
             try:
-                identity = _identity_at(path)
+                identity = identity_at(path)
             except OSError as error:
                 # Neither there nor gone: what is known of it stays.
                 _log.warning("%s cannot be looked at: %s", os.fsdecode(path), error)
@@ -220,8 +138,8 @@ class Tracker:
             known = self._snapshot.root(tree.number, path)
             self._seats[tree.number, path] = identity
             if known is not None and known.identity != identity:
-                self._log(tree, DELETED, _folder_row(known.identity, None), path)
-                self._drop_folders(known.number)
+                self._differences.log(tree, DELETED, folder_row(known.identity, None), path)
+                self._differences.drop_folders(known.number)
                 known = None
             if identity is None:
                 tree.missing.add(path)
@@ -229,7 +147,7 @@ class Tracker:
             tree.missing.discard(path)
             if known is None:
                 number = self._snapshot.add(tree.number, ROOT, path, identity)
-                self._log(tree, CREATED, _folder_row(identity, number), path)
+                self._differences.log(tree, CREATED, folder_row(identity, number), path)
                 batch.add(number)
             elif known.number not in self.watches:
                 batch.add(known.number)
@@ -245,14 +163,14 @@ class Tracker:
         if folder is None or (tree := self.trees.get(folder.tree)) is None:
             return None
         try:
-            descriptor = _open(self._snapshot.path(number))
+            descriptor = open_folder(self._snapshot.path(number))
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in GONE:
                 self._suspect(batch, folder, names)
             else:
                 self.problems[number] = os.strerror(error.errno or 0)
             return None
-        if _identity_of(descriptor) != folder.identity:
+        if identity_of(descriptor) != folder.identity:
             os.close(descriptor)
             self._suspect(batch, folder, names)
             return None
@@ -285,7 +203,7 @@ class Tracker:
                 high = names[at + CHUNK] if at + CHUNK < len(names) else None
                 self._scan_some(batch, folder, tree, descriptor, names[at : at + CHUNK], low, high)
                 if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                    self._match_files(batch)
+                    self._differences.match_files(batch)
                 yield
         finally:
             os.close(descriptor)
@@ -307,20 +225,20 @@ class Tracker:
                 self.problems[folder.number] = os.strerror(error.errno or 0)
                 continue
             else:
-                if row is not None and _is_as_stored(status, row):
+                if row is not None and is_as_stored(status, row):
                     # By far the most.
                     continue
                 seen = Seen.of(status)
                 if not tree.complete and row is None and seen.kind != FOLDER:
-                    new.append((folder.number, name, self._row_of(batch, folder.number, name, seen)))
+                    new.append((folder.number, name, self._differences.row_of(batch, folder.number, name, seen)))
                     continue
-            self._compare(batch, folder, tree, descriptor, name, row and Row(*row), seen, touched=True)
+            self._differences.compare(batch, folder, tree, descriptor, name, row and Row(*row), seen, touched=True)
         self._snapshot.put_all(new)
         above = self._above(folder, tree) if rows else ""
         for name, row in rows.items():
             # It may have come after the names were read, and have been seen by another batch.
             seen = self._see_own(folder, tree, descriptor, above, name, Row(*row))
-            self._compare(batch, folder, tree, descriptor, name, Row(*row), seen, touched=True)
+            self._differences.compare(batch, folder, tree, descriptor, name, Row(*row), seen, touched=True)
 
     def _see_own(
         self, folder: Folder, tree: Tree, descriptor: int, above: str, name: bytes, row: Row | None
@@ -367,123 +285,13 @@ class Tracker:
             for name, touched in names.items():
                 row = self._snapshot.row(number, name)
                 seen = self._see_own(folder, tree, descriptor, above, name, row)
-                self._compare(batch, folder, tree, descriptor, name, row, seen, touched=touched, evict=evict)
+                self._differences.compare(
+                    batch, folder, tree, descriptor, name, row, seen, touched=touched, evict=evict
+                )
             if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                self._match_files(batch)
+                self._differences.match_files(batch)
         finally:
             os.close(descriptor)
-
-    # Comparing
-
-    def _compare(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, row: Row | None,
-        seen: Seen | None, *, touched: bool, evict: bool = False,
-    ) -> None:  # fmt: skip
-        """Apply and log what differs between an entry as it was and as it is."""
-        if row is not None and row.child is not None:
-            if seen is not None and self._is_same_folder(row.child, descriptor, name, seen):
-                if row.child in self.problems or self._is_unattended(tree, row.child):
-                    batch.add(row.child)
-                return
-            if not evict:
-                batch.doubtful[folder.number, name] = seen is not None
-                return
-            self._log(tree, DELETED, row, join(self._snapshot.path(folder.number), name))
-            self._snapshot.remove(folder.number, name)
-            self._drop_folders(row.child)
-            if self._snapshot.folder(folder.number) is None:
-                return
-            row = None
-        if seen is None:
-            if row is None:
-                return
-            batch.gone.setdefault(row.inode, []).append(Missed(folder.number, name, self._turns))
-            return
-        if row is not None and row.kind != seen.kind:
-            self._remove(folder.number, name, tree, row)
-            row = None
-        if row is None:
-            if seen.kind == FOLDER and tree.spec.recursive:
-                self._arrive(batch, folder, tree, descriptor, name, seen, evict=evict)
-            else:
-                batch.fresh.append(Found(folder.number, name, seen, self._turns))
-            return
-        self._renew(batch, folder, tree, name, row, seen, touched=touched)
-
-    def _renew(
-        self, batch: Batch, folder: Folder, tree: Tree, name: bytes, row: Row, seen: Seen, *, touched: bool
-    ) -> None:
-        """An entry is still there: is it another version?"""
-        now = self._row_of(batch, folder.number, name, seen)
-        if row == now and row.ctime_ns >= 0:
-            return
-        same = (row.size, row.mtime_ns, abs(row.ctime_ns), row.inode) == (
-            now.size, now.mtime_ns, abs(now.ctime_ns), now.inode,
-        )  # fmt: skip
-        self._snapshot.put(folder.number, name, now)
-        if not same or (touched and row.ctime_ns < 0):
-            self._log(tree, MODIFIED, now, join(self._snapshot.path(folder.number), name))
-
-    def _is_unattended(self, tree: Tree, folder: int) -> bool:
-        """Whether a folder has no watch, and no sweep will come to it either."""
-        return folder not in self.watches and folder <= self._ahead.get(tree.number, folder)
-
-    def _row_of(self, batch: Batch, folder: int, name: bytes, seen: Seen) -> Row:
-        """The entry as it is stored: a file that was seen too soon is marked, and looked at once more."""
-        ctime_ns = seen.ctime_ns
-        if seen.kind == FILE and time.time_ns() - ctime_ns < RACY_NS:
-            ctime_ns = -ctime_ns
-            batch.postpone(folder, {name: False})
-        return Row(seen.kind, seen.size, seen.mtime_ns, ctime_ns, seen.inode, None)
-
-    def _is_same_folder(self, child: int, descriptor: int, name: bytes, seen: Seen) -> bool:
-        known = self._snapshot.folder(child)
-        return (
-            known is not None
-            and seen.kind == FOLDER
-            and known.identity == Identity(seen.device, seen.inode, born_ns(descriptor, name))
-        )
-
-    def _arrive(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, seen: Seen, *, evict: bool
-    ) -> None:
-        """A folder is where there was none: a renamed one, or a new one."""
-        identity = Identity(seen.device, seen.inode, born_ns(descriptor, name))
-        path = join(self._snapshot.path(folder.number), name)
-        for other in self._snapshot.found(tree.number, identity):
-            if _is_at(self._snapshot.path(other.number), identity):
-                # One folder in two places, by a bind mount.
-                continue
-            if self._snapshot.is_within(folder.number, other.number):
-                # It went below what was below it; how that came out from there is still to be found.
-                if evict:
-                    self.incomplete.add(tree.number)
-                    self._log(tree, DELETED, _folder_row(identity, None), self._snapshot.path(other.number))
-                    self._snapshot.remove(other.parent, other.name)
-                    self._drop_folders(other.number)
-                else:
-                    batch.doubtful[folder.number, name] = True
-                return
-            row = _folder_row(identity, other.number)
-            old_path = self._snapshot.path(other.number)
-            self._snapshot.remove(other.parent, other.name)
-            self._snapshot.move(other.number, folder.number, name)
-            self._snapshot.put(folder.number, name, row)
-            self._log(tree, RENAMED, row, path, old_path)
-            # Its number may have been another's once, where the file system does not say when a folder was made.
-            batch.add(other.number)
-            if tree.rules.by_path:
-                batch.work.update(dict.fromkeys(self._snapshot.below(other.number)))
-            return
-        number = self._snapshot.add(tree.number, folder.number, name, identity)
-        row = _folder_row(identity, number)
-        self._snapshot.put(folder.number, name, row)
-        self._log(tree, CREATED, row, path)
-        batch.add(number)
-
-    def _remove(self, folder: int, name: bytes, tree: Tree, row: Row) -> None:
-        self._snapshot.remove(folder, name)
-        self._log(tree, DELETED, row, join(self._snapshot.path(folder), name))
 
     # At the end of a batch
 
@@ -500,114 +308,3 @@ class Tracker:
         for place in gone or list(batch.doubtful)[:1]:
             batch.doubtful.pop(place, None)
             self._look(batch, place[0], {place[1]: True}, evict=True)
-
-    def _match_files(self, batch: Batch) -> None:
-        """Tell new files that are gone ones under another name from those that are truly new, and gone."""
-        for folder, name, seen, turn in batch.fresh:
-            place = self._snapshot.folder(folder)
-            if place is None or (tree := self.trees.get(place.tree)) is None:
-                continue
-            if self._snapshot.row(folder, name) is not None or turn != self._turns:
-                # Another batch may have seen more since.
-                batch.postpone(folder, {name: False})
-                continue
-            row = self._row_of(batch, folder, name, seen)
-            path = join(self._snapshot.path(folder), name)
-            old = self._moved_from(batch, tree, seen)
-            self._snapshot.put(folder, name, row)
-            if old is None:
-                self._log(tree, CREATED, row, path)
-            else:
-                old_path = join(self._snapshot.path(old[0]), old[1])
-                self._snapshot.remove(*old)
-                self._log(tree, RENAMED, row, path, old_path)
-        batch.fresh.clear()
-        for missed in batch.gone.values():
-            for folder, name, turn in missed:
-                there = self._snapshot.row(folder, name)
-                place = self._snapshot.folder(folder)
-                if there is None or there.child is not None or place is None:
-                    continue
-                if turn == self._turns:
-                    self._remove(folder, name, self.trees[place.tree], there)
-                else:
-                    batch.postpone(folder, {name: False})
-        batch.gone.clear()
-
-    def _moved_from(self, batch: Batch, tree: Tree, seen: Seen) -> tuple[int, bytes] | None:
-        """Where a file was before, if it is one that is gone from there."""
-        missed = batch.gone.get(seen.inode)
-        if not missed:
-            return None
-        for at, (folder, name, turn) in enumerate(missed):
-            row = self._snapshot.row(folder, name)
-            place = self._snapshot.folder(folder)
-            if (
-                turn == self._turns
-                and row is not None
-                and place is not None
-                and (place.tree, place.identity.device) == (tree.number, seen.device)
-                and (row.kind, row.size, row.mtime_ns, row.inode) == (seen.kind, seen.size, seen.mtime_ns, seen.inode)
-            ):
-                del missed[at]
-                return folder, name
-        return None
-
-    def _drop_folders(self, number: int) -> None:
-        for each in self._snapshot.drop(number):
-            self.watches.drop(each)
-            self.problems.pop(each, None)
-
-    def _log(self, tree: Tree, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
-        if tree.complete:
-            log.append(self.store, tree.number, change, row, path, old_path)
-
-
-def _is_as_stored(status: os.stat_result, row: Stored) -> bool:
-    """Whether a file is the version that is known."""
-    return row[:5] == (FILE, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) and stat.S_ISREG(
-        status.st_mode
-    )
-
-
-def _folder_row(identity: Identity, child: int | None) -> Row:
-    return Row(FOLDER, 0, 0, 0, identity.inode, child)
-
-
-def _open(path: bytes) -> int:
-    """Open a folder, however long its path is. Raises OSError."""
-    if len(path) <= _LONG_PATH:
-        return os.open(path, _OPEN)
-    above, name = path.rsplit(b"/", 1)
-    descriptor = _open(above)
-    try:
-        return os.open(name, _OPEN, dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _identity_of(descriptor: int) -> Identity:
-    seen = Seen.of(os.fstat(descriptor))
-    return Identity(seen.device, seen.inode, born_ns(descriptor))
-
-
-def _identity_at(path: bytes) -> Identity | None:
-    """Of the folder at a path, if there is one. Raises OSError where that cannot be told."""
-    try:
-        status = os.lstat(path)
-    except OSError as error:
-        if error.errno in _GONE:
-            return None
-        raise
-    if not stat.S_ISDIR(status.st_mode):
-        return None
-    seen = Seen.of(status)
-    return Identity(seen.device, seen.inode, born_ns(_AT_FDCWD, path))
-
-
-def _is_at(path: bytes, identity: Identity) -> bool:
-    """Whether a folder is to be found at a path."""
-    try:
-        return _identity_at(path) == identity
-    except OSError:
-        return False

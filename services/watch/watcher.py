@@ -17,9 +17,10 @@ import trio
 
 from services.runtime.handlers import Environment
 from services.watch import log
+from services.watch.batch import Batch, Names, Work, merge
 from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, parse, system_limit
 from services.watch.store import Store
-from services.watch.tracker import Batch, Names, Tracker, Work, merge
+from services.watch.tracker import Tracker
 from services.watch.watches import Watches
 
 DEBOUNCE_S: Final = 0.025

@@ -1,0 +1,215 @@
+"""Differences between what is known and what is there: each applied to the state and logged, one after the other.
+
+A folder that turns up is looked for by its identity first: is it known elsewhere and is not there any more, then it was
+renamed, with all below it. What seems to be gone waits until the rest of its batch is done, in case it turns up.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from services.watch import log
+from services.watch.batch import Batch, Found, Missed
+from services.watch.inotify import born_ns
+from services.watch.log import CREATED, DELETED, MODIFIED, RENAMED
+from services.watch.looking import is_at
+from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Row, Seen, Snapshot, join
+from services.watch.store import Store
+from services.watch.trees import Tree, load
+from services.watch.watches import Watches
+
+RACY_NS: Final = 12_000_000
+"""Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
+
+
+class Differences:
+    """The state of the trees, and what is done to it; all of it within a transaction."""
+
+    def __init__(self, store: Store, watches: Watches) -> None:
+        self.store = store
+        self.watches = watches
+        self.snapshot = Snapshot(store.db)
+        self.trees: dict[int, Tree] = load(store.db)
+        self.problems: dict[int, str] = {}
+        """Why a folder could not be looked into, by its number."""
+        self.incomplete: set[int] = set()
+        """Trees to look at as a whole once more."""
+        self.ahead: dict[int, int] = {}
+        """The last folder that a sweep has looked at, by tree; 0 where it has still to begin."""
+        self.turns = 0
+
+    def compare(
+        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, row: Row | None,
+        seen: Seen | None, *, touched: bool, evict: bool = False,
+    ) -> None:  # fmt: skip
+        """Apply and log what differs between an entry as it was and as it is."""
+        if row is not None and row.child is not None:
+            if seen is not None and self._is_same_folder(row.child, descriptor, name, seen):
+                if row.child in self.problems or self._is_unattended(tree, row.child):
+                    batch.add(row.child)
+                return
+            if not evict:
+                batch.doubtful[folder.number, name] = seen is not None
+                return
+            self.log(tree, DELETED, row, join(self.snapshot.path(folder.number), name))
+            self.snapshot.remove(folder.number, name)
+            self.drop_folders(row.child)
+            if self.snapshot.folder(folder.number) is None:
+                return
+            row = None
+        if seen is None:
+            if row is None:
+                return
+            batch.gone.setdefault(row.inode, []).append(Missed(folder.number, name, self.turns))
+            return
+        if row is not None and row.kind != seen.kind:
+            self._remove(folder.number, name, tree, row)
+            row = None
+        if row is None:
+            if seen.kind == FOLDER and tree.spec.recursive:
+                self._arrive(batch, folder, tree, descriptor, name, seen, evict=evict)
+            else:
+                batch.fresh.append(Found(folder.number, name, seen, self.turns))
+            return
+        self._renew(batch, folder, tree, name, row, seen, touched=touched)
+
+    def _renew(
+        self, batch: Batch, folder: Folder, tree: Tree, name: bytes, row: Row, seen: Seen, *, touched: bool
+    ) -> None:
+        """An entry is still there: is it another version?"""
+        now = self.row_of(batch, folder.number, name, seen)
+        if row == now and row.ctime_ns >= 0:
+            return
+        same = (row.size, row.mtime_ns, abs(row.ctime_ns), row.inode) == (
+            now.size, now.mtime_ns, abs(now.ctime_ns), now.inode,
+        )  # fmt: skip
+        self.snapshot.put(folder.number, name, now)
+        if not same or (touched and row.ctime_ns < 0):
+            self.log(tree, MODIFIED, now, join(self.snapshot.path(folder.number), name))
+
+    def _is_unattended(self, tree: Tree, folder: int) -> bool:
+        """Whether a folder has no watch, and no sweep will come to it either."""
+        return folder not in self.watches and folder <= self.ahead.get(tree.number, folder)
+
+    def row_of(self, batch: Batch, folder: int, name: bytes, seen: Seen) -> Row:
+        """The entry as it is stored: a file that was seen too soon is marked, and looked at once more."""
+        ctime_ns = seen.ctime_ns
+        if seen.kind == FILE and time.time_ns() - ctime_ns < RACY_NS:
+            ctime_ns = -ctime_ns
+            batch.postpone(folder, {name: False})
+        return Row(seen.kind, seen.size, seen.mtime_ns, ctime_ns, seen.inode, None)
+
+    def _is_same_folder(self, child: int, descriptor: int, name: bytes, seen: Seen) -> bool:
+        known = self.snapshot.folder(child)
+        return (
+            known is not None
+            and seen.kind == FOLDER
+            and known.identity == Identity(seen.device, seen.inode, born_ns(descriptor, name))
+        )
+
+    def _arrive(
+        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, seen: Seen, *, evict: bool
+    ) -> None:
+        """A folder is where there was none: a renamed one, or a new one."""
+        identity = Identity(seen.device, seen.inode, born_ns(descriptor, name))
+        path = join(self.snapshot.path(folder.number), name)
+        for other in self.snapshot.found(tree.number, identity):
+            if is_at(self.snapshot.path(other.number), identity):
+                # One folder in two places, by a bind mount.
+                continue
+            if self.snapshot.is_within(folder.number, other.number):
+                # It went below what was below it; how that came out from there is still to be found.
+                if evict:
+                    self.incomplete.add(tree.number)
+                    self.log(tree, DELETED, folder_row(identity, None), self.snapshot.path(other.number))
+                    self.snapshot.remove(other.parent, other.name)
+                    self.drop_folders(other.number)
+                else:
+                    batch.doubtful[folder.number, name] = True
+                return
+            row = folder_row(identity, other.number)
+            old_path = self.snapshot.path(other.number)
+            self.snapshot.remove(other.parent, other.name)
+            self.snapshot.move(other.number, folder.number, name)
+            self.snapshot.put(folder.number, name, row)
+            self.log(tree, RENAMED, row, path, old_path)
+            # Its number may have been another's once, where the file system does not say when a folder was made.
+            batch.add(other.number)
+            if tree.rules.by_path:
+                batch.work.update(dict.fromkeys(self.snapshot.below(other.number)))
+            return
+        number = self.snapshot.add(tree.number, folder.number, name, identity)
+        row = folder_row(identity, number)
+        self.snapshot.put(folder.number, name, row)
+        self.log(tree, CREATED, row, path)
+        batch.add(number)
+
+    def _remove(self, folder: int, name: bytes, tree: Tree, row: Row) -> None:
+        self.snapshot.remove(folder, name)
+        self.log(tree, DELETED, row, join(self.snapshot.path(folder), name))
+
+    def match_files(self, batch: Batch) -> None:
+        """Tell new files that are gone ones under another name from those that are truly new, and gone."""
+        for folder, name, seen, turn in batch.fresh:
+            place = self.snapshot.folder(folder)
+            if place is None or (tree := self.trees.get(place.tree)) is None:
+                continue
+            if self.snapshot.row(folder, name) is not None or turn != self.turns:
+                # Another batch may have seen more since.
+                batch.postpone(folder, {name: False})
+                continue
+            row = self.row_of(batch, folder, name, seen)
+            path = join(self.snapshot.path(folder), name)
+            old = self._moved_from(batch, tree, seen)
+            self.snapshot.put(folder, name, row)
+            if old is None:
+                self.log(tree, CREATED, row, path)
+            else:
+                old_path = join(self.snapshot.path(old[0]), old[1])
+                self.snapshot.remove(*old)
+                self.log(tree, RENAMED, row, path, old_path)
+        batch.fresh.clear()
+        for missed in batch.gone.values():
+            for folder, name, turn in missed:
+                there = self.snapshot.row(folder, name)
+                place = self.snapshot.folder(folder)
+                if there is None or there.child is not None or place is None:
+                    continue
+                if turn == self.turns:
+                    self._remove(folder, name, self.trees[place.tree], there)
+                else:
+                    batch.postpone(folder, {name: False})
+        batch.gone.clear()
+
+    def _moved_from(self, batch: Batch, tree: Tree, seen: Seen) -> tuple[int, bytes] | None:
+        """Where a file was before, if it is one that is gone from there."""
+        missed = batch.gone.get(seen.inode)
+        if not missed:
+            return None
+        for at, (folder, name, turn) in enumerate(missed):
+            row = self.snapshot.row(folder, name)
+            place = self.snapshot.folder(folder)
+            if (
+                turn == self.turns
+                and row is not None
+                and place is not None
+                and (place.tree, place.identity.device) == (tree.number, seen.device)
+                and (row.kind, row.size, row.mtime_ns, row.inode) == (seen.kind, seen.size, seen.mtime_ns, seen.inode)
+            ):
+                del missed[at]
+                return folder, name
+        return None
+
+    def drop_folders(self, number: int) -> None:
+        for each in self.snapshot.drop(number):
+            self.watches.drop(each)
+            self.problems.pop(each, None)
+
+    def log(self, tree: Tree, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
+        if tree.complete:
+            log.append(self.store, tree.number, change, row, path, old_path)
+
+
+def folder_row(identity: Identity, child: int | None) -> Row:
+    return Row(FOLDER, 0, 0, 0, identity.inode, child)
