@@ -15,7 +15,7 @@ import pytest
 from tests.system.support.rig import is_alive
 
 KERNEL = """
-import json, sys
+import json, signal, sys
 from pathlib import Path
 import trio
 from tests.system.support.rig import supervised, trial
@@ -29,6 +29,8 @@ async def main():
         print(json.dumps([rig.pid(), rig.pid("other"), zygote.pid]), flush=True)
         await trio.sleep_forever()
 
+# Whoever runs the tests in the background of a shell ignores it, and so would this process.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 trio.run(main)
 """
 
