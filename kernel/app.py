@@ -181,6 +181,7 @@ def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Cal
             read = (*read, *catalog.model_folders(settings))
         if entry.network:
             read = (*read, *catalog.RESOLVER_FOLDERS)
+        read = (*read, *catalog.named_files(entry, settings))
         return Birth(
             service=spec.name,
             module=spec.module,

@@ -39,6 +39,7 @@ ZYGOTES = (
             "services.transcripts.main",
             "services.files.main",
             "services.watch.main",
+            "services.llm.main",
         ),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
@@ -85,6 +86,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     reads_models: bool = False
     """Whether it may read the folders in which model weights lie."""
+    reads_files: tuple[str, ...] = ()
+    """Its settings that each name a file, which it may then read."""
     ops_modules: tuple[str, ...] = ()
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
     pooled: bool = False
@@ -176,6 +179,11 @@ def entries() -> tuple[Entry, ...]:
             roots=Roots.WRITE,
         ),
         Entry(
+            spec=ServiceSpec(name="llm", module="services.llm.main", zygote="light", memory_limit_bytes=GIB // 2),
+            network=True,
+            reads_files=("key_file",),
+        ),
+        Entry(
             # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
             spec=ServiceSpec(
                 name="documents",
@@ -265,6 +273,12 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
 def tree(chosen: tuple[Entry, ...]) -> TreeSpec:
     """The supervision tree of these services: none of them shares state, so each is restarted alone."""
     return TreeSpec(name="linckia", children=tuple(entry.spec for entry in chosen))
+
+
+def named_files(entry: Entry, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files that the settings name for a service to read."""
+    given = (settings.get(name) for name in entry.reads_files)
+    return tuple(str(Path(path).expanduser().resolve()) for path in given if isinstance(path, str) and path)
 
 
 def model_folders(settings: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -112,6 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http: HttpSettings = HttpSettings()
     prompts: PromptSettings = PromptSettings()
     fetch: FetchSettings = FetchSettings()
+    llm: Annotated[dict[str, Any], Meta(description="The language model; the same as [services.llm]")] = {}
     services: dict[str, dict[str, Any]] = {}
     transcripts: Annotated[dict[str, Any], Meta(description="The same as [services.transcripts]")] = {}
 
@@ -128,7 +129,8 @@ ENVIRONMENT = {
     "LINCKIA_PROMPTS_DIR": ("prompts", "dir"),
     "LINCKIA_FETCH_ALLOW": ("fetch", "allow"),
 }
-"""Variables by what they set, besides LINCKIA_DATA, LINCKIA_CONFIG and LINCKIA_SERVICES__NAME__KEY."""
+"""Variables by what they set, besides LINCKIA_DATA, LINCKIA_CONFIG, LINCKIA_LLM__KEY and
+LINCKIA_SERVICES__NAME__KEY."""
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +188,10 @@ def load(
         tables = dict(settings.services)
         if settings.transcripts:
             tables["transcripts"] = tables.get("transcripts", {}) | settings.transcripts
+        if settings.llm:
+            tables["llm"] = settings.llm | tables.get("llm", {})
+        if isinstance(key_file := tables.get("llm", {}).get("key_file"), str) and key_file:
+            tables["llm"] = tables["llm"] | {"key_file": str(folder / Path(key_file).expanduser())}
         for name, table in tables.items():
             if known_services is not None and name not in known_services:
                 raise ConfigError(f"{origin}: there is no service {name!r}{_nearest(name, known_services)}")
@@ -216,8 +222,12 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
                 raise ConfigError(f"{name}: write it as LINCKIA_SERVICES__NAME__KEY")
             layer.setdefault("services", {}).setdefault(service.lower(), {})[key.lower()] = _toml_value(value)
             continue
+        if name.startswith("LINCKIA_LLM__"):
+            layer.setdefault("llm", {})[name.removeprefix("LINCKIA_LLM__").lower()] = _toml_value(value)
+            continue
         if name not in ENVIRONMENT:
-            known = {*ENVIRONMENT, *NOT_SETTINGS, "LINCKIA_DATA", "LINCKIA_CONFIG", "LINCKIA_SERVICES__NAME__KEY"}
+            known = {*ENVIRONMENT, *NOT_SETTINGS, "LINCKIA_DATA", "LINCKIA_CONFIG"}
+            known |= {"LINCKIA_LLM__KEY", "LINCKIA_SERVICES__NAME__KEY"}
             raise ConfigError(f"the environment: {name} is no setting{_nearest(name, known)}")
         _put(layer, ENVIRONMENT[name], name, value)
     return layer

@@ -32,7 +32,13 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     preview: Annotated[str, Meta(description="Title of the note")]
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
     snippet: Annotated[str, Meta(description="The passage that matched")]
-    context: Annotated[str, Meta(description="Its headings and lines, `Guide > Install (lines 10-24)`")]
+    context: Annotated[
+        str,
+        Meta(
+            description="Its headings and lines, `Guide > Install (lines 10-24)`; with a language model and for the "
+            "best five also what it has to do with the query"
+        ),
+    ]
 
 
 class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +48,7 @@ class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
     sonar_enabled: Annotated[bool, Meta(description="Whether a language model refined the answer")]
     intent: Annotated[str | None, Meta(description="What the language model took the query to mean")]
     analysis: Annotated[str | None, Meta(description="What the language model says of the results")]
-    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank")]
+    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, sonar")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 

@@ -34,6 +34,7 @@ from services.knowledge.dates import date_range
 from services.knowledge.ingest import COLLECTION, Ingest
 from services.knowledge.links import clean_tags
 from services.knowledge.nodes import Node
+from services.knowledge.sonar import Sonar
 from services.knowledge.store import Store
 from services.runtime.handlers import Context, Handlers
 
@@ -43,7 +44,7 @@ READING_HITS = 20
 Search = Callable[[SearchDocuments, Context], Awaitable[SearchDocumentsResult]]
 
 
-def add_discovery(handlers: Handlers, store: Store, ingest: Ingest, search: Search) -> None:
+def add_discovery(handlers: Handlers, store: Store, ingest: Ingest, search: Search, sonar: Sonar) -> None:
     """Register the operations of this page."""
     working = trio.CapacityLimiter(2)
 
@@ -60,8 +61,9 @@ def add_discovery(handlers: Handlers, store: Store, ingest: Ingest, search: Sear
         ids = {id_ for pair in found.pairs for id_ in (pair.first, pair.second)}
         places = await store.read(lambda connection: {id_: nodes.find(connection, id_) for id_ in ids})
 
+        known: dict[str, gaps.Content | None] = {}
+
         def reasons() -> list[Gap]:
-            known: dict[str, gaps.Content | None] = {}
 
             def content(id_: str) -> gaps.Content | None:
                 if id_ not in known:
@@ -72,7 +74,8 @@ def add_discovery(handlers: Handlers, store: Store, ingest: Ingest, search: Sear
 
             return [gaps.gap(pair, gaps.reason(content(pair.first), content(pair.second))) for pair in found.pairs]
 
-        return await trio.to_thread.run_sync(reasons, limiter=working)
+        plain = await trio.to_thread.run_sync(reasons, limiter=working)
+        return await sonar.linked(found.pairs, plain, known, ctx)
 
     @handlers.handle(QueryByTags)
     async def query_by_tags(params: QueryByTags, ctx: Context) -> list[TaggedNote]:

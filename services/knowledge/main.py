@@ -43,6 +43,7 @@ from services.knowledge.discovery import add_discovery
 from services.knowledge.graph_feed import GraphFeed
 from services.knowledge.ingest import COLLECTION, Ingest
 from services.knowledge.replace import Contended, rewrite
+from services.knowledge.sonar import SONAR, Sonar
 from services.knowledge.store import Store
 from services.knowledge.waiting import wait_for
 from services.runtime.handlers import Context, Environment, Handlers
@@ -61,10 +62,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     try:
         ingest = Ingest(env, store)
         feed = GraphFeed(env, store, ingest.passed)
+        sonar = Sonar()
+        env.background.start_soon(sonar.learn, env.call)
         env.background.start_soon(ingest.run)
         env.background.start_soon(feed.run)
         try:
-            yield handlers_of(store, ingest, feed)
+            yield handlers_of(store, ingest, feed, sonar)
         finally:
             await feed.stop()
             await ingest.stop()
@@ -80,8 +83,8 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     return (ReadNodeContent(id="a"), ExploreLinks(id="a"), KnowledgeStatus(), ReadNodeContent(id="a"))
 
 
-def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed) -> Handlers:
-    """The operations on an open database with its ingest and its feed of the graph."""
+def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> Handlers:
+    """The operations on an open database with its ingest, its feed of the graph and its last stage of a search."""
     handlers = Handlers()
     reading = trio.CapacityLimiter(4)
     writing = trio.CapacityLimiter(1)
@@ -117,20 +120,21 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed) -> Handlers:
             )
         )
         there = await store.read(lambda connection: nodes.existing(connection, (hit.group for hit in found.hits)))
-        hits = [search.hit(hit, params.query, found.source) for hit in found.hits if hit.group in there]
+        kept = [hit for hit in found.hits if hit.group in there][: params.limit]
+        refined = await sonar.refined(params.query, kept, found.source, ctx)
         return SearchDocumentsResult(
-            results=hits[: params.limit],
+            results=refined.hits,
             metadata=SearchMetadata(
                 query=params.query,
-                sonar_enabled=False,
-                intent=None,
-                analysis=None,
-                stages=found.stages,
-                degraded=[*found.degraded, *ingest.degraded()],
+                sonar_enabled=refined.enabled,
+                intent=refined.intent,
+                analysis=refined.analysis,
+                stages=[*found.stages, SONAR] if refined.enabled else found.stages,
+                degraded=[*found.degraded, *refined.degraded, *ingest.degraded()],
             ),
         )
 
-    add_discovery(handlers, store, ingest, search_documents)
+    add_discovery(handlers, store, ingest, search_documents, sonar)
 
     @handlers.handle(ReadNodeContent)
     async def read_node_content(params: ReadNodeContent, ctx: Context) -> NodeContent:

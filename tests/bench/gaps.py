@@ -24,6 +24,7 @@ from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedText
 from proto.ops.knowledge import ClusterDocuments, ExploreLinks, FindGaps, KnowledgeStatus
 from proto.ops.retrieve import RetrieveStatus
 from services.knowledge.main import open_service as open_knowledge
+from services.llm.main import open_service as open_llm
 from services.retrieve.main import open_service as open_retrieve
 from services.retrieve.vectors import Matrix
 from services.runtime.handlers import Context, Environment, Handlers
@@ -84,7 +85,7 @@ async def measure(folder: Path, notes: int) -> None:
         text = f"# {n}\n\nNote {n} speaks of matter {n % 97} at enough length to have a vector of its own. [[n{n + 1}]]"
         (root / f"n{n}.md").write_text(text)
     dice = Dice()
-    services = {"embed": dice.open, "retrieve": open_retrieve, "knowledge": open_knowledge}
+    services = {"embed": dice.open, "retrieve": open_retrieve, "llm": open_llm, "knowledge": open_knowledge}
     async with services_in_process(services, folder / "data", roots=[root]) as bench:
         began = time.perf_counter()
         await fill(bench, notes)

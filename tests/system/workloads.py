@@ -116,6 +116,8 @@ WORKLOADS = {
             lambda n: ("watch_status", {}),
             lambda n, result: result["watch_limit"] > 0 and not result["rebuilt"],
         ),
+        # Nothing names one in these tests, so that nothing is ever sent.
+        Workload("llm", lambda n: ("llm_model", {}), lambda n, result: result["configured"] is False),
     )
 }
 """By service."""

@@ -29,7 +29,9 @@ def write(data_dir: Path, text: str) -> None:
 
 
 def load_in(data_dir: Path, environment: dict[str, str] | None = None, flags: Flags | None = None) -> Config:
-    return load(flags or Flags(), {"LINCKIA_DATA": str(data_dir), **(environment or {})}, known_services={"embed"})
+    return load(
+        flags or Flags(), {"LINCKIA_DATA": str(data_dir), **(environment or {})}, known_services={"embed", "llm"}
+    )
 
 
 def test_without_any_setting_http_listens_on_the_loopback_only(data_dir: Path) -> None:
@@ -192,3 +194,14 @@ def test_transcripts_have_a_table_of_their_own_name_as_well(data_dir: Path) -> N
     write(data_dir, "[transcripts]\nenabled = false\n[services.transcripts]\nredact = false\n")
     config = load(Flags(), {"LINCKIA_DATA": str(data_dir)}, known_services={"transcripts"})
     assert config.services == {"transcripts": {"enabled": False, "redact": False}}
+
+
+def test_the_language_model_has_a_table_of_its_own(data_dir: Path) -> None:
+    write(data_dir, '[llm]\nurl = "http://127.0.0.1:11434"\nmodel = "small"\nkey_file = "key"\n')
+    config = load_in(data_dir, {"LINCKIA_LLM__MODEL": "large", "LINCKIA_SERVICES__LLM__TIMEOUT_S": "2"})
+    assert config.services["llm"] == {
+        "url": "http://127.0.0.1:11434",
+        "model": "large",
+        "key_file": str(data_dir / "key"),
+        "timeout_s": 2,
+    }

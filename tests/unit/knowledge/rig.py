@@ -35,6 +35,7 @@ from proto.ops.retrieve import (
     SearchResult,
 )
 from services.knowledge.main import open_service
+from services.llm.main import open_service as open_llm
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.testing import Bench, services_in_process
 
@@ -184,7 +185,7 @@ def _holds(group: Group, condition: Filter) -> bool:
 async def notes_service(folder: Path, *roots: Path, search: MemorySearch | None = None) -> AsyncIterator[Bench]:
     """The service over `roots`, its data in `folder`."""
     memory = search or MemorySearch()
-    services = {"retrieve": memory.open, "knowledge": open_service}
+    services = {"retrieve": memory.open, "llm": open_llm, "knowledge": open_service}
     settings = {"knowledge": {"scan_interval_s": 0.02}}
     async with services_in_process(services, folder, roots=roots, settings=settings) as bench:
         yield bench

@@ -22,6 +22,7 @@ from services.graph.store import Store as GraphStore
 from services.knowledge import graph_feed
 from services.knowledge.main import open_service as open_knowledge
 from services.knowledge.store import Store
+from services.llm.main import open_service as open_llm
 from services.runtime.testing import services_in_process
 from tests.unit.graph.rig import state
 from tests.unit.knowledge.rig import Bench, MemorySearch, settled, until, write
@@ -33,7 +34,7 @@ REPOSITORY = Path(__file__).parents[3]
 @asynccontextmanager
 async def notes_and_graph(folder: Path, root: Path) -> AsyncIterator[Bench]:
     search = MemorySearch()
-    services = {"retrieve": search.open, "graph": open_graph, "knowledge": open_knowledge}
+    services = {"retrieve": search.open, "graph": open_graph, "llm": open_llm, "knowledge": open_knowledge}
     async with services_in_process(services, folder, roots=[root], settings=SETTINGS) as bench:
         yield bench
         if "knowledge" in bench.running:

@@ -11,11 +11,12 @@ from proto.errors import Unavailable
 from proto.ops.knowledge import KnowledgeStatsSummary, SearchDocuments
 from proto.ops.retrieve import RetrieveGroups
 from services.knowledge.main import open_service as open_knowledge
+from services.llm.main import open_service as open_llm
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.testing import services_in_process
 from tests.unit.knowledge.rig import settled, until, write
 
-SERVICES = {"retrieve": open_retrieve, "knowledge": open_knowledge}
+SERVICES = {"retrieve": open_retrieve, "llm": open_llm, "knowledge": open_knowledge}
 SETTINGS = {"knowledge": {"scan_interval_s": 0.02}}
 
 

@@ -1,0 +1,210 @@
+"""One request to a language model's endpoint, as OpenAI's chat completions or Ollama's `/api/chat` have it.
+
+Whatever the other side does (refuses, hangs, answers for ever, answers nonsense), it ends within the time and the size
+that were given, with a failure that says what happened. No redirect is followed: the key goes to the configured host
+alone. No proxy of the environment is used, only one that the settings name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+import trio
+from msgspec import Meta
+
+from proto.errors import InvalidParams, Timeout, Unavailable
+
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Of the body: many times what any prompt of ours asks for."""
+
+_SHOWN = 200
+_TOO_BUSY = 429
+_MISUNDERSTOOD = (400, 422)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[llm]`; without `url` and `model` there is no language model, and nothing is sent anywhere."""
+
+    url: Annotated[str, Meta(description="Of the endpoint, `http://127.0.0.1:11434` or `https://host/v1`")] = ""
+    model: Annotated[str, Meta(description="As the endpoint calls it")] = ""
+    protocol: Annotated[
+        Literal["openai", "ollama"], Meta(description="openai: chat completions; ollama: its own `/api/chat`")
+    ] = "openai"
+    key_env: Annotated[str, Meta(description="Name of the environment variable that holds the key")] = ""
+    key_file: Annotated[str, Meta(description="File that holds the key")] = ""
+    proxy: Annotated[str, Meta(description="HTTP proxy to reach it through")] = ""
+    timeout_s: Annotated[float, Meta(gt=0, le=25, description="Time that an answer may take, all of it")] = 5.0
+
+
+def address(settings: Settings) -> str:
+    """The URL that requests go to; its well-known end may be left out of the settings.
+
+    Raises:
+        InvalidParams: it is no HTTP URL.
+    """
+    try:
+        parts = urlsplit(settings.url)
+        valid = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, valid = urlsplit(""), False
+    if not valid or parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise InvalidParams(
+            f"settings of llm: `url` is {settings.url[:_SHOWN]!r}; it is http://HOST:PORT or https://HOST/v1, "
+            "without a user name or password",
+            field="url",
+        )
+    path = parts.path.rstrip("/")
+    if settings.protocol == "ollama":
+        path = path if path.endswith("/api/chat") else f"{path.removesuffix('/api')}/api/chat"
+    elif not path.endswith("/chat/completions"):
+        path = f"{path or '/v1'}/chat/completions"
+    return parts._replace(path=path, fragment="").geturl()
+
+
+class _Message(msgspec.Struct, frozen=True):
+    content: str | list[Mapping[str, Any]] | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct, frozen=True):
+    """OpenAI's answer, as far as it is read."""
+
+    choices: list[_Choice]
+
+
+class _Chat(msgspec.Struct, frozen=True):
+    """Ollama's answer, as far as it is read."""
+
+    message: _Message
+
+
+class Endpoint:
+    """The configured endpoint; any number of requests at once."""
+
+    def __init__(self, settings: Settings, client: httpx2.AsyncClient) -> None:
+        self._settings = settings
+        self._client = client
+        self._url = address(settings)
+        # Some servers know neither; the first of them that says so is asked more plainly from then on.
+        self._plain = False
+
+    async def ask(self, instruction: str, material: str) -> str:
+        """What the model answers to `material` under `instruction`; meant to be a JSON object, but unchecked.
+
+        Cancellation: the request is given up, and its connection closed.
+
+        Raises:
+            Timeout: not all of the answer came in time.
+            Unavailable: no connection, an error status, or an answer that is not of the protocol.
+        """
+        try:
+            with trio.fail_after(self._settings.timeout_s):
+                body = await self._post(self._request(instruction, material))
+        except trio.TooSlowError:
+            raise Timeout(f"no answer from {self.host} within {self._settings.timeout_s:g} s") from None
+        except httpx2.TimeoutException:
+            raise Timeout(f"no answer from {self.host} within {self._settings.timeout_s:g} s") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise Unavailable(f"{self.host} cannot be reached: {str(error) or type(error).__name__}") from None
+        return self._content(body)
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self._url).netloc
+
+    def _request(self, instruction: str, material: str) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "model": self._settings.model,
+            "messages": [{"role": "system", "content": instruction}, {"role": "user", "content": material}],
+            "stream": False,
+        }
+        if self._settings.protocol == "ollama":
+            request |= {"format": "json", "options": {"temperature": 0}}
+        elif not self._plain:
+            request |= {"temperature": 0, "response_format": {"type": "json_object"}}
+        return request
+
+    async def _post(self, request: dict[str, Any]) -> bytes:
+        status, body = await self._exchange(request)
+        if status in _MISUNDERSTOOD and "response_format" in request:
+            plainly = {name: request[name] for name in ("model", "messages", "stream")}
+            status, body = await self._exchange(plainly)
+            self._plain = self._plain or status == 200
+        if status != 200:
+            said = " ".join(body[: 4 * _SHOWN].decode(errors="replace").split())[:_SHOWN]
+            advice = "; it is busy" if status == _TOO_BUSY else ""
+            raise Unavailable(f"{self.host} answers with status {status}{advice}{f': {said}' if said else ''}")
+        return body
+
+    async def _exchange(self, request: dict[str, Any]) -> tuple[int, bytes]:
+        content = msgspec.json.encode(request)
+        async with self._client.stream("POST", self._url, content=content) as response:
+            body = bytearray()
+            # Left by cancellation: to break out of it would leave generators of the library half done.
+            with trio.CancelScope() as scope:
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > MAX_ANSWER_BYTES:
+                        scope.cancel()
+            if scope.cancelled_caught:
+                raise Unavailable(f"{self.host} answers with more than {MAX_ANSWER_BYTES} bytes")
+            return response.status_code, bytes(body)
+
+    def _content(self, body: bytes) -> str:
+        try:
+            if self._settings.protocol == "ollama":
+                message = msgspec.json.decode(body, type=_Chat).message
+            else:
+                choice, *_ = msgspec.json.decode(body, type=_Completion).choices
+                message = choice.message
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            raise Unavailable(
+                f"what {self.host} answers is not of the protocol {self._settings.protocol}; see `protocol` and `url` "
+                "of [llm]"
+            ) from None
+        content = message.content
+        if isinstance(content, list):
+            content = "".join(str(part.get("text", "")) for part in content)
+        if not content:
+            raise Unavailable(f"{self.host} answers with an empty message")
+        return content
+
+
+def open_endpoint(settings: Settings, key: str) -> contextlib.AbstractAsyncContextManager[Endpoint]:
+    """The endpoint, with connections that are kept from one request to the next.
+
+    Raises:
+        InvalidParams: at once, where `url` or `proxy` is no URL.
+    """
+    headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "linckia"}
+    # A compressed answer may be a thousand times as long as what is counted.
+    headers["Accept-Encoding"] = "identity"
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    address(settings)
+    try:
+        client = httpx2.AsyncClient(
+            headers=headers,
+            timeout=settings.timeout_s,
+            follow_redirects=False,
+            trust_env=False,
+            proxy=settings.proxy or None,
+        )
+    except (ValueError, httpx2.InvalidURL) as error:
+        raise InvalidParams(f"settings of llm: `proxy`: {error}", field="proxy") from None
+    return _opened(settings, client)
+
+
+@contextlib.asynccontextmanager
+async def _opened(settings: Settings, client: httpx2.AsyncClient) -> AsyncIterator[Endpoint]:
+    async with client:
+        yield Endpoint(settings, client)
