@@ -179,6 +179,7 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None
     size_bytes: int
     index: Annotated[str, Meta(description="Kind of vector index in use")]
+    words: Annotated[str, Meta(description="Word index in use: fts5, or tantivy for large collections")] = "fts5"
 
 
 @operation(

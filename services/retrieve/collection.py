@@ -25,11 +25,17 @@ from services.retrieve.segment import Damaged, Segment
 from services.retrieve.segmented import DEFAULT_LIMITS, Built, Job, Limits, SegmentedIndex
 from services.retrieve.store import Change, Found, Model, Stored, Waiting
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, VectorIndex
+from services.retrieve.word_index import WordIndex, allowed_items
 
 T = TypeVar("T")
 
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CORRUPT | 1 << 8})
 """What FTS5 answers where its tables are damaged (the second is SQLITE_CORRUPT_VTAB)."""
+
+
+CHECK_WAIT_S = 1.0
+"""A search waits for the word index to be looked through, which takes a second for half a million items; then it
+answers from what there is, and says so."""
 
 
 class VectorsLoading(Exception):
@@ -42,10 +48,17 @@ class Collection:
     Args:
         readers: shared by all collections: how many threads may read at once.
         limits: when vectors become segments.
+        large_words: items from which tantivy is asked for words; None: never.
     """
 
     def __init__(
-        self, name: str, path: Path, db: sqlite3.Connection, readers: trio.CapacityLimiter, limits: Limits
+        self,
+        name: str,
+        path: Path,
+        db: sqlite3.Connection,
+        readers: trio.CapacityLimiter,
+        limits: Limits,
+        large_words: int | None,
     ) -> None:
         self.name = name
         self._path = path
@@ -66,13 +79,22 @@ class Collection:
         self.has_work = trio.Event()
         self.wants_tending = trio.Event()
         self._rebuilding = False
+        self.words = WordIndex(path.with_suffix(".words"), large_words)
+        self.words_changed = trio.Event()
+        self.words_checked = trio.Event()
+        self.words_damage = ""
         self._steps = trio.lowlevel.ParkingLot()
         self.version = 0
         """Rises with each commit."""
 
     @classmethod
     def open(
-        cls, name: str, folder: Path, readers: trio.CapacityLimiter, limits: Limits = DEFAULT_LIMITS
+        cls,
+        name: str,
+        folder: Path,
+        readers: trio.CapacityLimiter,
+        limits: Limits = DEFAULT_LIMITS,
+        large_words: int | None = None,
     ) -> Collection:
         """Open or make the collection's database in `folder`.
 
@@ -81,7 +103,7 @@ class Collection:
         """
         path = folder / f"{name}.db"
         try:
-            return cls(name, path, schema.open_writer(path), readers, limits)
+            return cls(name, path, schema.open_writer(path), readers, limits, large_words)
         except sqlite3.Error as error:
             raise OperationError(f"collection {name} cannot be opened: {error}") from error
 
@@ -179,17 +201,30 @@ class Collection:
             await self._write(lexical.rebuild, lambda _: None)
         finally:
             self._rebuilding = False
+        self.words_damage = ""
+        self.words_checked.set()
 
     async def load(self) -> None:
-        """Bring the vectors into memory; `loaded` is set afterwards."""
+        """Bring the vectors into memory, after which `loaded` is set, and look whether the word index is whole.
+
+        If it is, `words_checked` is set; else `words_damage` says what is wrong, and it is to be rebuilt.
+        """
         await trio.to_thread.run_sync(self._load, limiter=self._writer)
         self.loaded.set()
+        self.words_damage = await trio.to_thread.run_sync(self._check_words, limiter=self._tender)
+        if not self.words_damage:
+            self.words_checked.set()
 
     # Reading
 
     async def find_words(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and BM25 scores, best first.  Raises sqlite3.DatabaseError where the word index is damaged."""
-        return await self._read(lambda db: lexical.Fts5(db).search(query, limit, where))
+        if not self.words_checked.is_set():
+            with trio.move_on_after(CHECK_WAIT_S):
+                await self.words_checked.wait()
+            if self.words_damage:
+                raise sqlite3.DatabaseError(f"the word index is damaged ({self.words_damage}) and is being made anew")
+        return await self._read(lambda db: self.words.search(db, query, limit, where))
 
     async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and cosines, best first.  Raises VectorsLoading."""
@@ -200,7 +235,7 @@ class Collection:
             return []
 
         def search(db: sqlite3.Connection) -> list[tuple[int, float]]:
-            return index.search(query, limit, None if where is None else _allowed(db, where))
+            return index.search(query, limit, None if where is None else allowed_items(db, where))
 
         return await self._read(search)
 
@@ -220,6 +255,11 @@ class Collection:
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` in a worker thread on one snapshot of the database, which it must not change."""
         return await self._read(work)
+
+    def read_here(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in the worker thread that calls this, each statement on a snapshot of its own."""
+        with self._reader() as db:
+            return work(db)
 
     async def group_ids(self, after: str, limit: int) -> GroupIds:
         """A page of ids."""
@@ -253,8 +293,11 @@ class Collection:
             vectors_waiting=waiting,
             vectors_failed=failed,
             fingerprint=self.fingerprint,
-            size_bytes=sum(file.stat().st_size for file in files if file.exists()) + segments_bytes,
+            size_bytes=sum(file.stat().st_size for file in files if file.exists())
+            + segments_bytes
+            + self.words.size_bytes(),
             index="none" if self._index is None else self._index.kind,
+            words=self.words.kind,
         )
 
     # Tending
@@ -353,6 +396,7 @@ class Collection:
             raise OperationError(f"collection {self.name} cannot be written ({error}); nothing was changed") from error
         if self._index is not None and self._index.due:
             self.wants_tending.set()
+        self.words_changed.set()
         return result
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -378,7 +422,19 @@ class Collection:
             with self._idle_lock:
                 self._idle.append(db)
 
+    def _check_words(self) -> str:
+        # A connection of its own: what the check is made by stays on it.
+        db = sqlite3.connect(self._path, isolation_level=None)
+        with contextlib.closing(db):
+            try:
+                lexical.prepare_check(db)
+                db.execute("BEGIN")
+            except sqlite3.DatabaseError as error:
+                return str(error)
+            return lexical.check(db)
+
     def _follow(self, change: Change) -> None:
+        self.words.follow(change.rows, change.gone)
         if self._index is not None:
             self._index.remove(change.gone)
             _add(self._index, change.reused)
@@ -405,8 +461,3 @@ def _add(index: VectorIndex, stored: Sequence[Stored]) -> None:
     if stored:
         matrix = np.frombuffer(b"".join(each.vector for each in stored), dtype="<f2").astype(np.float32)
         index.add([each.item_id for each in stored], matrix.reshape(len(stored), -1))
-
-
-def _allowed(db: sqlite3.Connection, where: Where) -> ItemIds:
-    rows = db.execute(f"SELECT item_id FROM items WHERE group_id IN ({where.groups})", where.arguments)
-    return np.fromiter((row[0] for row in rows), dtype=np.int64)

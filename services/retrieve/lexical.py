@@ -1,15 +1,16 @@
-"""The word index: BM25 over FTS5, in the same transaction as the text it stands for.
+"""The word index of truth: BM25 over FTS5, in the same transaction as the text it stands for.
 
-`LexicalIndex` is all that the rest knows, so that another index can take over for large collections. The index keeps
-no text of its own; a row is taken out by the very words that it was put in with, hence the version that says how
-words were made.
+The index keeps no text of its own; a row is taken out by the very words that it was put in with, hence the version that
+says how words were made. Damage that SQLite does not notice by itself (a page of zeros reads as "no such word") shows
+when the index is counted against what was put into it: `check`.
 """
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from services.retrieve.filters import Where
 from services.retrieve.terms import indexed, query_terms
@@ -20,9 +21,13 @@ VERSION = "1"
 TITLE_WEIGHT, HEADING_WEIGHT = 2.0, 1.5
 """Against 1 for the text."""
 
+TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "tokenchars", "_")
+
+_PROBES = 50
+
 
 class Words(NamedTuple):
-    """What one item is found by."""
+    """What one item is found by, as it is written."""
 
     item_id: int
     title: str
@@ -30,33 +35,37 @@ class Words(NamedTuple):
     text: str
 
 
-class LexicalIndex(Protocol):
-    """Items by words.  Methods block."""
+class Row(NamedTuple):
+    """What one item is found by, as terms parted by spaces."""
 
-    def add(self, items: Iterable[Words]) -> None: ...
+    item_id: int
+    title: str
+    heading: str
+    text: str
 
-    def remove(self, items: Iterable[Words]) -> None:
-        """`items` as they were added."""
 
-    def search(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
-        """Item ids and BM25 scores (greater is better), best first; any text is a query."""
+def row_of(words: Words) -> Row:
+    """`words` as an index reads them."""
+    return Row(words.item_id, indexed(words.title), indexed(words.heading), indexed(words.text))
 
 
 class Fts5:
-    """The index in the collection's own database, over one connection to it."""
+    """The index in the collection's own database, over one connection to it.  Methods block."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def add(self, items: Iterable[Words]) -> None:
-        self._db.executemany("INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", map(_row, items))
+    def add(self, rows: Iterable[Row]) -> None:
+        self._db.executemany("INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", rows)
 
     def remove(self, items: Iterable[Words]) -> None:
+        """`items` as they were added."""
         self._db.executemany(
-            "INSERT INTO words (words, rowid, title, heading, text) VALUES ('delete', ?, ?, ?, ?)", map(_row, items)
+            "INSERT INTO words (words, rowid, title, heading, text) VALUES ('delete', ?, ?, ?, ?)", map(row_of, items)
         )
 
     def search(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
+        """Item ids and BM25 scores (greater is better), best first; any text is a query."""
         found = query_terms(query)
         if not found:
             return []
@@ -76,7 +85,7 @@ def create(db: sqlite3.Connection) -> None:
     """Make an empty index."""
     db.execute(
         "CREATE VIRTUAL TABLE words USING fts5 "
-        "(title, heading, text, content='', tokenize=\"porter unicode61 remove_diacritics 2 tokenchars '_'\")"
+        f"(title, heading, text, content='', tokenize=\"{' '.join(TOKENIZER[:-1])} '{TOKENIZER[-1]}'\")"
     )
     db.execute("INSERT INTO words (words, rank) VALUES ('rank', ?)", (f"bm25({TITLE_WEIGHT}, {HEADING_WEIGHT}, 1.0)",))
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('lexical_version', ?)", (VERSION,))
@@ -84,19 +93,92 @@ def create(db: sqlite3.Connection) -> None:
 
 def is_current(db: sqlite3.Connection) -> bool:
     """Whether the index was made by this version."""
-    row = db.execute("SELECT value FROM meta WHERE key = 'lexical_version'").fetchone()
-    return row is not None and row[0] == VERSION
+    found = db.execute("SELECT value FROM meta WHERE key = 'lexical_version'").fetchone()
+    return found is not None and found[0] == VERSION
 
 
 def rebuild(db: sqlite3.Connection) -> None:
     """Make the index anew from the items; within the caller's transaction."""
-    db.execute("DROP TABLE IF EXISTS words")
+    # A damaged table may be past dropping: its parts are tables of their own.
+    try:
+        db.execute("DROP TABLE IF EXISTS words")
+    except sqlite3.DatabaseError:
+        _drop_by_force(db)
     create(db)
     items = db.execute(
         "SELECT item_id, groups.title, heading, text FROM items JOIN groups ON groups.group_id = items.group_id"
     )
-    Fts5(db).add(Words(*row) for row in items)
+    Fts5(db).add(row_of(Words(*each)) for each in items)
 
 
-def _row(item: Words) -> tuple[int, str, str, str]:
-    return item.item_id, indexed(item.title), indexed(item.heading), indexed(item.text)
+def rows(db: sqlite3.Connection, ids: Sequence[int]) -> list[Row]:
+    """Those of `ids` (500 at most) that are there."""
+    found = db.execute(
+        "SELECT item_id, groups.title, heading, text FROM items JOIN groups ON groups.group_id = items.group_id "
+        f"WHERE item_id IN ({', '.join('?' * len(ids))})",
+        ids,
+    )
+    return [row_of(Words(*each)) for each in found]
+
+
+def check(db: sqlite3.Connection) -> str:
+    """What is wrong with the index, compared with what was put into it; empty where nothing is.
+
+    Reads all of the index, a second for half a million items.  `db` may only read, and sees one snapshot.
+    """
+    try:
+        items = int(db.execute("SELECT count(*) FROM items").fetchone()[0])
+        sized = int(db.execute("SELECT count(*) FROM words_docsize").fetchone()[0])
+        if sized != items:
+            return f"{sized} of {items} pieces are in it"
+        record = db.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
+        counted, *tokens = _varints(b"" if record is None else bytes(record[0])) or [0]
+        if counted != items and (items or counted):
+            return f"it counts {counted} pieces, and there are {items}"
+        found = int(db.execute("SELECT coalesce(sum(cnt), 0) FROM temp.words_seen").fetchone()[0])
+        if found != sum(tokens):
+            return f"{found} words are found in it of the {sum(tokens)} that were put in"
+        return _probe(db)
+    except sqlite3.DatabaseError as error:
+        return str(error)
+
+
+def prepare_check(db: sqlite3.Connection) -> None:
+    """Make on this connection what `check` reads the index by; outside of any transaction."""
+    db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.words_seen USING fts5vocab('main', 'words', 'row')")
+
+
+def _probe(db: sqlite3.Connection) -> str:
+    """Whether some items are found by their own words: what leads to a word may be lost while the word is there."""
+    last = int(db.execute("SELECT coalesce(max(item_id), 0) FROM items").fetchone()[0])
+    dice = random.Random(last)
+    chosen = {dice.randint(1, last) for _ in range(_PROBES)} if last else set()
+    for each in rows(db, sorted(chosen)):
+        terms = dict.fromkeys(f"{each.title} {each.heading} {each.text}".split())
+        for term in dice.sample(sorted(terms), min(2, len(terms))):
+            query = "SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?"
+            if db.execute(query, (f'"{term}"', each.item_id)).fetchone() is None:
+                return f"piece {each.item_id} is not found by its own word {term!r}"
+    return ""
+
+
+def _drop_by_force(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA writable_schema=ON")
+    try:
+        db.execute("DELETE FROM sqlite_master WHERE name = 'words'")
+    finally:
+        db.execute("PRAGMA writable_schema=RESET")
+    for part in ("data", "idx", "docsize", "config", "content"):
+        db.execute(f"DROP TABLE IF EXISTS words_{part}")
+
+
+def _varints(data: bytes) -> list[int]:
+    """SQLite's variable-length integers: seven bits a byte, the greatest first."""
+    values: list[int] = []
+    value = 0
+    for byte in data:
+        value = value << 7 | byte & 0x7F
+        if not byte & 0x80:
+            values.append(value)
+            value = 0
+    return values

@@ -7,6 +7,7 @@ are open; vectors are brought into memory beside the first calls.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -48,9 +49,10 @@ from services.retrieve.outbox import run_outbox
 from services.retrieve.reranking import Pace, Reranker
 from services.retrieve.search import Patience, search
 from services.retrieve.segmented import Limits
-from services.retrieve.tending import run_tending
+from services.retrieve.tending import run_tending, run_words
 from services.runtime.handlers import Context, Environment, Handlers
 
+_log = logging.getLogger("linckia.retrieve")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
@@ -61,6 +63,14 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     query_embed_s: Annotated[float, Meta(gt=0, description="How long a search waits for its query's vector")] = 2.0
     rerank: Annotated[Literal["auto", "off"], Meta(description="auto: where `rerank` has a model")] = "auto"
     rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for `rerank`")] = 2.0
+    large_words: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Pieces of a collection from which words are looked up by tantivy instead of SQLite's FTS5; at "
+            "the default a broad query begins to take 20 ms there",
+        ),
+    ] = 50_000
     passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
 
 
@@ -102,7 +112,10 @@ class Collections:
         return collection
 
     async def _open_one(self, name: str) -> Collection:
-        collection = await trio.to_thread.run_sync(Collection.open, name, self._folder, self._readers, self._settings)
+        settings = self._settings
+        collection = await trio.to_thread.run_sync(
+            Collection.open, name, self._folder, self._readers, settings, settings.large_words
+        )
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
         self._env.background.start_soon(self._keep_up, collection)
@@ -113,8 +126,12 @@ class Collections:
         try:
             with scope:
                 await collection.load()
+                if collection.words_damage:
+                    _log.warning("the words of %s are made anew: %s", collection.name, collection.words_damage)
+                    await self.repair(collection)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(run_tending, collection, partial(self._tell, collection))
+                    nursery.start_soon(run_tending, collection, partial(self._tell, collection, "index"))
+                    nursery.start_soon(run_words, collection, partial(self._tell, collection, "words"))
                     nursery.start_soon(run_outbox, collection, self._embed, self._model)
         finally:
             ended.set()
@@ -125,10 +142,11 @@ class Collections:
     async def _model(self, params: EmbedModelParams) -> EmbedModel:
         return await self._env.call(params, timeout_s=self._settings.query_embed_s)
 
-    def _tell(self, collection: Collection, trouble: str) -> None:
-        if trouble or collection.name in self._troubled:
-            self._troubled.add(collection.name)
-            self._env.info(**{f"index_{collection.name}": trouble or "in order"})
+    def _tell(self, collection: Collection, of: str, trouble: str) -> None:
+        name = f"{of}_{collection.name}"
+        if trouble or name in self._troubled:
+            self._troubled.add(name)
+            self._env.info(**{name: trouble or "in order"})
 
     def _show(self) -> None:
         self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(sorted(self._broken)))

@@ -106,6 +106,8 @@ async def search(
         # That took a while: what was removed meanwhile is not answered.
         found = await collection.items([item for item, _ in best[: params.limit]])
     best = best[: params.limit]
+    if LEXICAL in stages.ran and not collection.words_checked.is_set():
+        stages.degraded.append("lexical: the word index is still being checked")
     waiting = collection.waiting
     if VECTOR in stages.ran and (awaited := collection.vectors_awaited):
         stages.degraded.append(f"vector: {awaited}")

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve.filters import check_metadata, filterable
-from services.retrieve.lexical import Fts5, Words
+from services.retrieve.lexical import Fts5, Row, Words, row_of
+from services.retrieve.vectors import ItemIds
 
 Metadata: TypeAlias = dict[str, Value]
 
@@ -38,6 +40,7 @@ class Change(msgspec.Struct):
     unchanged: int = 0
     gone: list[int] = []
     reused: list[Stored] = []
+    rows: list[Row] = []
     removed: int = 0
     waiting: int = 0
 
@@ -165,7 +168,9 @@ def _put_group(db: sqlite3.Connection, group: Group, model: Model | None, change
             change.written += 1
         else:
             change.unchanged += 1
-    Fts5(db).add(words)
+    rows = [row_of(each) for each in words]
+    Fts5(db).add(rows)
+    change.rows += rows
 
 
 def _insert(db: sqlite3.Connection, group_id: int, position: int, item: Item, content: bytes) -> int:
@@ -268,6 +273,16 @@ def passage(title: str, heading: str, text: str) -> str:
 def count_waiting(db: sqlite3.Connection) -> int:
     """Items whose vector is still to come."""
     return int(db.execute("SELECT count(*) FROM outbox").fetchone()[0])
+
+
+def count_items(db: sqlite3.Connection) -> int:
+    """Items that there are."""
+    return int(db.execute("SELECT count(*) FROM items").fetchone()[0])
+
+
+def item_ids(db: sqlite3.Connection) -> ItemIds:
+    """Ids of all items, sorted."""
+    return np.fromiter((each[0] for each in db.execute("SELECT item_id FROM items ORDER BY item_id")), dtype=np.int64)
 
 
 def counts(db: sqlite3.Connection) -> tuple[int, int, int, int, int]:

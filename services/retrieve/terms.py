@@ -7,6 +7,7 @@ porter).
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ MAX_QUERY_TERMS = 64
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _RUN = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:[._\-/\\:]{{1,2}}[^\W_{_UNSPACED}]+)*")
+_ASCII_RUN = re.compile(r"[A-Za-z\d]+(?:[._\-/\\:]{1,2}[A-Za-z\d]+)*", re.ASCII)
 _UNSPACED_START = re.compile(f"[{_UNSPACED}]")
 _SEPARATOR = re.compile(r"[._\-/\\:]+")
 _HUMP = re.compile(r"[a-z\d][A-Z]|[A-Z]{2}[a-z]")
@@ -43,27 +45,42 @@ STOP_WORDS = frozenset(
 
 def terms(text: str) -> Iterator[str]:
     """The terms of `text` in order; a compound comes whole (its parts joined by `_`) and then part by part."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    for match in _RUN.finditer(text):
-        run = match.group()
-        if _UNSPACED_START.match(run):
-            yield from _pairs(run)
-            continue
-        pieces = _SEPARATOR.split(run)
-        if len(pieces) > 1:
-            yield "_".join(pieces).lower()[:MAX_TERM]
-        for piece in pieces:
-            yield piece.lower()[:MAX_TERM]
-            if _HUMP.search(piece):
-                parts = [part.lower() for part in _CAMEL.findall(piece)]
-                # The `v` of `vCJD` says nothing of its own.
-                yield from (part[:MAX_TERM] for part in parts if len(part) > 1 and len(parts) > 1)
+    yield from _terms(text)
 
 
 def indexed(text: str) -> str:
     """`text` as the index reads it."""
-    return " ".join(terms(text))
+    return " ".join(_terms(text))
+
+
+def _terms(text: str) -> list[str]:
+    runs = _ASCII_RUN.findall(text) if text.isascii() else _RUN.findall(unicodedata.normalize("NFKC", text))
+    found: list[str] = []
+    for run in runs:
+        # Most words are of small letters alone, and their own only term.
+        if run.isalnum() and run.islower() and len(run) <= MAX_TERM:
+            found.append(run)
+        else:
+            found += _parts(run)
+    return found
+
+
+@functools.lru_cache(maxsize=32_768)
+def _parts(run: str) -> tuple[str, ...]:
+    # Nearly all words of a text have been met before.
+    if _UNSPACED_START.match(run):
+        return tuple(_pairs(run))
+    found: list[str] = []
+    pieces = _SEPARATOR.split(run)
+    if len(pieces) > 1:
+        found.append("_".join(pieces).lower()[:MAX_TERM])
+    for piece in pieces:
+        found.append(piece.lower()[:MAX_TERM])
+        if _HUMP.search(piece):
+            parts = [part.lower() for part in _CAMEL.findall(piece)]
+            # The `v` of `vCJD` says nothing of its own.
+            found.extend(part[:MAX_TERM] for part in parts if len(part) > 1 and len(parts) > 1)
+    return tuple(found)
 
 
 def query_terms(query: str) -> list[str]:

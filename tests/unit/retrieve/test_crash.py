@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from services.retrieve.lexical import Fts5
 from tests.unit.retrieve.rig import opened
 
 CHILD = """
@@ -71,5 +70,5 @@ async def test_every_acknowledged_put_survives_a_kill(tmp_path: Path, acknowledg
             assert round_of == n or round_of == last + 1
             assert found[name] == [f"round{round_of} piece{p}" for p in range(5)]
         assert collection.waiting == len(rows)
-        assert len(Fts5(collection._db).search("piece0", 10_000, None)) == len(found)
+        assert len(collection.words.search(collection._db, "piece0", 10_000, None)) == len(found)
         assert collection._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

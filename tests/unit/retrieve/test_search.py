@@ -184,5 +184,8 @@ async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     collection = Collection.open("notes", tmp_path, trio.CapacityLimiter(4))
     result = await ask(collection, embedder, asked("cats"))
     assert result.stages == ["lexical"]
-    assert result.degraded == ["vector: the vectors are still being loaded"]
+    assert result.degraded == [
+        "vector: the vectors are still being loaded",
+        "lexical: the word index is still being checked",
+    ]
     collection.close()

@@ -1,0 +1,178 @@
+"""The words of one collection: who is asked for them, and what is done beside searches to keep that so.
+
+FTS5 holds every word in the transaction that wrote it. From a size on, where a broad query takes it too long, tantivy
+is asked instead, once it has everything; whenever it has not (it is being filled, was damaged, cannot be written), FTS5
+answers as before, only slower. At the start, FTS5 is counted against what was put into it; one that lost words without
+an error is made anew before it is trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from services.retrieve import large_words, lexical
+from services.retrieve.filters import Where
+from services.retrieve.large_words import LargeWords, Lost
+from services.retrieve.lexical import Row
+from services.retrieve.terms import query_terms
+from services.retrieve.vectors import ItemIds
+
+T = TypeVar("T")
+
+COMMIT_EVERY_S = 0.5
+"""Of tantivy: a commit makes a segment, and many small ones are merged again and again."""
+
+_LOADED_AT_ONCE = 500
+_COMMITTED_AT_ONCE = 20_000
+
+_log = logging.getLogger("linckia.retrieve")
+
+
+class Read(Protocol):
+    """Runs work on a connection that only reads, in this thread."""
+
+    def __call__(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
+
+
+class WordIndex:
+    """`search` and `follow` are called in worker threads, the rest by `run_words`.
+
+    Args:
+        folder: of tantivy's files; made when there is need.
+        large: items from which tantivy is asked; None: never.
+    """
+
+    def __init__(self, folder: Path, large: int | None) -> None:
+        self._folder = folder.with_name(f"{folder.name}-{lexical.VERSION}-{large_words.VERSION}")
+        self._of_any_version = folder
+        self._large_from = large
+        self._following: LargeWords | None = None
+        self._asked: LargeWords | None = None
+        self._trouble = ""
+
+    @property
+    def kind(self) -> str:
+        """Who is asked, for `status`."""
+        return "fts5" if self._asked is None else "tantivy"
+
+    @property
+    def pending(self) -> bool:
+        """Whether `flush` would find something to do."""
+        return self._following is not None and bool(self._following.pending)
+
+    @property
+    def broken(self) -> str:
+        """Why tantivy's index, found damaged by a search, is to be made anew; empty where it is not."""
+        return self._trouble
+
+    def size_bytes(self) -> int:
+        return 0 if self._following is None else self._following.size_bytes()
+
+    def search(self, db: sqlite3.Connection, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
+        """Item ids and BM25 scores, best first.  Raises sqlite3.DatabaseError where FTS5 is damaged."""
+        if (large := self._asked) is not None:
+            try:
+                allowed = None if where is None else allowed_items(db, where)
+                terms = query_terms(query)
+                found = large.search(terms, limit, allowed) if terms else []
+                if found is not None:
+                    return found
+            except Lost as error:
+                self._give_up(large, str(error))
+        return lexical.Fts5(db).search(query, limit, where)
+
+    def follow(self, rows: Sequence[Row], gone: Sequence[int]) -> None:
+        """What the database has committed a moment ago; in the thread that did."""
+        if (large := self._following) is not None:
+            try:
+                large.note(rows, gone)
+            except Lost as error:
+                self._give_up(large, str(error))
+
+    # In a thread of `run_words`
+
+    def wants_large(self, items: int) -> bool:
+        """Whether a collection of so many items is to be looked up by tantivy."""
+        return self._large_from is not None and items >= self._large_from
+
+    @property
+    def has_large(self) -> bool:
+        return self._following is not None
+
+    def clear(self) -> None:
+        """Remove files that are of another version."""
+        for path in self._of_any_version.parent.glob(f"{self._of_any_version.name}-*"):
+            if path != self._folder:
+                large_words.remove(path)
+
+    def begin(self) -> None:
+        """Open what was kept of tantivy's index, or begin a new one; from here on `follow` tells it."""
+        self._trouble = ""
+        try:
+            self._following = LargeWords(self._folder)
+        except Lost as error:
+            _log.warning("the index of words in %s is made anew: %s", self._folder, error)
+            large_words.remove(self._folder)
+            self._following = LargeWords(self._folder)
+
+    def fill(self, read: Read, ids: ItemIds, checkpoint: Callable[[], None]) -> None:
+        """Bring the index to what the database holds, and ask it from then on.
+
+        Args:
+            ids: of all items, read after `begin`.
+
+        Raises:
+            Lost: its files are damaged or cannot be written.
+        """
+        large = self._following
+        assert large is not None
+        large.verify(checkpoint)
+        held = large.ids()
+        large.drop(np.setdiff1d(held, ids, assume_unique=True).tolist())
+        missing = np.setdiff1d(ids, held, assume_unique=True)
+        for start in range(0, len(missing), _LOADED_AT_ONCE):
+            checkpoint()
+            some = missing[start : start + _LOADED_AT_ONCE].tolist()
+            large.load(read(partial(lexical.rows, ids=some)))
+            if (start + _LOADED_AT_ONCE) % _COMMITTED_AT_ONCE < _LOADED_AT_ONCE:
+                large.flush()
+        large.finish()
+        self._asked = large
+
+    def flush(self) -> None:
+        """Raises Lost."""
+        if self._following is not None:
+            self._following.flush()
+
+    def end(self) -> None:
+        """Ask and tell tantivy no more; its files stay."""
+        large, self._following, self._asked = self._following, None, None
+        if large is not None:
+            try:
+                large.close()
+            except Lost as error:
+                _log.warning("the index of words in %s: %s", self._folder, error)
+
+    def discard(self) -> None:
+        """As `end`, and the files go as well."""
+        self.end()
+        large_words.remove(self._folder)
+
+    def _give_up(self, large: LargeWords, reason: str) -> None:
+        if self._asked is large or self._following is large:
+            _log.warning("the index of words in %s answers no more: %s", self._folder, reason)
+            self._asked = None
+            self._trouble = reason
+
+
+def allowed_items(db: sqlite3.Connection, where: Where) -> ItemIds:
+    """Ids of the items that a filter admits, sorted."""
+    rows = db.execute(f"SELECT item_id FROM items WHERE group_id IN ({where.groups})", where.arguments)
+    return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64))

@@ -1,0 +1,277 @@
+"""Words of large collections: the same is found as in a small one, at once, through every switch, crash and damage."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.ops.retrieve import Filter
+from services.retrieve import lexical, tending
+from services.retrieve.collection import Collection
+from services.retrieve.filters import Where, compile_filters
+from services.retrieve.large_words import LargeWords
+from services.retrieve.lexical import Fts5
+from services.retrieve.tending import run_words
+from tests.unit.retrieve.rig import group
+
+VOCABULARY = [
+    "parseHttpRequest", "snake_case", "os.path.join", "running", "runs", "ran", "café", "cafes", "naïve", "日本語",
+    "HTTPServer", "IL-6", "x", "flies", *(f"word{n}" for n in range(200)),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tending, "COUNT_EVERY_S", 0.01)
+
+
+@asynccontextmanager
+async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIterator[Collection]:
+    """A collection whose words are kept in step with tantivy from `large` items on (not kept: nobody does)."""
+    collection = Collection.open("notes", folder, trio.CapacityLimiter(4), large_words=large)
+    await collection.load()
+    async with trio.open_nursery() as nursery:
+        if kept:
+            nursery.start_soon(run_words, collection, lambda trouble: None)
+        yield collection
+        nursery.cancel_scope.cancel()
+    collection.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(20):
+        while not holds():  # noqa: ASYNC110  # it happens in a thread that tells nobody
+            await trio.sleep(0.01)
+
+
+async def switched(collection: Collection) -> None:
+    await until(lambda: collection.words.kind == "tantivy")
+
+
+async def find(collection: Collection, query: str, where: Where | None = None, limit: int = 10) -> list[int]:
+    return [item for item, _ in await collection.find_words(query, limit, where)]
+
+
+async def by_fts5(collection: Collection, query: str, where: Where | None = None, limit: int = 10) -> list[int]:
+    return [item for item, _ in await collection.read(lambda db: Fts5(db).search(query, limit, where))]
+
+
+async def texts_by_fts5(collection: Collection, query: str) -> list[str]:
+    items = await collection.items(await by_fts5(collection, query, limit=100))
+    return sorted(item.text for item in items.values())
+
+
+async def texts_of(collection: Collection, query: str, where: Where | None = None, limit: int = 100) -> list[str]:
+    items = await collection.items(await find(collection, query, where, limit))
+    return sorted(item.text for item in items.values())
+
+
+async def test_both_indexes_find_the_same_and_rank_it_alike(tmp_path: Path) -> None:
+    dice = random.Random(0)
+    groups = [
+        group(f"g{n}", " ".join(dice.choices(VOCABULARY, k=30)), title=" ".join(dice.choices(VOCABULARY, k=2)))
+        for n in range(500)
+    ]
+    async with opened(tmp_path) as collection:
+        await collection.put(groups)
+        await switched(collection)
+        agreed = 0
+        for _ in range(40):
+            query = " ".join(dice.choices(VOCABULARY, k=dice.randint(1, 4)))
+            everything = set(await find(collection, query, limit=1000))
+            assert everything == set(await by_fts5(collection, query, limit=1000)), query
+            ours, theirs = await find(collection, query), await by_fts5(collection, query)
+            agreed += len(set(ours) & set(theirs))
+        assert agreed >= 0.85 * 400
+        assert collection.words.kind == "tantivy"
+
+
+FORMS = {
+    "http": "parseHttpRequest", "snake": "snake_case", "os.path.join": "os.path.join(x)", "run": "running",
+    "cafes": "café", "本語": "日本語", "parsehttprequest": "parseHttpRequest()",
+}  # fmt: skip
+
+
+async def test_code_forms_and_scripts_are_found_before_and_after_the_commit(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        await collection.put([group("first", "nothing of note")])
+        await switched(collection)
+        await collection.put([group(f"form{n}", text) for n, text in enumerate(FORMS.values())])
+        for query, text in FORMS.items():
+            assert text in await texts_of(collection, query)
+        await until(lambda: not collection.words.pending)
+        for query, text in FORMS.items():
+            assert text in await texts_of(collection, query)
+            assert await texts_of(collection, query) == await texts_by_fts5(collection, query)
+
+
+async def test_what_is_written_is_found_at_once_and_what_is_removed_never_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        for round_ in range(60):
+            await collection.put([group(f"g{round_}", f"zebra number{round_}")])
+            assert await texts_of(collection, f"number{round_}") == [f"zebra number{round_}"]
+            if round_ % 3 == 0:
+                await collection.delete([f"g{round_}"])
+                assert await texts_of(collection, f"number{round_}") == []
+            elif round_ % 3 == 1:
+                await collection.put([group(f"g{round_}", f"zebra changed{round_}")])
+                assert await texts_of(collection, f"number{round_}") == []
+                assert await texts_of(collection, f"changed{round_}") == [f"zebra changed{round_}"]
+            if round_ == 20:
+                await switched(collection)
+        await until(lambda: not collection.words.pending)
+        assert collection.words.kind == "tantivy"
+        assert len(await texts_of(collection, "zebra")) == 40
+        assert set(await find(collection, "zebra", limit=100)) == set(await by_fts5(collection, "zebra", limit=100))
+
+
+async def test_the_switch_comes_with_the_size_and_nobody_notices(tmp_path: Path) -> None:
+    async with opened(tmp_path, large=50) as collection:
+        await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(49)])
+        assert (await collection.status()).words == "fts5"
+    async with opened(tmp_path, large=50) as collection:
+        await collection.put([group("one-more", "zebra at last")])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(switched, collection)
+            while collection.words.kind == "fts5":
+                assert len(await find(collection, "zebra", limit=100)) == 50
+        assert len(await find(collection, "zebra", limit=100)) == 50
+        assert (await collection.status()).words == "tantivy"
+
+
+@pytest.mark.parametrize("few", [1000, 3])
+async def test_a_filter_admits_all_that_it_should_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr("services.retrieve.large_words.FEW", few)
+    async with opened(tmp_path) as collection:
+        await collection.put(
+            [group(f"g{n}", f"zebra {'x ' * (n % 7)}", metadata={"colour": "red" if n % 10 == 0 else "blue"})
+             for n in range(200)]
+        )  # fmt: skip
+        await switched(collection)
+        await collection.put([group("late", "zebra late", metadata={"colour": "red"})])
+        await collection.put([group("later", "zebra later", metadata={"colour": "green"})])
+        where = compile_filters([Filter(field="colour", any_of=["red"])])
+        found = await find(collection, "zebra", where, limit=15)
+        assert len(found) == 15
+        assert set(found) <= set(await by_fts5(collection, "zebra", where, limit=500))
+        assert len(await find(collection, "zebra", where, limit=500)) == 21
+        assert await texts_of(collection, "late", where) == ["zebra late"]
+        assert await texts_of(collection, "later", where) == []
+
+
+async def test_what_a_crash_took_from_the_index_is_put_back_and_what_it_left_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as collection:
+        await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(30)])
+        await switched(collection)
+        # From here on as if the process died before the next commit.
+        monkeypatch.setattr(LargeWords, "flush", lambda self: None)
+        await collection.put([group("new", "zebra lost")])
+        await collection.delete(["g7"])
+    monkeypatch.undo()
+    async with opened(tmp_path) as collection:
+        assert await texts_of(collection, "lost") == ["zebra lost"]
+        await switched(collection)
+        assert await texts_of(collection, "lost") == ["zebra lost"]
+        assert await texts_of(collection, "number7") == []
+        assert set(await find(collection, "zebra", limit=100)) == set(await by_fts5(collection, "zebra", limit=100))
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "notes.words-1-1").iterdir() if path.suffix not in (".lock", ""))
+
+
+@pytest.mark.parametrize("harm", ["zeros", "shorter", "missing", "meta"])
+async def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, harm: str) -> None:
+    async with opened(tmp_path) as collection:
+        await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(30)])
+        await switched(collection)
+    for path in files_of(tmp_path):
+        data = path.read_bytes()
+        if harm == "meta":
+            if path.name == "meta.json":
+                path.write_bytes(b"{")
+        elif path.suffix in (".term", ".idx"):
+            if harm == "missing":
+                path.unlink()
+            else:
+                path.write_bytes(bytes(len(data)) if harm == "zeros" else data[: len(data) // 2])
+    async with opened(tmp_path) as collection:
+        assert len(await find(collection, "zebra", limit=100)) == 30
+        await switched(collection)
+        assert len(await find(collection, "zebra", limit=100)) == 30
+        assert await texts_of(collection, "number7") == ["zebra number7"]
+
+
+async def test_an_index_that_cannot_be_written_is_done_without_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tending, "RETRY_S", 0.01)
+    (tmp_path / "notes.words-1-1").write_text("in the way")
+    said: list[str] = []
+    async with opened(tmp_path, kept=False) as collection, trio.open_nursery() as nursery:
+        await collection.put([group("g", "zebra")])
+        nursery.start_soon(run_words, collection, said.append)
+        await switched(collection)
+        assert await texts_of(collection, "zebra") == ["zebra"]
+        nursery.cancel_scope.cancel()
+    assert said[-1] == ""
+
+
+def harm_words(path: Path, harm: str) -> None:
+    with sqlite3.connect(path, isolation_level=None) as db:
+        match harm:
+            case "zeros":
+                db.execute("UPDATE words_data SET block = zeroblob(length(block)) WHERE id > 10")
+            case "structure":
+                db.execute("UPDATE words_data SET block = zeroblob(length(block)) WHERE id = 10")
+            case "averages":
+                db.execute("UPDATE words_data SET block = zeroblob(length(block)) WHERE id = 1")
+            case "index":
+                db.execute("DELETE FROM words_idx")
+            case "sizes":
+                db.execute("DELETE FROM words_docsize WHERE id < 10")
+            case "all":
+                db.execute("DELETE FROM words_data")
+    db.close()
+
+
+@pytest.mark.parametrize("harm", ["zeros", "structure", "averages", "index", "sizes", "all"])
+async def test_a_word_index_that_lost_words_without_an_error_is_noticed_at_the_start(tmp_path: Path, harm: str) -> None:
+    async with opened(tmp_path, kept=False) as collection:
+        await collection.put([group(f"g{n}", f"zebra number{n} " + "filler " * 40) for n in range(300)])
+    harm_words(tmp_path / "notes.db", harm)
+    async with opened(tmp_path, kept=False) as collection:
+        assert collection.words_damage
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collection.rebuild_words)
+            assert len(await find(collection, "zebra", limit=500)) == 300
+        assert not collection.words_damage
+    async with opened(tmp_path, kept=False) as collection:
+        assert not collection.words_damage
+        assert len(await find(collection, "number7", limit=500)) == 1
+
+
+async def test_a_word_index_in_use_for_long_is_found_whole(tmp_path: Path) -> None:
+    dice = random.Random(1)
+    async with opened(tmp_path, kept=False) as collection:
+        for _ in range(40):
+            name = f"g{dice.randint(0, 20)}"
+            if dice.random() < 0.3:
+                await collection.delete([name])
+            else:
+                texts = [" ".join(dice.choices(VOCABULARY, k=dice.randint(0, 40))) for _ in range(dice.randint(0, 4))]
+                await collection.put([group(name, *texts, title=dice.choice(["", "one", "two words"]))])
+        db = sqlite3.connect(tmp_path / "notes.db", isolation_level=None)
+        lexical.prepare_check(db)
+        assert lexical.check(db) == ""
+        db.close()
