@@ -1,0 +1,50 @@
+"""What killing does to notes: 300 are written, edited and searched while each service that has a part in it is killed
+20 times at random moments; then all that is stored is compared with the files.
+
+    scripts/bench knowledge_kills [--kills 20] [--notes 300] [--seed 0]
+
+Printed are the searches, those that failed or were degraded, and all that was wrong: nothing should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+
+from tests.system.note_kills import audit, torment
+from tests.system.running import running
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--notes", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
+        root = Path(folder)
+        with running(Path(data), [root]) as kernel:
+            began = time.monotonic()
+
+            async def work() -> list[str]:
+                seen = await torment(kernel, root, notes=given.notes, kills=given.kills, seed=given.seed)
+                kills = ", ".join(f"{name} {times}" for name, times in sorted(seen.kills.items()))
+                print(f"kills: {kills}, in {time.monotonic() - began:.0f} s")
+                print(f"searches: {seen.searches}, degraded: {seen.degraded}, failed: {dict(seen.failures)}")
+                problems = await trio.to_thread.run_sync(audit, kernel, given.notes, seen.editions)
+                return seen.wrong + problems
+
+            wrong = trio.run(work)
+    print(f"wrong: {len(wrong)}")
+    for each in wrong[:20]:
+        print(f"  {each}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
