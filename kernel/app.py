@@ -1,8 +1,8 @@
 """The kernel put together: supervisor, router, gateway and control socket, from start to orderly end.
 
-The wiring is all here.  Services start first, since they load beside us; then the front, which answers as soon as it
-is there and lets calls wait for their service.  At the end it is the other way round: services finish what they have
-in hand while the front can still deliver their answers.
+The wiring is all here.  The front comes first, since a client waits for it: it answers as soon as it is there and lets
+calls wait for their service.  At the end it is the other way round: services finish what they have in hand while the
+front can still deliver their answers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from kernel import catalog
 from kernel.catalog import Entry, Roots
 from kernel.config import Config, ConfigError
 from kernel.control.address import log_dir
+from kernel.control.server import serve_control
+from kernel.gateway import prompts, scratchpad
+from kernel.gateway.gateway import open_gateway
+from kernel.gateway.surfaces import SURFACES
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.router.lane import Limits
@@ -33,8 +37,9 @@ LINGER_S = 2.0
 """How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
 warm."""
 
-_FIRST_SPAWN_S = 0.03
-"""For the supervisor to start the first zygote, before imports keep the event loop busy."""
+FIRST_ANSWER_S = 0.25
+"""How long services may wait for the client that a kernel was started for: their start would take the cores from its
+first answer."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -77,6 +82,7 @@ async def run(
     )
     logs = log_dir(config.data_dir)
     supervisor = Supervisor(catalog.tree(entries), catalog.ZYGOTES, router, _births(config, entries, table), logs)
+    started = trio.Event()
     stop = trio.Event()
     http_url: str | None = None
 
@@ -87,15 +93,6 @@ async def run(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, stop, nursery.cancel_scope)
         await nursery.start(router.run)
-        await nursery.start(supervisor.run)
-        await trio.sleep(_FIRST_SPAWN_S)
-        # Half a second of imports, with the first zygote loading beside us.  Not in a thread: shared with the event
-        # loop, the interpreter would need twice the time, and clients wait for this.
-        from kernel.control.server import serve_control
-        from kernel.gateway import prompts, scratchpad
-        from kernel.gateway.gateway import open_gateway
-        from kernel.gateway.surfaces import SURFACES
-
         prompt_folders = prompts.folders(config.data_dir, config.roots, config.prompts_dir)
         async with open_gateway(table, router, prompt_folders=prompt_folders) as gateway:
             KernelOperations(
@@ -116,6 +113,7 @@ async def run(
                     gateway.operator,
                     table,
                     gateway.attach,
+                    started=started,
                     roots=config.roots,
                     surfaces=SURFACES,
                     linger_s=LINGER_S if ephemeral else None,
@@ -125,6 +123,8 @@ async def run(
 
             async def http(task_status: trio.TaskStatus[list[str]]) -> None:
                 assert config.http is not None
+                await gateway.loaded.wait()
+                await trio.to_thread.run_sync(_load_http)
                 from kernel.gateway.http import serve_http
                 from kernel.web import metrics, transcripts
                 from kernel.web.models import Models
@@ -137,6 +137,11 @@ async def run(
                 )
 
             await nursery.start(control)
+            if ephemeral:
+                with trio.move_on_after(FIRST_ANSWER_S):
+                    await gateway.opened.wait()
+            await nursery.start(supervisor.run)
+            started.set()
             if config.http is not None:
                 try:
                     bound = await nursery.start(http)
@@ -144,14 +149,26 @@ async def run(
                     raise ConfigError(_cannot_listen(config, group)) from None
                 http_url = f"{bound[0].rstrip('/')}/mcp"
             _log.info("serving %d operations of %d services", len(table), len(entries))
-            # What is there now stays: the collector need not look at it ever again.
-            gc.freeze()
-            gc.enable()
+            nursery.start_soon(_collect_garbage, gateway.loaded)
             on_ready(http_url)
             await stop.wait()
             _log.info("ending in order")
             await supervisor.shutdown()
         nursery.cancel_scope.cancel()
+
+
+def _load_http() -> None:
+    import kernel.gateway.http
+    import kernel.web.metrics
+    import kernel.web.models
+    import kernel.web.transcripts  # noqa: F401
+
+
+async def _collect_garbage(loaded: trio.Event) -> None:
+    """From when everything is there: that stays, and the collector need not look at it ever again."""
+    await loaded.wait()
+    gc.freeze()
+    gc.enable()
 
 
 async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> None:

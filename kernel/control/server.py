@@ -81,6 +81,7 @@ async def serve_control(
     roots: Sequence[Path] = (),
     surfaces: Collection[str] | None = None,
     linger_s: float | None = None,
+    started: trio.Event | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answer on `listener` (a bound and listening Unix socket) until cancelled.
@@ -89,10 +90,11 @@ async def serve_control(
         roots: the kernel's; a client that wants others is refused.
         surfaces: the names that `attach` knows; None lets it decide.
         linger_s: for an ephemeral kernel: return this many seconds after the last client has left.
+        started: set once there are services to call; calls wait for it, clients' descriptors do not.
 
     Cancellation ends every connection. The listener stays the caller's to close.
     """
-    server = _Server(dispatcher, table, attach, tuple(map(str, roots)), surfaces, linger_s)
+    server = _Server(dispatcher, table, attach, tuple(map(str, roots)), surfaces, linger_s, started)
     await server.run(trio.socket.from_stdlib_socket(listener), task_status)
 
 
@@ -105,6 +107,7 @@ class _Server:
         roots: tuple[str, ...],
         surfaces: Collection[str] | None,
         linger_s: float | None,
+        started: trio.Event | None,
     ) -> None:
         self.dispatcher = dispatcher
         self.table = table
@@ -112,6 +115,7 @@ class _Server:
         self.roots = roots
         self.surfaces = surfaces
         self._linger_s = math.inf if linger_s is None else linger_s
+        self._started = started
         self._busy = 0
         self._alone = trio.CancelScope()
 
@@ -132,6 +136,11 @@ class _Server:
                     self._enter()
                     connections.start_soon(self._serve, accepted)
             connections.cancel_scope.cancel()
+
+    async def services(self) -> None:
+        """Until there are services to call."""
+        if self._started is not None:
+            await self._started.wait()
 
     def _enter(self) -> None:
         self._busy += 1
@@ -254,6 +263,7 @@ class _Connection:
         if not operation.admits(OPERATOR):
             raise Forbidden(f"{operation.name} is called between services only")
         params = operation.parse(request.params)
+        await self._server.services()
         call = partial(self._server.dispatcher.call, operation, params, caller=OPERATOR, timeout_s=request.timeout_s)
         if not request.progress:
             return await call()

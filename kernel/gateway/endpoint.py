@@ -13,9 +13,7 @@ import msgspec
 import trio
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import decode_header_value
-from mcp_types import PARSE_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from msgspec import UnsetType
 from starlette.responses import Response
@@ -24,19 +22,19 @@ from starlette.types import Message, Receive, Scope, Send
 from kernel.gateway import scratchpad
 from kernel.gateway.connections import level_of, on_connection
 from kernel.gateway.exchange import Exchange
-from kernel.gateway.server import SurfaceServer
-from kernel.gateway.sessions import MAX_SESSIONS, HttpSession, Sessions
-from kernel.gateway.short import (
-    METHOD,
-    Answer,
+from kernel.gateway.messages import (
+    PARSE_ERROR,
+    TOOLS_CALL,
     Envelope,
     NotJson,
-    ShortPath,
-    ToolCall,
+    correlation_key,
     error_message,
     is_call,
     read_envelope,
 )
+from kernel.gateway.server import SurfaceServer
+from kernel.gateway.sessions import MAX_SESSIONS, HttpSession, Sessions
+from kernel.gateway.short import Answer, ShortPath, ToolCall
 from kernel.gateway.upcalls import DEFAULT_LEVEL
 
 Headers = dict[bytes, bytes]
@@ -180,7 +178,7 @@ class Endpoint:
                 own.append((b"mcp-session-id", headers[b"mcp-session-id"]))
         exchange = Exchange(receive, send, own, modern=call.modern, capabilities=call.capabilities)
         scope = trio.CancelScope()
-        key = coerce_request_id(call.id)
+        key = correlation_key(call.id)
         if session is not None:
             session.calls[key] = scope
         try:
@@ -236,7 +234,7 @@ def _media_types_are_plain(headers: Headers) -> bool:
 def _headers_agree(headers: Headers, call: ToolCall) -> bool:
     name = headers.get(b"mcp-name")
     return (
-        headers.get(b"mcp-method") == METHOD.encode()
+        headers.get(b"mcp-method") == TOOLS_CALL.encode()
         and name is not None
         and decode_header_value(name.decode("latin-1")) == call.operation.name
     )
@@ -250,7 +248,7 @@ def _withdraw(session: HttpSession, message: Envelope) -> None:
         params = msgspec.json.decode(message.params, type=_Cancelled)
     except msgspec.DecodeError:
         return
-    scope = session.calls.get(coerce_request_id(params.request_id))
+    scope = session.calls.get(correlation_key(params.request_id))
     if scope is not None:
         scope.cancel()
 

@@ -2,7 +2,7 @@
 
 Most operations answer a failure as a tool result with `isError`, so that the model can read it and do better; the
 failure as data is under `_meta["linckia/failure"]`.  Operations that declare codes of their own answer JSON-RPC
-errors.
+errors (`kernel.gateway.sdkerrors`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
-
+from kernel.gateway.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from proto.asking import MISSING_CAPABILITY
 from proto.errors import Executed, Failure, Internal, Kind, LinckiaError
 from proto.operation import Operation
@@ -89,14 +87,6 @@ def code_of(failure: Failure) -> int:
     if failure.code is not None:
         return failure.code
     return _CODES.get(failure.kind, INTERNAL_ERROR)
-
-
-def as_error(failure: Failure) -> MCPError:
-    """The failure as a JSON-RPC error."""
-    data = as_data(failure)
-    if failure.code == MISSING_CAPABILITY:
-        data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
-    return MCPError(code=code_of(failure), message=message_of(failure), data=data)
 
 
 def as_tool_result(failure: Failure) -> dict[str, Any]:

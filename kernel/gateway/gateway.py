@@ -1,69 +1,108 @@
 """The gateway: every surface's server, the clients on them, and the ways in.
 
-The control socket hands descriptors of local clients to `attach`; `kernel.gateway.http` serves the rest.
+The control socket hands descriptors of local clients to `attach`; `kernel.gateway.http` serves the rest.  The SDK is
+loaded beside the event loop, so that neither a client's first message nor the supervisor waits for a second of
+imports; what needs the SDK waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
-from mcp.server.subscriptions import PromptsListChanged
 
-from kernel.gateway.completion import Completer
 from kernel.gateway.composite.dispatch import Composites
-from kernel.gateway.events import News
+from kernel.gateway.opening import Opening
 from kernel.gateway.prompts import FilePrompts, Folder
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.server import SurfaceServer
-from kernel.gateway.stdio import serve_stdio
+from kernel.gateway.stdio import DRAIN_S, serve_stdio
 from kernel.gateway.surfaces import ALL, SURFACES, Surface
 from kernel.ports import Dispatcher
 from kernel.version import VERSION
-from proto import notices
 from proto.errors import InvalidParams
 from proto.ops import Table
+
+if TYPE_CHECKING:
+    from kernel.gateway.server import SurfaceServer
+    from kernel.gateway.servers import Servers
+
+FIRST_MESSAGE_S = 0.25
+"""How long loading the SDK waits for a client to be answered first, with which it would share the interpreter."""
 
 
 class Gateway:
     """Made by `open_gateway`.
 
-    `clients` counts the local clients attached now; `on_clients` is called after each change of it.
+    `clients` counts the local clients attached now; `on_clients` is called after each change of it.  `opened` is set
+    when the first local client has been answered, or needs the SDK.  `loaded` is set once the SDK is there.
     """
 
     def __init__(
         self, table: Table, dispatcher: Dispatcher, nursery: trio.Nursery, version: str, prompts: FilePrompts
     ) -> None:
-        self.news = News(nursery)
-        self.nursery = nursery
+        self._table = table
+        self._dispatcher = dispatcher
+        self._nursery = nursery
+        self._version = version
+        self._prompts = prompts
+        self._surfaces = {name: Surface(name, table) for name in SURFACES}
+        self._scratchpads = Scratchpads()
+        self._servers: Servers | None = None
         self.clients = 0
         self.on_clients: Callable[[int], None] | None = None
-        completer = Completer(table, dispatcher)
-        scratchpads = Scratchpads()
-        surfaces = [Surface(name, table) for name in SURFACES]
-        self._servers = {
-            surface.name: SurfaceServer(
-                surface, Composites(dispatcher, surface.steps), completer, self.news, version, scratchpads, prompts
-            )
-            for surface in surfaces
-        }
-        self.operator: Dispatcher = Composites(dispatcher, self._servers[ALL].surface.steps, plain=True)
+        self.opened = trio.Event()
+        self.loaded = trio.Event()
+        self.operator: Dispatcher = Composites(dispatcher, self._surfaces[ALL].steps, plain=True)
         """For calls of the command line: every operation, the composite ones among them."""
 
-    def server(self, surface: str) -> SurfaceServer:
-        """The server of a surface.
+    async def load(self) -> None:
+        """Load the SDK and make the servers."""
+        with trio.move_on_after(FIRST_MESSAGE_S):
+            await self.opened.wait()
+        # In a thread: a second in which the event loop goes on, if more slowly.
+        await trio.to_thread.run_sync(_load_sdk)
+        from kernel.gateway.servers import Servers
+
+        self._servers = Servers(
+            self._surfaces,
+            self._table,
+            self._dispatcher,
+            self._nursery,
+            self._version,
+            self._scratchpads,
+            self._prompts,
+        )
+        self.loaded.set()
+
+    def close(self) -> None:
+        if self._servers is not None:
+            self._servers.close()
+
+    def surface(self, name: str) -> Surface:
+        """
+        Raises:
+            InvalidParams: there is none of that name.
+        """
+        surface = self._surfaces.get(name)
+        if surface is None:
+            raise InvalidParams(f"unknown surface {name!r}; known surfaces: {', '.join(SURFACES)}", field="surface")
+        return surface
+
+    async def server(self, surface: str) -> SurfaceServer:
+        """The server of a surface, once the SDK is loaded.
 
         Raises:
             InvalidParams: there is none of that name.
         """
-        server = self._servers.get(surface)
-        if server is None:
-            raise InvalidParams(f"unknown surface {surface!r}; known surfaces: {', '.join(SURFACES)}", field="surface")
-        return server
+        name = self.surface(surface).name
+        self.opened.set()
+        await self.loaded.wait()
+        assert self._servers is not None
+        return self._servers.by_name[name]
 
-    async def attach(self, fd_in: int, fd_out: int, surface: str) -> None:
+    async def attach(self, fd_in: int, fd_out: int, surface: str, *, drain_s: float = DRAIN_S) -> None:
         """Serve one local client on descriptors that it passed; they stay the caller's to close.
 
         Returns when the client has gone and what it had asked is answered.  Cancellation ends it at once.
@@ -71,10 +110,18 @@ class Gateway:
         Raises:
             InvalidParams: there is no such surface.
         """
-        server = self.server(surface)
+        shown = self.surface(surface)
+
+        async def server() -> SurfaceServer:
+            # Waited for, not asked for: the first message comes first.
+            await self.loaded.wait()
+            return await self.server(surface)
+
         self._count(1)
         try:
-            await serve_stdio(server, fd_in, fd_out)
+            opening = Opening(shown, self._version)
+            pad = self._scratchpads.open()
+            await serve_stdio(server, opening, pad, fd_in, fd_out, drain_s=drain_s, opened=self.opened.set)
         finally:
             self._count(-1)
 
@@ -84,18 +131,21 @@ class Gateway:
             self.on_clients(self.clients)
 
 
+def _load_sdk() -> None:
+    import kernel.gateway.sdkside
+    import kernel.gateway.servers  # noqa: F401
+
+
 @contextlib.asynccontextmanager
 async def open_gateway(
     table: Table, dispatcher: Dispatcher, *, version: str = VERSION, prompt_folders: Sequence[Folder] = ()
 ) -> AsyncIterator[Gateway]:
     """The gateway to the operations of `table`; its tasks end with the context."""
-    prompts = FilePrompts(prompt_folders)
     async with trio.open_nursery() as nursery:
-        gateway = Gateway(table, dispatcher, nursery, version, prompts)
-        nursery.start_soon(prompts.watch, partial(gateway.news.publish, PromptsListChanged()))
-        unsubscribe = dispatcher.subscribe(f"{notices.PREFIX}*", gateway.news.receive)
+        gateway = Gateway(table, dispatcher, nursery, version, FilePrompts(prompt_folders))
+        nursery.start_soon(gateway.load)
         try:
             yield gateway
         finally:
-            unsubscribe()
+            gateway.close()
             nursery.cancel_scope.cancel()

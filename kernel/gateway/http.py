@@ -44,8 +44,8 @@ async def open_http(
         routes: others' (metrics, the operator's page), behind the same checks.
         ready: what `/health` answers 200 for.
     """
-    endpoints = {name: Endpoint(gateway.server(name), settings.max_body_bytes) for name in SURFACES}
-    stateless = Endpoint(gateway.server(TRANSCRIPTS), settings.max_body_bytes, stateless=True)
+    endpoints = {name: Endpoint(await gateway.server(name), settings.max_body_bytes) for name in SURFACES}
+    stateless = Endpoint(await gateway.server(TRANSCRIPTS), settings.max_body_bytes, stateless=True)
 
     async def health(request: Request) -> Response:
         up = ready()

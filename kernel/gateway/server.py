@@ -27,22 +27,22 @@ from kernel.gateway import calls
 from kernel.gateway.completion import Completer, completion_result
 from kernel.gateway.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
 from kernel.gateway.events import News
-from kernel.gateway.failures import as_error, as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.failures import as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.opening import LIST_FRESH_MS, NAME, TITLE, Offered
 from kernel.gateway.prompts import SHOWN_ON, FilePrompts
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.surfaces import ALL, Surface
+from kernel.gateway.sdkerrors import as_error
+from kernel.gateway.surfaces import Surface
 from kernel.gateway.upcalls import LEVELS, CallUpcalls, InputRequired, merged_answers
 from kernel.ports import Dispatcher
 from proto.operation import Operation, Params
-
-NAME = "linckia"
 
 Context = ServerRequestContext[Any, Any]
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
 """Of the revisions before 2026-07-28, which has -32602."""
 
-_LIST = CacheHint(60_000, "public")
+_LIST = CacheHint(LIST_FRESH_MS, "public")
 _FRESHNESS: dict[CacheableMethod, CacheHint] = {
     "server/discover": _LIST,
     "tools/list": _LIST,
@@ -85,7 +85,7 @@ class SurfaceServer:
         self.surface = surface
         self.dispatcher = dispatcher
         self._completer = completer
-        self._news = news
+        self.news = news
         self.scratchpads = scratchpads or Scratchpads()
         # Shown where there are prompts at all.
         self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
@@ -96,9 +96,8 @@ class SurfaceServer:
             "on_set_logging_level": self._set_level,
             "on_subscriptions_listen": self.listening,
         }
-        # `all` speaks the whole protocol, also while no operation makes a prompt; the others what they have.
-        whole = surface.name == ALL
-        if whole or surface.listed_resources or surface.listed_templates:
+        offered = Offered(surface)
+        if offered.resources:
             handlers |= {
                 "on_list_resources": self._list_resources,
                 "on_list_resource_templates": self._list_templates,
@@ -106,9 +105,9 @@ class SurfaceServer:
                 "on_subscribe_resource": self._subscribe,
                 "on_unsubscribe_resource": self._unsubscribe,
             }
-        if whole or surface.listed_prompts:
+        if offered.prompts:
             handlers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
-        if whole or surface.listed_prompts or surface.listed_templates:
+        if offered.completions:
             handlers["on_completion"] = self._complete_argument
         with warnings.catch_warnings():
             # Logging is deprecated as of 2026-07-28; the revisions before it have it.
@@ -116,7 +115,7 @@ class SurfaceServer:
             self.sdk = _Server(
                 NAME,
                 version=version,
-                title="Linckia",
+                title=TITLE,
                 cache_hints=_FRESHNESS,
                 get_tool_input_schema=self._input_schema,
                 **handlers,
@@ -131,7 +130,7 @@ class SurfaceServer:
         result = await call_next(ctx)
         if ctx.method == "initialize":
             connection = connection_of(ctx)
-            self._news.join(connection)
+            self.news.join(connection)
             announce(connection)
         return result
 
@@ -255,11 +254,11 @@ class SurfaceServer:
         return types.EmptyResult()
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        self._news.subscribe(connection_of(ctx), str(params.uri))
+        self.news.subscribe(connection_of(ctx), str(params.uri))
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        self._news.unsubscribe(connection_of(ctx), str(params.uri))
+        self.news.unsubscribe(connection_of(ctx), str(params.uri))
         return types.EmptyResult()
 
 

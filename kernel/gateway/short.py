@@ -22,26 +22,13 @@ from pydantic import ValidationError
 
 from kernel.gateway.calls import encoded_tool_result, perform
 from kernel.gateway.composite.steps import NAMES
-from kernel.gateway.failures import as_error, as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.failures import as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.messages import TOOLS_CALL, Envelope, RequestId, error_message
+from kernel.gateway.sdkerrors import as_error
 from kernel.gateway.server import SurfaceServer
 from kernel.gateway.upcalls import CallUpcalls, Client
 from proto.operation import Operation
 from proto.ops.composite import SERVICE
-
-METHOD = "tools/call"
-
-RequestId = int | str
-
-
-class Envelope(msgspec.Struct, gc=False):
-    """Any JSON-RPC message, as far as routing needs it; absent and null are told apart."""
-
-    jsonrpc: str
-    id: RequestId | UnsetType | None = UNSET
-    method: str | UnsetType = UNSET
-    params: Raw | UnsetType = UNSET
-    result: Raw | UnsetType = UNSET
-    error: Raw | UnsetType = UNSET
 
 
 class _Meta(msgspec.Struct, gc=False):
@@ -72,7 +59,6 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     capabilities: Mapping[str, Any]
 
 
-_decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -86,38 +72,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 _KNOWN_ENVELOPES = 256
 """Distinct `_meta` envelopes of 2026-07-28 remembered as valid; a client sends the same with each request."""
-
-
-class NotJson(ValueError):
-    """What was sent is not JSON, or nested beyond reason."""
-
-
-def read_envelope(data: bytes) -> Envelope | None:
-    """The message in `data`; None where it is JSON but not in the form of one.
-
-    Raises:
-        NotJson: says where it stops being JSON.
-    """
-    try:
-        return _decode_envelope(data)
-    except msgspec.ValidationError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotJson(str(error)) from None
-    except RecursionError:
-        raise NotJson("nested too deeply") from None
-
-
-def is_call(envelope: Envelope) -> bool:
-    """Whether the message is a `tools/call` with what every one must have."""
-    return (
-        envelope.method == METHOD
-        and envelope.jsonrpc == "2.0"
-        and isinstance(envelope.id, int | str)
-        and not isinstance(envelope.params, UnsetType)
-        and isinstance(envelope.result, UnsetType)
-        and isinstance(envelope.error, UnsetType)
-    )
 
 
 class ShortPath:
@@ -190,7 +144,7 @@ class ShortPath:
                     envelope["io.modelcontextprotocol/clientInfo"] = msgspec.json.decode(key[1])
                 if level is not None:
                     envelope["io.modelcontextprotocol/logLevel"] = level
-                protocol_methods.validate_client_request(METHOD, meta.version, {"name": "", "_meta": envelope})
+                protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
             except (msgspec.DecodeError, ValidationError):
                 return None
             self._known[key] = known
@@ -225,14 +179,6 @@ class ShortPath:
             result["resultType"] = "complete"
             result["_meta"] = {**result["_meta"], **self._stamp}
         return Answer(_encode({"jsonrpc": "2.0", "id": call.id, "result": result}))
-
-
-def error_message(request_id: RequestId | None, code: int, message: str, data: object = None) -> bytes:
-    """A JSON-RPC error, encoded; the id is null where it could not be read."""
-    error: dict[str, object] = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = data
-    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
 def _is_composite(operation: Operation[Any]) -> bool:

@@ -149,7 +149,7 @@ async def test_long_answer_is_kept_and_a_preview_names_every_hit() -> None:
         for n in range(50):
             assert f"- note-{n} | Note {n} | {1 / (n + 1):.4g}" in text
         assert answer["structuredContent"]["cached"]["id"] == id_
-        tool = next(tool for tool in gateway.server("all").surface.listed_tools if tool["name"] == "k_search")
+        tool = next(tool for tool in gateway.surface("all").listed_tools if tool["name"] == "k_search")
         jsonschema.validate(answer["structuredContent"], tool["outputSchema"])
         short = await result(wire, "k_search", {"hits": 1})
         jsonschema.validate(short["structuredContent"], tool["outputSchema"])

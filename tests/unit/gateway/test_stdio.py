@@ -13,9 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.gateway import stdio
 from kernel.gateway.descriptors import Input
-from kernel.gateway.stdio import MAX_MESSAGE_BYTES, lines
+from kernel.gateway.lines import MAX_MESSAGE_BYTES, lines
 from proto.errors import InvalidParams
 from tests.unit.gateway.wire import META, connected, gateway_in_process
 
@@ -137,7 +136,7 @@ async def test_answering_after_the_end_of_input_is_bounded() -> None:
         os.write(client_out, INITIALIZE + INITIALIZED + call_line("t_wait", {}, id=5))
         os.close(client_out)
         with trio.fail_after(5):
-            await stdio.serve_stdio(gateway.server("all"), server_in, server_out, drain_s=0.2)
+            await gateway.attach(server_in, server_out, "all", drain_s=0.2)
         assert dispatcher.cancelled == ["t_wait"]
         for fd in (server_in, client_in, server_out):
             os.close(fd)

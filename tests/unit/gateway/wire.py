@@ -79,7 +79,9 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def gateway_in_process(table: Table = TABLE, *services: OpenService) -> AsyncIterator[tuple[Gateway, InProcess]]:
+    """A gateway with the SDK loaded, which answers everything."""
     async with in_process(*(services or (open_service,))) as dispatcher, open_gateway(table, dispatcher) as gateway:
+        await gateway.server("all")
         yield gateway, dispatcher
 
 

@@ -1,0 +1,92 @@
+"""JSON-RPC messages as they are read off a transport, and errors as they are written: shared by every way in.
+
+Nothing of the SDK is needed here, which takes a second to load: a client's first message is read while it does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+TOOLS_CALL = "tools/call"
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+RequestId = int | str
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """Any JSON-RPC message, as far as routing needs it; absent and null are told apart."""
+
+    jsonrpc: str
+    id: RequestId | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class NotJson(ValueError):
+    """What was sent is not JSON, or nested beyond reason."""
+
+
+def read_envelope(data: bytes) -> Envelope | None:
+    """The message in `data`; None where it is JSON but not in the form of one.
+
+    Raises:
+        NotJson: says where it stops being JSON.
+    """
+    try:
+        return _decode_envelope(data)
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJson(str(error)) from None
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+
+
+def is_call(envelope: Envelope) -> bool:
+    """Whether the message is a `tools/call` with what every one must have."""
+    return (
+        envelope.method == TOOLS_CALL
+        and envelope.jsonrpc == "2.0"
+        and isinstance(envelope.id, int | str)
+        and not isinstance(envelope.params, UnsetType)
+        and isinstance(envelope.result, UnsetType)
+        and isinstance(envelope.error, UnsetType)
+    )
+
+
+def result_message(request_id: RequestId, result: object) -> bytes:
+    """A JSON-RPC response, encoded."""
+    return _encode({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+
+def error_message(request_id: RequestId | None, code: int, message: str, data: object = None) -> bytes:
+    """A JSON-RPC error, encoded; the id is null where it could not be read."""
+    error: dict[str, object] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def correlation_key(request_id: RequestId) -> RequestId:
+    """What two mentions of one request have in common: clients are known that say "7" where they said 7 before.
+
+    The SDK correlates by the same rule.
+    """
+    if isinstance(request_id, str):
+        try:
+            return int(request_id)
+        except ValueError:
+            pass
+    return request_id

@@ -1,0 +1,161 @@
+"""The SDK's part of one local client: what is handed over to it, and its answers on their way back.
+
+Made once the SDK is loaded.  It is then told what was answered without it, and its own answers to that are dropped, so
+that its idea of the connection is the client's and no request is answered twice.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable, Iterable
+
+import anyio
+import trio
+from mcp.server.connection import Connection
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    PROTOCOL_VERSION_META_KEY,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+from mcp_types.jsonrpc import jsonrpc_message_adapter
+from pydantic import ValidationError
+
+from kernel.gateway.connections import level_of, on_connection
+from kernel.gateway.lines import readable_id
+from kernel.gateway.messages import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    Envelope,
+    RequestId,
+    correlation_key,
+    error_message,
+    is_call,
+)
+from kernel.gateway.server import SurfaceServer
+from kernel.gateway.short import ShortPath, ToolCall
+
+_LISTEN = "subscriptions/listen"
+
+_log = logging.getLogger("linckia.gateway")
+
+
+class SdkSide:
+    """The SDK's server for one client, in a nursery by `run`.
+
+    Args:
+        post: sends a message to the client.
+        settled: told of a request that is answered or withdrawn.
+        answered: ids of requests, in order, that the client has its answer of.
+
+    `in_hand` are the requests that the SDK has yet to answer.
+    """
+
+    def __init__(
+        self,
+        server: SurfaceServer,
+        post: Callable[[bytes], None],
+        settled: Callable[[], None],
+        answered: Iterable[RequestId],
+    ) -> None:
+        self._server = server
+        self.short = ShortPath(server)
+        self._post = post
+        self._settled = settled
+        self._answered = collections.deque(map(correlation_key, answered))
+        self._to_sdk, self._sdk_reads = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+        self._sdk_writes, self._from_sdk = anyio.create_memory_object_stream[SessionMessage](16)
+        self._connection: Connection | None = None
+        self._established = False
+        # None until the first request, which decides the era and is the SDK's.
+        self._opened_modern: bool | None = None
+        self.in_hand: set[RequestId] = set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with self._to_sdk, trio.open_nursery() as nursery:
+            nursery.start_soon(self._write)
+            on_connection.set(self._opening)
+            await self._server.sdk.run(
+                self._sdk_reads, self._sdk_writes, self._server.sdk.create_initialization_options()
+            )
+
+    def _opening(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def _write(self) -> None:
+        # Closed also when cancelled: what the SDK still wants to say then is dropped, and delays nobody.
+        async with self._from_sdk:
+            async for item in self._from_sdk:
+                message = item.message
+                key = None
+                if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+                    key = correlation_key(message.id)
+                if key is not None and self._answered and key == self._answered[0]:
+                    self._answered.popleft()
+                    if isinstance(message, JSONRPCError):
+                        _log.error("the SDK refused what was answered before it was loaded: %s", message.error)
+                else:
+                    self._post(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+                if key is not None:
+                    # The answer to `initialize` is written: nothing can overtake it from here on.
+                    self._established = self._connection is not None and self._connection.initialize_accepted
+                    self.in_hand.discard(key)
+                    self._settled()
+
+    # ---- messages -------------------------------------------------------------------------------------------------
+
+    def level(self, call: ToolCall) -> str | None:
+        """The lowest level of log lines that the client wants of a call."""
+        return call.level if call.modern or self._connection is None else level_of(self._connection)
+
+    def recognise(self, envelope: Envelope) -> ToolCall | None:
+        """The call, if the connection and the message are such that the short path may take it."""
+        if not is_call(envelope) or self._opened_modern is None:
+            return None
+        if not self._opened_modern and not self._established:
+            return None
+        return self.short.recognise(envelope, modern=self._opened_modern)
+
+    async def hand_over(self, data: bytes, has_id: bool) -> RequestId | None:
+        """Give the SDK a message, or answer what is wrong with it.
+
+        Args:
+            has_id: whether it has an `id`, in whatever form.
+
+        Returns the request that it withdraws, where it is one of those.
+        """
+        message: JSONRPCMessage | None
+        try:
+            message = jsonrpc_message_adapter.validate_json(data, by_name=False)
+        except ValidationError as error:
+            detail = error.errors(include_input=False, include_url=False)[0]
+            if detail["type"] == "json_invalid":
+                self._post(error_message(None, PARSE_ERROR, f"Parse error: {detail['msg']}"))
+                return None
+            message = None
+        if message is None or (isinstance(message, JSONRPCNotification) and has_id):
+            text = "Not a JSON-RPC 2.0 message: see its jsonrpc, id and method (batches are not accepted)"
+            self._post(error_message(readable_id(data), INVALID_REQUEST, text))
+            return None
+        withdrawn = None
+        match message:
+            case JSONRPCNotification(method="notifications/cancelled"):
+                cancelled = cancelled_request_id_from_params(message.params)
+                withdrawn = None if cancelled is None else correlation_key(cancelled)
+                if withdrawn is not None:
+                    self.in_hand.discard(withdrawn)
+            case JSONRPCRequest():
+                if self._opened_modern is None:
+                    meta = (message.params or {}).get("_meta")
+                    has_envelope = isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
+                    self._opened_modern = message.method != "initialize" and has_envelope
+                if message.method != _LISTEN:
+                    self.in_hand.add(correlation_key(message.id))
+        await self._to_sdk.send(SessionMessage(message))
+        return withdrawn
