@@ -33,6 +33,8 @@ def checkout(tmp_path: Path) -> Path:
     (root / "kernel" / "cli").mkdir(parents=True)
     for path, text in (("kernel/__init__.py", ""), ("kernel/cli/__init__.py", ""), ("kernel/cli/__main__.py", PROGRAM)):
         (root / path).write_text(text)
+    (root / "services").mkdir()
+    (root / "services" / "later.py").write_text("")
     return root
 
 
@@ -58,6 +60,8 @@ def test_first_use_sets_up_and_nothing_of_that_reaches_stdout(checkout: Path) ->
     code, out, err = run(checkout, "status", "with space")
     assert (code, out) == (0, "ran ['status', 'with space']\n")
     assert "making" in err
+    # Compiled beforehand, since an MCP client waits for the first start.
+    assert list((checkout / "services" / "__pycache__").glob("later.*.pyc"))
     assert run(checkout, "again") == (0, "ran ['again']\n", "")
     (checkout / "pyproject.toml").write_text(PYPROJECT + "# changed\n")
     assert run(checkout, "after a change")[:2] == (0, "ran ['after a change']\n")

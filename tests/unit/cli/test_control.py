@@ -64,7 +64,11 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def served(
-    data_dir: Path, *, roots: tuple[Path, ...] = (), linger_s: float | None = None
+    data_dir: Path,
+    *,
+    roots: tuple[Path, ...] = (),
+    linger_s: float | None = None,
+    started: trio.Event | None = None,
 ) -> AsyncIterator[Served]:
     async with rig() as r, trio.open_nursery() as nursery:
         made = Served(data_dir, r)
@@ -79,6 +83,7 @@ async def served(
                     roots=roots,
                     surfaces=("all", "yaml"),
                     linger_s=linger_s,
+                    started=started,
                     task_status=task_status,
                 )
                 made.ended.set()
@@ -200,6 +205,23 @@ async def test_attached_descriptors_are_served_until_their_end(tmp_path: Path) -
 
         assert await s.ask(attach) == b"hello"
         assert s.gateway.surfaces == ["yaml"]
+
+
+async def test_calls_wait_for_the_services_and_descriptors_do_not(tmp_path: Path) -> None:
+    started = trio.Event()
+    async with served(tmp_path, started=started) as s, trio.open_nursery() as nursery:
+        answers: list[Any] = []
+
+        async def call() -> None:
+            answers.append(await s.ask(lambda c: c.call("test.say", {"text": "early"})))
+
+        nursery.start_soon(call)
+        null = os.open(os.devnull, os.O_RDWR)
+        await s.ask(lambda c: c.attach("all", None, null, null, timeout_s=5))
+        os.close(null)
+        assert answers == []
+        started.set()
+    assert answers[0]["text"] == "early"
 
 
 async def test_a_client_that_vanishes_ends_its_session(tmp_path: Path) -> None:
