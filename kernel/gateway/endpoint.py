@@ -19,9 +19,11 @@ from msgspec import UnsetType
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from kernel.gateway import scratchpad
+from kernel.gateway import batch, scratchpad
+from kernel.gateway.batch import BATCH_VERSIONS
 from kernel.gateway.connections import level_of, on_connection
 from kernel.gateway.exchange import Exchange
+from kernel.gateway.httpbatch import serve_batch
 from kernel.gateway.messages import (
     PARSE_ERROR,
     TOOLS_CALL,
@@ -122,6 +124,37 @@ class Endpoint:
             message = error_message(None, PARSE_ERROR, f"Parse error: {error}")
             await Response(message, status_code=400, media_type="application/json")(scope, receive, send)
             return
+        if envelope is None and batch.is_batch(body) and self._takes_batches(headers, session):
+            own = [] if session is None else [(b"mcp-session-id", headers[b"mcp-session-id"])]
+
+            async def serve(message: bytes, receive: Receive, send: Send) -> None:
+                await self._serve_message(scope, headers, session, message, read_envelope(message), receive, send)
+
+            await serve_batch(body, serve, receive, send, own)
+            return
+        await self._serve_message(scope, headers, session, body, envelope, receive, send)
+
+    def _takes_batches(self, headers: Headers, session: HttpSession | None) -> bool:
+        """Whether the client speaks a revision that has them, and takes what they may be answered with."""
+        if not _media_types_are_plain(headers):
+            return False
+        if session is not None:
+            return session.connection.protocol_version in BATCH_VERSIONS
+        # Without a session there is only the header, which the revisions with batches do not have yet.
+        return (
+            self._stateless and headers.get(b"mcp-protocol-version", b"2025-03-26").decode("latin-1") in BATCH_VERSIONS
+        )
+
+    async def _serve_message(
+        self,
+        scope: Scope,
+        headers: Headers,
+        session: HttpSession | None,
+        body: bytes,
+        envelope: Envelope | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         self._lay_out(scope, headers, session, envelope)
         call = None if envelope is None else self._recognise(scope, headers, session, envelope)
         if call is not None:

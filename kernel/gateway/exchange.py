@@ -25,7 +25,9 @@ QUICK_S = 0.02
 
 PING_S = 15.0
 
-_SSE = [
+PING = b": ping\r\n\r\n"
+
+STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
@@ -53,7 +55,7 @@ class Exchange:
         """Whether the client went away before it was answered."""
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        self._events.append(_event(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})))
+        self._events.append(event(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})))
         self._wake.set()
 
     async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class Exchange:
             self._answered = True
             if self._streaming or self._events:
                 if answer is not None:
-                    self._events.append(_event(answer.message))
+                    self._events.append(event(answer.message))
                 self._wake.set()
                 await self._streamed.wait()
             nursery.cancel_scope.cancel()
@@ -112,7 +114,7 @@ class Exchange:
             await self._wake.wait()
         # From here on the response is a stream, whatever becomes of the call.
         self._streaming = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*_SSE, *self._headers]})
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
         while not self.gone:
             body = b"".join(self._events)
             self._events.clear()
@@ -125,9 +127,10 @@ class Exchange:
             with trio.move_on_after(PING_S) as waited:
                 await self._wake.wait()
             if waited.cancelled_caught:
-                self._events.append(b": ping\r\n\r\n")
+                self._events.append(PING)
         self._streamed.set()
 
 
-def _event(message: bytes) -> bytes:
+def event(message: bytes) -> bytes:
+    """A message as one event of a stream."""
     return b"event: message\r\ndata: %b\r\n\r\n" % message

@@ -54,6 +54,13 @@ def read_envelope(data: bytes) -> Envelope | None:
         raise NotJson("nested too deeply") from None
 
 
+def request_key(envelope: Envelope) -> RequestId | None:
+    """What the message's answer will be correlated by; None where it asks for none."""
+    if isinstance(envelope.id, int | str) and isinstance(envelope.method, str):
+        return correlation_key(envelope.id)
+    return None
+
+
 def is_call(envelope: Envelope) -> bool:
     """Whether the message is a `tools/call` with what every one must have."""
     return (

@@ -26,6 +26,7 @@ from mcp_types import (
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from kernel.gateway.batch import NOT_A_MESSAGE
 from kernel.gateway.connections import level_of, on_connection
 from kernel.gateway.lines import readable_id
 from kernel.gateway.messages import (
@@ -50,7 +51,7 @@ class SdkSide:
 
     Args:
         post: sends a message to the client.
-        settled: told of a request that is answered or withdrawn.
+        respond: sends the answer to a request.
         answered: ids of requests, in order, that the client has its answer of.
 
     `in_hand` are the requests that the SDK has yet to answer.
@@ -60,13 +61,13 @@ class SdkSide:
         self,
         server: SurfaceServer,
         post: Callable[[bytes], None],
-        settled: Callable[[], None],
+        respond: Callable[[RequestId, bytes], None],
         answered: Iterable[RequestId],
     ) -> None:
         self._server = server
         self.short = ShortPath(server)
         self._post = post
-        self._settled = settled
+        self._respond = respond
         self._answered = collections.deque(map(correlation_key, answered))
         self._to_sdk, self._sdk_reads = anyio.create_memory_object_stream[SessionMessage | Exception](16)
         self._sdk_writes, self._from_sdk = anyio.create_memory_object_stream[SessionMessage](16)
@@ -74,6 +75,8 @@ class SdkSide:
         self._established = False
         # None until the first request, which decides the era and is the SDK's.
         self._opened_modern: bool | None = None
+        self._handshake: RequestId | None = None
+        self._shaken = trio.Event()
         self.in_hand: set[RequestId] = set()
 
     async def run(self) -> None:
@@ -93,20 +96,33 @@ class SdkSide:
         async with self._from_sdk:
             async for item in self._from_sdk:
                 message = item.message
-                key = None
                 if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-                    key = correlation_key(message.id)
-                if key is not None and self._answered and key == self._answered[0]:
-                    self._answered.popleft()
-                    if isinstance(message, JSONRPCError):
-                        _log.error("the SDK refused what was answered before it was loaded: %s", message.error)
+                    self._answer(message, correlation_key(message.id))
                 else:
-                    self._post(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
-                if key is not None:
-                    # The answer to `initialize` is written: nothing can overtake it from here on.
-                    self._established = self._connection is not None and self._connection.initialize_accepted
-                    self.in_hand.discard(key)
-                    self._settled()
+                    self._post(_encoded(message))
+
+    def _answer(self, message: JSONRPCResponse | JSONRPCError, key: RequestId) -> None:
+        # The answer to `initialize` is written next: nothing can overtake it from here on.
+        self._established = self._connection is not None and self._connection.initialize_accepted
+        if key == self._handshake:
+            self._handshake = None
+            self._shaken.set()
+        self.in_hand.discard(key)
+        if self._answered and key == self._answered[0]:
+            self._answered.popleft()
+            if isinstance(message, JSONRPCError):
+                _log.error("the SDK refused what was answered before it was loaded: %s", message.error)
+        else:
+            self._respond(key, _encoded(message))
+
+    async def handshake_version(self) -> str | None:
+        """The revision that a handshake agreed on, once that is answered; None where there was none."""
+        if self._handshake is not None:
+            await self._shaken.wait()
+        if self._connection is None or not self._established:
+            return None
+        version: str | None = self._connection.protocol_version
+        return version
 
     # ---- messages -------------------------------------------------------------------------------------------------
 
@@ -122,11 +138,12 @@ class SdkSide:
             return None
         return self.short.recognise(envelope, modern=self._opened_modern)
 
-    async def hand_over(self, data: bytes, has_id: bool) -> RequestId | None:
+    async def hand_over(self, data: bytes, has_id: bool, refuse: Callable[[bytes], None]) -> RequestId | None:
         """Give the SDK a message, or answer what is wrong with it.
 
         Args:
             has_id: whether it has an `id`, in whatever form.
+            refuse: sends that answer.
 
         Returns the request that it withdraws, where it is one of those.
         """
@@ -136,12 +153,11 @@ class SdkSide:
         except ValidationError as error:
             detail = error.errors(include_input=False, include_url=False)[0]
             if detail["type"] == "json_invalid":
-                self._post(error_message(None, PARSE_ERROR, f"Parse error: {detail['msg']}"))
+                refuse(error_message(None, PARSE_ERROR, f"Parse error: {detail['msg']}"))
                 return None
             message = None
         if message is None or (isinstance(message, JSONRPCNotification) and has_id):
-            text = "Not a JSON-RPC 2.0 message: see its jsonrpc, id and method (batches are not accepted)"
-            self._post(error_message(readable_id(data), INVALID_REQUEST, text))
+            refuse(error_message(readable_id(data), INVALID_REQUEST, NOT_A_MESSAGE))
             return None
         withdrawn = None
         match message:
@@ -155,7 +171,14 @@ class SdkSide:
                     meta = (message.params or {}).get("_meta")
                     has_envelope = isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
                     self._opened_modern = message.method != "initialize" and has_envelope
+                if message.method == "initialize" and self._handshake is None:
+                    self._handshake = correlation_key(message.id)
+                    self._shaken = trio.Event()
                 if message.method != _LISTEN:
                     self.in_hand.add(correlation_key(message.id))
         await self._to_sdk.send(SessionMessage(message))
         return withdrawn
+
+
+def _encoded(message: JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()

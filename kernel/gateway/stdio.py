@@ -9,23 +9,26 @@ what is in flight is still answered, for as long as somebody reads and `drain_s`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 from msgspec import UnsetType
 
-from kernel.gateway import scratchpad
+from kernel.gateway import batch, scratchpad
 from kernel.gateway.descriptors import Input, Output, non_blocking
 from kernel.gateway.lines import MAX_MESSAGE_BYTES, Line, lines
 from kernel.gateway.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
+    Envelope,
     NotJson,
     RequestId,
     correlation_key,
     error_message,
     read_envelope,
+    request_key,
 )
 from kernel.gateway.opening import Opening
 
@@ -90,6 +93,7 @@ class _Session:
         self._sdk: SdkSide | None = None
         self._sdk_ready = trio.Event()
         self._calls: dict[RequestId, trio.CancelScope] = {}
+        self._batched: dict[RequestId, batch.Pending] = {}
         self._settled = trio.Event()
 
     # ---- client end of calls --------------------------------------------------------------------------------------
@@ -119,11 +123,15 @@ class _Session:
         server = await self._server()
         from kernel.gateway.sdkside import SdkSide
 
-        self._sdk = SdkSide(server, self._post, self._settle, self._opening.answered)
+        self._sdk = SdkSide(server, self._post, self._respond, self._opening.answered)
         nursery.start_soon(self._sdk.run)
-        # More may be taken while these are handed over; none can be after the last.
-        for message in self._opening.taken:
-            await self._sdk.hand_over(message, b'"id"' in message)
+        told = 0
+        # More may be taken meanwhile; none can be after the last.
+        while told < len(self._opening.taken):
+            message = self._opening.taken[told]
+            await self._sdk.hand_over(message, b'"id"' in message, self._post)
+            told += 1
+            await self._sdk.handshake_version()
         self._sdk_ready.set()
 
     async def _end_when_broken(self, scope: trio.CancelScope) -> None:
@@ -140,7 +148,9 @@ class _Session:
             if not self._output.abandoned():
                 await self._output.flush()
 
-    def _settle(self) -> None:
+    def _respond(self, key: RequestId, answer: bytes) -> None:
+        pending = self._batched.pop(key, None)
+        (self._post if pending is None else pending.answer)(answer)
         self._settled.set()
 
     def _post(self, message: bytes) -> None:
@@ -169,16 +179,61 @@ class _Session:
             await self._sdk_ready.wait()
             sdk = self._sdk
             assert sdk is not None
-        if envelope is not None:
-            call = sdk.recognise(envelope)
-            if call is not None:
-                nursery.start_soon(self._serve, sdk, call, nursery)
-                return
+        if envelope is None and batch.is_batch(line.data):
+            await self._take_batch(sdk, line.data, nursery)
+        else:
+            await self._take(sdk, line.data, envelope, nursery, None)
+
+    async def _take_batch(self, sdk: SdkSide, data: bytes, nursery: trio.Nursery) -> None:
+        if await sdk.handshake_version() not in batch.BATCH_VERSIONS:
+            text = f"{batch.NOT_A_MESSAGE} (batches are of the revisions up to 2025-03-26 only)"
+            self._post(error_message(None, INVALID_REQUEST, text))
+            return
+        try:
+            messages = batch.parts(data)
+        except NotJson as error:
+            self._post(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
+            return
+        except batch.Refused as error:
+            self._post(error_message(None, INVALID_REQUEST, str(error)))
+            return
+        pending = batch.Pending(self._post)
+        seen: set[RequestId] = set()
+        for message in messages:
+            envelope = read_envelope(message)
+            if (fault := batch.fault(envelope, seen)) is not None:
+                pending.add(fault)
+            else:
+                await self._take(sdk, message, envelope, nursery, pending)
+        pending.seal()
+
+    async def _take(
+        self, sdk: SdkSide, data: bytes, envelope: Envelope | None, nursery: trio.Nursery, pending: batch.Pending | None
+    ) -> None:
+        refuse = self._post if pending is None else pending.add
+        key = None if envelope is None else request_key(envelope)
+        if pending is not None and key is not None:
+            pending.expect()
+            self._batched[key] = pending
+            refuse = partial(self._respond, key)
+        call = None if envelope is None else sdk.recognise(envelope)
+        if call is not None:
+            nursery.start_soon(self._serve, sdk, call, nursery)
+            return
         # One that is no envelope has an id that is none, or members that no message has.
         has_id = envelope is None or not isinstance(envelope.id, UnsetType)
-        withdrawn = await sdk.hand_over(line.data, has_id)
-        if withdrawn is not None and (scope := self._calls.get(withdrawn)) is not None:
+        withdrawn = await sdk.hand_over(data, has_id, refuse)
+        if withdrawn is not None:
+            self._withdraw(withdrawn)
+
+    def _withdraw(self, key: RequestId) -> None:
+        scope = self._calls.get(key)
+        if scope is not None:
             scope.cancel()
+        pending = self._batched.pop(key, None)
+        if pending is not None:
+            pending.drop()
+        self._settled.set()
 
     async def _serve(self, sdk: SdkSide, call: ToolCall, nursery: trio.Nursery) -> None:
         key = correlation_key(call.id)
@@ -186,9 +241,9 @@ class _Session:
             self._calls[key] = scope
             try:
                 # A cancelled call is never answered.
-                self._post((await sdk.short.answer(call, self, nursery, sdk.level(call))).message)
+                self._respond(key, (await sdk.short.answer(call, self, nursery, sdk.level(call))).message)
             finally:
                 # An id that was used again meanwhile belongs to the later call.
                 if self._calls.get(key) is scope:
                     del self._calls[key]
-                self._settle()
+                self._settled.set()
