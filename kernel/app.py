@@ -7,16 +7,18 @@ front can still deliver their answers.
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import trio
 
-from kernel import catalog
+from kernel import catalog, users
 from kernel.catalog import Entry, Roots
 from kernel.config import Config, ConfigError
 from kernel.control.address import log_dir
@@ -185,6 +187,7 @@ async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> Non
 
 def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Callable[[ServiceSpec, int, str], Birth]:
     by_name = {entry.spec.name: entry for entry in entries}
+    own_users = functools.cache(lambda: _own_users(config))
     roots = tuple(str(root) for root in config.roots)
 
     def birth(spec: ServiceSpec, generation: int, mode: str) -> Birth:
@@ -194,8 +197,13 @@ def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Cal
             # How many it is one of, so that they share the cores out among themselves.
             settings = {**settings, "workers": sum(other.service == entry.service for other in entries)}
         read = roots if entry.roots is Roots.READ else ()
-        if entry.reads_models:
-            read = (*read, *catalog.model_folders(settings))
+        models = catalog.model_folders(settings) if entry.reads_models else ()
+        own = (
+            entry.roots is Roots.NONE
+            and own_users()
+            and users.unreachable(filter(Path.exists, map(Path, models))) is None
+        )
+        read = (*read, *models)
         if entry.network:
             read = (*read, *catalog.RESOLVER_FOLDERS)
         read = (*read, *catalog.named_files(entry, settings))
@@ -213,11 +221,27 @@ def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Cal
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                read=read, write=roots if entry.roots is Roots.WRITE else (), network=entry.network
+                read=read,
+                write=roots if entry.roots is Roots.WRITE else (),
+                network=entry.network,
+                user=users.user_of(config.data_dir, spec.name) if own else None,
+                files_of_others=entry.roots is not Roots.NONE or bool(models),
             ),
         )
 
     return birth
+
+
+def _own_users(config: Config) -> bool:
+    """Whether services that touch only their own folder run as users of their own; what it takes is done."""
+    if not config.own_users or users.obstacle(config.data_dir) is not None:
+        return False
+    try:
+        users.admit(config.data_dir)
+    except OSError as error:
+        _log.warning("services run as root, since %s keeps no owners: %s", config.data_dir, error.strerror)
+        return False
+    return True
 
 
 def _check_settings(config: Config, entries: tuple[Entry, ...]) -> None:

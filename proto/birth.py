@@ -19,15 +19,25 @@ import msgspec
 B = TypeVar("B", bound="Birth | ZygoteBirth")
 
 
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of a user and of its group."""
+
+    uid: int
+    gid: int
+
+
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """What a service may touch beside its own folder and the system's libraries.
 
-    `read` and `write` are real paths of folders; `network` admits sockets that leave the machine.
+    `read` and `write` are real paths of folders; `network` admits sockets that leave the machine.  `user` is who it is
+    to become where the kernel is root; without one it stays who it is, less root's privileges.
     """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: bool = False
+    user: User | None = None
+    files_of_others: bool = False
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):

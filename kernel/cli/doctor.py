@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kernel import users
 from kernel.cli import table
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
@@ -92,7 +93,7 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield _landlock()
     yield _seccomp()
     yield _cgroup()
-    yield _user()
+    yield _user(data_dir)
     yield _model()
     yield from _torch()
 
@@ -177,9 +178,13 @@ def _cgroup() -> Finding:
     return Finding("cgroup", Verdict.NOTE, "no memory.events: a death by out-of-memory shows as SIGKILL")
 
 
-def _user() -> Finding:
+def _user(data_dir: Path) -> Finding:
     if os.geteuid() == 0:
-        return Finding("user", Verdict.NOTE, "root", "run Linckia as an ordinary user where you can")
+        why = users.obstacle(data_dir)
+        if why is None:
+            return Finding("user", Verdict.OK, "root; services that need no roots run as users of their own")
+        remedy = "run Linckia as an ordinary user, or install it and its data where others can enter (/opt, /var/lib)"
+        return Finding("user", Verdict.NOTE, f"root, and so are its services, without privileges: {why}", remedy)
     return Finding("user", Verdict.OK, f"uid {os.geteuid()}")
 
 

@@ -91,6 +91,10 @@ def _row(service: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
+_UNSHOWN = ("confined",)
+"""What a service says of itself in `--json` only: it is long, and the same for most."""
+
+
 def _note(service: Mapping[str, Any]) -> str:
     parts = [service.get("reason") or ""]
     if (retry := service.get("retry_in_s")) is not None:
@@ -100,7 +104,9 @@ def _note(service: Mapping[str, Any]) -> str:
         parts.append(f"last: {service.get('last_death')}")
     if service.get("mode"):
         parts.append(service["mode"])
-    parts += [f"{name}: {value}" for name, value in (service.get("info") or {}).items() if value]
+    parts += [
+        f"{name}: {value}" for name, value in (service.get("info") or {}).items() if value and name not in _UNSHOWN
+    ]
     return "; ".join(part for part in parts if part)
 
 

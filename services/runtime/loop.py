@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -162,8 +163,13 @@ class _Context:
 class ServiceLoop:
     """One generation of one service, at the service's end of the link."""
 
-    def __init__(self, birth: Birth, link: Link) -> None:
+    def __init__(self, birth: Birth, link: Link, info: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            info: what `status` shows of the process itself.
+        """
         self._birth = birth
+        self._info = dict(info or {})
         self._channel = Channel(link)
         self._outgoing = Outgoing(self._channel, birth.service, birth.generation)
         self._handlers: dict[str, tuple[msgspec.msgpack.Decoder[Params[Any]], Handler]] = {}
@@ -188,6 +194,7 @@ class ServiceLoop:
             )
             async with trio.open_nursery() as background:
                 env = _Environment(self._birth, self._channel, self._outgoing, background)
+                env.info(**self._info)
 
                 async def read() -> None:
                     nonlocal link_lost

@@ -54,14 +54,18 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
         module = importlib.import_module(birth.module)
         data_dir = Path(birth.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        info: dict[str, str] = {}
         if birth.confinement is not None:
             # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
             # children.
-            _log.info("confined by %s", confine(birth.confinement, data_dir))
+            info["confined"] = confine(birth.confinement, data_dir)
+            _log.info("confined by %s", info["confined"])
+            # A change of user has cut the tie.
+            kin.bind(birth.parent_pid, birth.service)
         if standby:
-            trio.run(_stand_by, birth, fd, module)
+            trio.run(_stand_by, birth, fd, module, info)
         else:
-            trio.run(_main, birth, fd, module.open_service)
+            trio.run(_main, birth, fd, module.open_service, info)
     except* (LinkClosed, kin.KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
@@ -71,18 +75,18 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
     return code
 
 
-async def _stand_by(birth: Birth, control_fd: int, module: ModuleType) -> None:
+async def _stand_by(birth: Birth, control_fd: int, module: ModuleType, info: dict[str, str]) -> None:
     called = await stand_by(birth, control_fd, module)
     if called is not None:
         _name_log(called.birth)
-        await _main(called.birth, called.link_fd, module.open_service)
+        await _main(called.birth, called.link_fd, module.open_service, info)
 
 
-async def _main(birth: Birth, link_fd: int, open_service: OpenService) -> None:
+async def _main(birth: Birth, link_fd: int, open_service: OpenService, info: dict[str, str]) -> None:
     link = NngLink(link_fd, max_message_bytes=LINK_MESSAGE_BYTES)
     with contextlib.closing(link):
         async with trio.open_nursery() as nursery:
-            loop = ServiceLoop(birth, link)
+            loop = ServiceLoop(birth, link, info)
             nursery.start_soon(watch_sigterm, loop)
             await loop.run(open_service)
             nursery.cancel_scope.cancel()

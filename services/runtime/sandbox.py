@@ -1,4 +1,4 @@
-"""What a service process may touch, decided at its birth and never widened: landlock, seccomp and resource limits.
+"""What a service process may touch, decided at its birth and never widened: landlock, seccomp, user, resource limits.
 
 Landlock (Linux 5.13) leaves it the folders it was given; seccomp takes away exec, ptrace, other processes' memory,
 mounts, modules and, unless it was given the network, every socket but Unix ones.  Both are applied before the first
@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 from proto.birth import Confinement
+from services.runtime import privileges
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP = 22
@@ -120,10 +121,16 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     _limit_resources()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     in_force = []
+    as_root = os.geteuid() == 0
+    # While they can still be: the folders are root's to give away and to open.
+    owned = not as_root or privileges.own(data_dir, limits.user)
     version = landlock_version()
     if version:
         _restrict_files(version, limits, data_dir)
         in_force.append(f"landlock {version}")
+    if as_root:
+        files = limits.files_of_others or not owned
+        in_force.append(privileges.give_up(limits.user if owned else None, files=files))
     if has_seccomp():
         _install_filter(platform.machine(), network=limits.network)
         in_force.append("seccomp")

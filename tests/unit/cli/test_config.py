@@ -205,3 +205,12 @@ def test_the_language_model_has_a_table_of_its_own(data_dir: Path) -> None:
         "key_file": str(data_dir / "key"),
         "timeout_s": 2,
     }
+
+
+def test_services_have_users_of_their_own_unless_a_setting_says_otherwise(data_dir: Path) -> None:
+    assert load_in(data_dir).own_users
+    write(data_dir, "own_users = false\n")
+    assert not load_in(data_dir).own_users
+    assert load_in(data_dir, {"LINCKIA_OWN_USERS": "true"}).own_users
+    with pytest.raises(ConfigError, match="own_users"):
+        load_in(data_dir, {"LINCKIA_OWN_USERS": "perhaps"})

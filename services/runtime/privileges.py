@@ -1,0 +1,87 @@
+"""Giving up root: a service that was started by root becomes a user of its own, or keeps less than root's privileges.
+
+Its folder is given to that user first.  What was done can be undone: whoever runs the kernel as root next, with or
+without users of their own, takes the folder over the same way.
+
+Sources: credentials(7), capabilities(7), prctl(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from pathlib import Path
+
+from proto.birth import User
+
+_PR_SET_DUMPABLE = 4
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_FILE_CAPABILITIES = 0b11111
+"""CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID: for files that are other users'."""
+
+_NO_OWNERS = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def own(folder: Path, user: User | None) -> bool:
+    """Give `folder` and all in it to `user`, or back to root; whether they are that user's now.
+
+    The folder itself comes last, so that an interrupted change is seen and done again.  Links are not followed, and a
+    file with another name elsewhere is left alone.
+
+    False: this file system keeps no owners.
+    """
+    uid, gid = (0, 0) if user is None else (user.uid, user.gid)
+    if os.stat(folder).st_uid == uid:
+        return True
+    try:
+        for _, folders, files, at in os.fwalk(folder, topdown=False, follow_symlinks=False):
+            for name in (*folders, *files):
+                found = os.stat(name, dir_fd=at, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:
+                    os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
+        os.chown(folder, uid, gid)
+    except OSError as error:
+        if error.errno in _NO_OWNERS:
+            return False
+        raise
+    return True
+
+
+def give_up(user: User | None, *, files: bool) -> str:
+    """Become `user`, or stay root and keep nothing but, where `files` says so, its access to files.
+
+    Returns what was done, for `status`.  Raises OSError where the operating system refuses.
+    """
+    if user is not None:
+        os.setgroups(())
+        os.setresgid(user.gid, user.gid, user.gid)
+        # All capabilities go with the last of the three numbers.
+        os.setresuid(user.uid, user.uid, user.uid)
+        # Or /proc/self would belong to root, where this process looks at itself.
+        _call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
+        return f"user {user.uid}"
+    keep = _FILE_CAPABILITIES if files else 0
+    held = keep & _permitted()
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    sets = struct.pack("=IIIIII", held, held, 0, 0, 0, 0)
+    _call("capset", header, sets)
+    return "root's access to files only" if files else "no privileges of root"
+
+
+def _permitted() -> int:
+    """Of the capabilities, those that this process has; a container's root lacks some."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapPrm:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _call(name: str, *arguments: int | bytes) -> None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    if function(*(ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
