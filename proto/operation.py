@@ -13,7 +13,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -50,7 +50,13 @@ class Role(enum.StrEnum):
 
 
 class Params(msgspec.Struct, Generic[R], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every operation's parameters; `R` is the type of its result."""
+    """Base of every operation's parameters; `R` is the type of its result.
+
+    `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say (one of two fields
+    must be there); the handler checks it.
+    """
+
+    rules: ClassVar[Mapping[str, Any]] = {}
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +104,9 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
     @cached_property
     def input_schema(self) -> dict[str, Any]:
         """JSON Schema 2020-12 of the parameters; always of `type: object`, references local only."""
-        return json_schema(self.params)
+        schema = json_schema(self.params)
+        definitions = {**schema.get("$defs", {}), **self.params.rules.get("$defs", {})}
+        return {**schema, **self.params.rules, **({"$defs": definitions} if definitions else {})}
 
     @cached_property
     def output_schema(self) -> dict[str, Any] | None:

@@ -6,8 +6,9 @@ every part of the system that a real tool does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -90,6 +91,39 @@ class CustomHeaders(Params[Content], frozen=True, kw_only=True):
         str, Meta(description="Repeated in the header Mcp-Param-Region", extra_json_schema={"x-mcp-header": "Region"})
     ]
     query: Annotated[str, Meta(description="Not repeated in any header")] = ""
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where somebody lives."""
+
+    street: str = ""
+    city: str = ""
+
+
+@_fixture("json_schema_2020_12_tool")
+class SchemaKeywords(Params[Content], frozen=True, kw_only=True):
+    """Answers how somebody can be reached; its schema has the keywords of JSON Schema that no field's type can say."""
+
+    rules: ClassVar[Mapping[str, Any]] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": {
+            "address": {
+                "$anchor": "addressDef",
+                "type": "object",
+                "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+            }
+        },
+        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+        "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+        "then": {"required": ["phone"]},
+        "else": {"required": ["email"]},
+    }
+
+    name: str = ""
+    address: Address | None = None
+    contact_method: Literal["phone", "email"] = msgspec.field(default="email", name="contactMethod")
+    phone: str = ""
+    email: str = ""
 
 
 # ---- tools that ask -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from proto import notices
 from proto.asking import CAPABILITIES, INPUTS
 from proto.content import Audio, Block, Content, Embedded, Image, Message, PromptResult, ResourceResult, TextContents
 from proto.content import Text as TextBlock
-from proto.errors import OperationError
+from proto.errors import InvalidParams, OperationError
 from proto.notices import ListChanged
 from proto.ops import conformance as ops
 from services.conformance import fixtures
@@ -105,6 +105,15 @@ def _answering(handlers: Handlers, env: Environment) -> None:
     async def trigger_prompt_change(params: ops.TriggerPromptChange, ctx: Context) -> Content:
         env.publish(notices.LIST_CHANGED, ListChanged(list="prompts"))
         return _text("Told clients that the prompts changed")
+
+    @handlers.handle(ops.SchemaKeywords)
+    async def schema_keywords(params: ops.SchemaKeywords, ctx: Context) -> Content:
+        reached_at = getattr(params, params.contact_method)
+        if not reached_at:
+            raise InvalidParams(
+                f"{params.contact_method} is missing: contactMethod says that it is used", field=params.contact_method
+            )
+        return _text(f"{params.name or 'Somebody'} is reached at {reached_at}")
 
     @handlers.handle(ops.CustomHeaders)
     async def custom_headers(params: ops.CustomHeaders, ctx: Context) -> Content:

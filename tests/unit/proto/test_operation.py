@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import pytest
@@ -51,6 +52,26 @@ def test_input_schema_is_an_object_with_descriptions_and_bounds() -> None:
     assert schema["properties"]["name"] == {"type": "string", "description": "What it is called", "maxLength": 10}
     assert schema["properties"]["limit"] == {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
     assert "title" not in schema
+
+
+def test_rules_that_no_type_can_say_are_part_of_the_schema() -> None:
+    @operation("either", service="finder", access=Access.READ, idempotent=True, deadline_s=1)
+    class Either(Params[Found], frozen=True, kw_only=True):
+        """One of two."""
+
+        rules: ClassVar[Mapping[str, Any]] = {
+            "$defs": {"X": {"type": "string"}},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        }
+
+        a: str = ""
+        b: Inner | None = None
+
+    schema = operation_of(Either).input_schema
+    assert schema["type"] == "object"
+    assert schema["anyOf"] == [{"required": ["a"]}, {"required": ["b"]}]
+    assert set(schema["$defs"]) == {"X", "Inner"}
+    assert set(schema["properties"]) == {"a", "b"}
 
 
 def test_schema_references_are_local_and_resolve() -> None:
