@@ -119,11 +119,13 @@ class SchemaKeywords(Params[Content], frozen=True, kw_only=True):
         "else": {"required": ["email"]},
     }
 
-    name: str = ""
+    name: Annotated[str, Meta(description="Whom to reach")] = ""
     address: Address | None = None
-    contact_method: Literal["phone", "email"] = msgspec.field(default="email", name="contactMethod")
-    phone: str = ""
-    email: str = ""
+    contact_method: Annotated[Literal["phone", "email"], Meta(description="By which of the two")] = msgspec.field(
+        default="email", name="contactMethod"
+    )
+    phone: Annotated[str, Meta(description="Needed to be reached by phone")] = ""
+    email: Annotated[str, Meta(description="Needed to be reached by mail")] = ""
 
 
 # ---- tools that ask -------------------------------------------------------------------------------------------------
