@@ -88,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=formatter,
             allow_abbrev=False,
         )
-        sub.set_defaults(module=module, function=name)
+        sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
     paths_help = "a root: the only places that operations on files may read or change"
@@ -147,6 +147,29 @@ def build_parser() -> argparse.ArgumentParser:
     )
     ingest.add_argument("--no-vectors", action="store_true", help="do not wait until all is found by meaning as well")
 
+    transcripts = command(
+        "import-transcripts",
+        "import_transcripts",
+        "take in the conversations that agents left in files",
+        IMPORT_EPILOG,
+    )
+    transcripts.add_argument(
+        "files", metavar="FILE", nargs="+", help="a session file, a JSON export, or a folder of them"
+    )
+
+    proxy = command(
+        "proxy", "proxy", "pass a model's API on, and record the conversations that go through", PROXY_EPILOG
+    )
+    proxy.add_argument("--upstream", metavar="URL", required=True, help="the API, such as https://api.openai.com")
+    proxy.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:8484",
+        help="default: 127.0.0.1:8484; port 0 takes a free one",
+    )
+    proxy.add_argument("--agent", metavar="NAME", default="", help="the agent's name, to record the turns under")
+    proxy.add_argument("--project", metavar="NAME", default="", help="the project, to record the turns under")
+
     tools = command("tools", "tools", "what can be called; works without a running kernel")
     tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
     tools.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
@@ -196,6 +219,28 @@ examples:
 
 INGEST_EPILOG = """\
 The kernel indexes on its own and keeps what it has done: interrupt this, or kill anything, and it goes on where it was.
+"""
+
+IMPORT_EPILOG = """\
+examples:
+  linckia import-transcripts ~/.claude/projects ~/.codex/sessions ~/.gemini/tmp
+  linckia import-transcripts conversations.json
+
+Session files of Claude Code, Codex CLI and Gemini CLI; exports of ChatGPT and Claude; messages as OpenAI's and
+Anthropic's APIs have them, as JSON or JSON Lines. Of a file that was imported before, what is new is read; whatever
+was kept already, from anywhere, is not kept twice. Interrupted, it goes on where it was.
+"""
+
+PROXY_EPILOG = """\
+examples:
+  linckia proxy --upstream https://api.openai.com &
+  OPENAI_BASE_URL=http://127.0.0.1:8484/v1 my-agent
+
+  linckia proxy --upstream https://api.anthropic.com &
+  ANTHROPIC_BASE_URL=http://127.0.0.1:8484 my-agent
+
+Requests and replies pass through byte for byte. Chat completions, responses, messages and Ollama's chats are recorded
+after the reply; keys and other headers never are. Without a running kernel turns are kept aside until there is one.
 """
 
 COMPLETION_EPILOG = """\

@@ -432,6 +432,13 @@ def delete(db: sqlite3.Connection, node_id: int, *, descendants: bool, bar: bool
     return [hash_ for _, hash_, _ in doomed], kept
 
 
+def take_back(db: sqlite3.Connection, node_id: int) -> None:
+    """Take out a message that turned out to be unfinished; nothing happens where others follow it."""
+    if db.execute("SELECT 1 FROM node WHERE node_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE parent=?1)", (node_id,)
+                  ).fetchone() is not None:  # fmt: skip
+        delete(db, node_id, descendants=False, bar=False)
+
+
 def _remove(db: sqlite3.Connection, node_id: int) -> int | None:
     """Answers the node's parent."""
     row = db.execute("SELECT parent FROM node WHERE node_id=?", (node_id,)).fetchone()

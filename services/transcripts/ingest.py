@@ -90,6 +90,14 @@ class Ingest:
         except OutOfRange as error:
             raise Rejected(f"cannot be kept: {error}") from None
 
+    def masked(self, messages: list[Message]) -> list[Message]:
+        """The same without secrets."""
+        return messages if self._redactor is None else [self._redactor.message(message) for message in messages]
+
+    def masked_text(self, text: str) -> str:
+        """The same without secrets."""
+        return text if self._redactor is None or not text else self._redactor.text(text)
+
     def _read(self, body: bytes, *, batch: bool) -> list[Prepared | Rejected]:
         given = decode(body)
         try:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import trio
 
 from proto.errors import InvalidParams, OperationError
+from proto.operation import Params
 from proto.ops.retrieve import RetrieveSearch
 from proto.ops.transcripts import (
     Checkout,
@@ -18,6 +22,8 @@ from proto.ops.transcripts import (
     Histories,
     History,
     HistoryMessage,
+    ImportResult,
+    ImportState,
     IngestResult,
     NodeView,
     SearchEverything,
@@ -25,6 +31,8 @@ from proto.ops.transcripts import (
     TranscriptDelete,
     TranscriptHistories,
     TranscriptHistory,
+    TranscriptImport,
+    TranscriptImportState,
     TranscriptIngest,
     TranscriptNode,
     TranscriptRecord,
@@ -36,6 +44,7 @@ from services.runtime.handlers import Context, Environment, Handlers
 from services.transcripts import everything, finding, forest
 from services.transcripts.checkout import checkout
 from services.transcripts.feed import COLLECTION, Feed
+from services.transcripts.importing import Importing
 from services.transcripts.ingest import Ingest
 from services.transcripts.pieces import Stripper
 from services.transcripts.settings import Settings, read_settings, redactor_of
@@ -66,9 +75,20 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         await store.close()
 
 
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
+    """A turn that is posted, and looks at it."""
+    request = {"model": "m", "messages": [{"role": "user", "content": "What is this?"}]}
+    reply = {"role": "assistant", "content": "A rehearsal, which nobody hears."}
+    response = {"model": "m", "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}]}
+    turn = {"provider": "openai", "request": request, "response": response}
+    body = msgspec.json.encode(turn)
+    return (TranscriptIngest(body=body), TranscriptHistories(limit=1), TranscriptStats())
+
+
 def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) -> Handlers:
     """The operations on an open database with its feed of the search."""
     handlers = Handlers()
+    importing = Importing(store, ingest)
 
     @handlers.handle(TranscriptsSearch)
     async def search(params: TranscriptsSearch, ctx: Context) -> TranscriptSearchResult:
@@ -176,6 +196,14 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
     @handlers.handle(TranscriptRecord)
     async def record(params: TranscriptRecord, ctx: Context) -> IngestResult:
         return await ingest.record(params)
+
+    @handlers.handle(TranscriptImportState)
+    async def import_state(params: TranscriptImportState, ctx: Context) -> ImportState:
+        return await importing.state(params.source)
+
+    @handlers.handle(TranscriptImport)
+    async def take_in(params: TranscriptImport, ctx: Context) -> ImportResult:
+        return await importing.take_in(params)
 
     return handlers
 

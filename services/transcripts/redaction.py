@@ -213,10 +213,11 @@ class Redactor:
     def turn(self, turn: Turn) -> Turn:
         """The same of a whole turn."""
         return replace(
-            turn, messages=[self._message(message) for message in turn.messages], system=self.text(turn.system)
+            turn, messages=[self.message(message) for message in turn.messages], system=self.text(turn.system)
         )
 
-    def _message(self, message: Message) -> Message:
+    def message(self, message: Message) -> Message:
+        """The same of a message."""
         return replace(
             message,
             content=[self.block(block) for block in message.content],

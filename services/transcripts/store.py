@@ -71,22 +71,20 @@ CREATE TABLE outbox(
     hash BLOB NOT NULL
 );
 
--- Files that were imported: how far, and what their layout has in hand.
+-- Files that were imported: how far, what their layout has in hand, and which part came last with its answer.
 CREATE TABLE source(
-    source_id INTEGER PRIMARY KEY,
-    source TEXT NOT NULL UNIQUE,
-    name TEXT NOT NULL,
+    source TEXT PRIMARY KEY,
     position INTEGER NOT NULL,
+    tail TEXT NOT NULL,
     layout TEXT NOT NULL,
-    state BLOB NOT NULL
-);
--- Which node a record of a file became, by the record's own id.
-CREATE TABLE record(
-    source_id INTEGER NOT NULL,
-    key BLOB NOT NULL,
-    node_id INTEGER NOT NULL,
-    PRIMARY KEY(source_id, key)
+    state BLOB NOT NULL,
+    part TEXT NOT NULL,
+    answer BLOB NOT NULL,
+    -- Nodes of messages that may still grow.
+    growing BLOB NOT NULL
 ) WITHOUT ROWID;
+-- Which node a record of a file became, by a digest of the record's own id; 0 where it begins a conversation.
+CREATE TABLE record(key BLOB PRIMARY KEY, node_id INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX record_node ON record(node_id);
 
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -1,1 +1,77 @@
-"""The files that coding agents leave on disk, and exports, as messages."""
+"""How agents write their conversations into files, a module for each layout.
+
+A layout reads records one after the other and tells what was said, each message with the record that it follows. It
+holds in hand what may still grow: agents write one message of a model as several records. What it remembers between
+records is small, and is kept beside the file's position, so that an import goes on where it was.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import ClassVar
+
+import msgspec
+
+from services.transcripts.messages import Message
+from services.transcripts.providers.wire import Json
+
+
+class Said(msgspec.Struct, kw_only=True):
+    """Messages in a row, the first of which follows the record `after`; empty at the beginning of a conversation.
+
+    `keys` name the records that they are made of: what follows any of these follows the last message.
+    """
+
+    messages: list[Message]
+    after: str
+    keys: list[str]
+    provider: str
+    model: str = ""
+    agent: str = ""
+    project: str = ""
+    system: str = ""
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """A record that holds nothing that was said, and that others may follow."""
+
+    key: str
+    after: str
+
+
+Step = Said | Passed
+
+
+class Layout(msgspec.Struct, kw_only=True):
+    """What is remembered of a file between its records."""
+
+    name: ClassVar[str]
+
+    system: str = ""
+
+    def read(self, record: Json) -> list[Step] | None:
+        """What is known for certain after this record; None where it is none of this layout's."""
+        raise NotImplementedError
+
+    def flush(self) -> list[Step]:
+        """What is in hand, which then no longer is."""
+        return []
+
+    def in_hand(self) -> list[Said]:
+        """The same, left there."""
+        return []
+
+
+def seconds(given: object) -> float | None:
+    """Unix seconds of a time in RFC 3339 or in seconds; None where it is neither."""
+    if isinstance(given, bool):
+        return None
+    if isinstance(given, int | float):
+        return float(given)
+    if not isinstance(given, str):
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(given)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()

@@ -1,0 +1,329 @@
+"""One client's connection, and its own connection to the API behind: bytes go through as they come, both ways.
+
+Nothing is taken apart and put together again: what a client sends arrives as it was sent, but for the name of the host
+and, where the upstream's address has a path, the path in front; what comes back goes to the client before anybody looks
+at it. Each client has one upstream connection of its own, so that framing, keep-alive, trailers, upgrades and the end
+of either side mean what they mean without a proxy, and no header that is meant for one connection reaches another.
+Copies are read by h11 to know where messages end; where they cannot be read, they are passed on all the same, unrecorded.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import h11
+import trio
+
+log = logging.getLogger("linckia.proxy")
+
+RECEIVE_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 256 * 1024
+MAX_RECORDED_BYTES = 32 * 1024 * 1024
+"""Of a request and its reply together; longer ones pass through and are not recorded."""
+
+CONNECT_TIMEOUT_S = 60.0
+
+_HOST = re.compile(rb"(?im)^host:[^\r\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where requests go; `prefix` is put before their paths."""
+
+    url: str
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    authority: bytes
+    prefix: bytes
+
+    @classmethod
+    def parse(cls, url: str) -> Upstream:
+        """Raises ValueError: it is no address of an HTTP server."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no address of an HTTP server; give https://HOST or http://HOST:PORT")
+        if parts.query or parts.fragment or parts.username is not None:
+            raise ValueError(f"{url!r}: an upstream's address has a host and perhaps a path, nothing else")
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        if tls is not None:
+            tls.set_alpn_protocols(["http/1.1"])
+        return cls(
+            url=url,
+            host=parts.hostname,
+            port=parts.port or (443 if tls else 80),
+            tls=tls,
+            authority=parts.netloc.encode(),
+            prefix=parts.path.rstrip("/").encode(),
+        )
+
+    async def connect(self) -> trio.abc.Stream:
+        """Raises OSError."""
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                plain = await trio.open_tcp_stream(self.host, self.port)
+                if self.tls is None:
+                    return plain
+                stream = trio.SSLStream(plain, self.tls, server_hostname=self.host, https_compatible=True)
+                await stream.do_handshake()
+                return stream
+        except trio.TooSlowError:
+            raise TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:.0f} s") from None
+        except trio.BrokenResourceError as error:
+            raise OSError(str(error.__cause__ or error)) from error
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request with its reply, as far as they have passed; bodies without their framing, compressed as they were.
+
+    Of the headers only these are kept: a client's credentials are in others.
+    """
+
+    method: bytes
+    path: str
+    upgrade: bool
+    request: bytearray = field(default_factory=bytearray)
+    request_encoding: str = ""
+    response: bytearray = field(default_factory=bytearray)
+    response_encoding: str = ""
+    status: int = 0
+    too_long: bool = False
+    decided: trio.Event = field(default_factory=trio.Event)
+    """Set once it is known what the connection is after this reply's head."""
+
+    def grow(self, body: bytearray, data: bytes | bytearray) -> None:
+        """Keep a piece of a body, while both together are not too long."""
+        if self.too_long:
+            return
+        if len(self.request) + len(self.response) + len(data) > MAX_RECORDED_BYTES:
+            self.too_long = True
+            self.request.clear()
+            self.response.clear()
+            return
+        body += data
+
+
+class Passage:
+    """A client's connection; `recorded` is told of every exchange that has passed whole."""
+
+    def __init__(self, upstream: Upstream, recorded: Callable[[Exchange], None]) -> None:
+        self._upstream = upstream
+        self._recorded = recorded
+        self._waiting: deque[Exchange] = deque()
+        self._readable = True
+        self._tunnel = False
+
+    async def run(self, client: trio.SocketStream) -> None:
+        """Until either side has ended."""
+        async with client:
+            try:
+                first = await client.receive_some(RECEIVE_BYTES)
+                if not first:
+                    return
+                try:
+                    server = await self._upstream.connect()
+                except OSError as error:
+                    log.warning("%s cannot be reached: %s", self._upstream.url, error)
+                    await _answer_unreachable(client, self._upstream.url, error)
+                    return
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._replies, server, client, nursery.cancel_scope)
+                        await self._requests(first, client, server, nursery.cancel_scope)
+                finally:
+                    # An orderly end of TLS may wait for the other side.
+                    await trio.aclose_forcefully(server)
+            except* (trio.BrokenResourceError, trio.ClosedResourceError):
+                # One side has gone; the other is closed likewise.
+                log.debug("a connection broke", exc_info=True)
+
+    # Client to upstream
+
+    async def _requests(
+        self, data: bytes | bytearray, client: trio.SocketStream, server: trio.abc.Stream, scope: trio.CancelScope
+    ) -> None:
+        rest: bytes | None = bytes(data)
+        while rest is not None:
+            rest = await self._request(rest, client, server)
+        if isinstance(server, trio.SocketStream) and (self._waiting or self._tunnel):
+            # It may have said all, and wait for the answer.
+            await server.send_eof()
+        else:
+            scope.cancel()
+
+    async def _request(self, data: bytes, client: trio.SocketStream, server: trio.abc.Stream) -> bytes | None:
+        """Pass one request on, of which `data` is the beginning; answers what follows it, None at the end."""
+        parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        held = bytearray(data)
+        try:
+            parser.receive_data(data) if data else None
+            while (event := parser.next_event()) is h11.NEED_DATA:
+                more = await client.receive_some(RECEIVE_BYTES)
+                if not more:
+                    if held:
+                        await server.send_all(held)
+                    return None
+                held += more
+                parser.receive_data(more)
+            if not isinstance(event, h11.Request):
+                return await self._raw(held, client, server)
+        except h11.RemoteProtocolError:
+            return await self._raw(held, client, server)
+        left = len(parser.trailing_data[0])
+        head, piece = bytes(held[: len(held) - left]), bytes(held[len(held) - left :])
+        exchange = _exchange(event)
+        self._waiting.append(exchange)
+        out = self._rewritten(head)
+        while True:
+            try:
+                ended = self._take(parser, exchange)
+            except h11.RemoteProtocolError:
+                return await self._raw(out + piece, client, server)
+            after = bytes(parser.trailing_data[0]) if ended else b""
+            await server.send_all(out + piece[: len(piece) - len(after)])
+            if ended:
+                break
+            out = b""
+            piece = bytes(await client.receive_some(RECEIVE_BYTES))
+            if not piece:
+                return None
+            parser.receive_data(piece)
+        if exchange.upgrade:
+            await exchange.decided.wait()
+            if self._tunnel:
+                return await self._raw(after, client, server)
+        return after or (bytes(await client.receive_some(RECEIVE_BYTES)) or None)
+
+    def _take(self, parser: h11.Connection, exchange: Exchange) -> bool:
+        """Keep what there is of the body; answers whether the request ends with it."""
+        while True:
+            event = parser.next_event()
+            if isinstance(event, h11.Data):
+                exchange.grow(exchange.request, event.data)
+            return event is not h11.NEED_DATA
+
+    async def _raw(self, data: bytes | bytearray, client: trio.SocketStream, server: trio.abc.Stream) -> bytes | None:
+        """Pass on all that comes, whatever it is."""
+        self._readable, self._tunnel = False, True
+        while data:
+            await server.send_all(data)
+            data = await client.receive_some(RECEIVE_BYTES)
+        return None
+
+    def _rewritten(self, head: bytes) -> bytes:
+        """A request's head for the upstream."""
+        line, end, fields = head.partition(b"\n")
+        if self._upstream.prefix:
+            method, _, rest = line.partition(b" ")
+            line = method + b" " + self._upstream.prefix + rest
+        authority = self._upstream.authority
+        return line + end + _HOST.sub(lambda _: b"Host: " + authority, fields, count=1)
+
+    # Upstream to client
+
+    async def _replies(self, server: trio.abc.Stream, client: trio.SocketStream, scope: trio.CancelScope) -> None:
+        parser: h11.Connection | None = None
+        while data := bytes(await server.receive_some(RECEIVE_BYTES)):
+            # To the client first; what is done with a copy delays the next piece at most.
+            await client.send_all(data)
+            parser = self._follow(parser, data)
+        if parser is not None:
+            self._follow(parser, b"")
+        scope.cancel()
+
+    def _follow(self, parser: h11.Connection | None, data: bytes) -> h11.Connection | None:
+        """Read a copy of what came back; answers the parser of the reply that is not complete."""
+        if not self._readable:
+            return None
+        try:
+            while data or parser is not None:
+                if parser is None:
+                    if not self._waiting:
+                        raise h11.RemoteProtocolError("a reply that nobody asked for")
+                    parser = _parser_of(self._waiting[0])
+                parser.receive_data(data)
+                if not self._read(parser, self._waiting[0]):
+                    return parser
+                data = bytes(parser.trailing_data[0])
+                parser = None
+                exchange = self._waiting.popleft()
+                if not exchange.too_long:
+                    self._recorded(exchange)
+        except h11.RemoteProtocolError as error:
+            log.warning("a reply cannot be read and is not recorded: %s", error)
+            self._readable = False
+            self._decide_all()
+        return None
+
+    def _read(self, parser: h11.Connection, exchange: Exchange) -> bool:
+        """Whether the reply is complete."""
+        while True:
+            event = parser.next_event()
+            match event:
+                case h11.Response():
+                    exchange.status = event.status_code
+                    exchange.response_encoding = _field(event, b"content-encoding")
+                    if event.status_code == 101 or (exchange.method == b"CONNECT" and event.status_code < 300):
+                        self._readable, self._tunnel = False, True
+                    exchange.decided.set()
+                case h11.InformationalResponse() if event.status_code == 101:
+                    self._readable, self._tunnel = False, True
+                    exchange.decided.set()
+                    return False
+                case h11.Data():
+                    exchange.grow(exchange.response, event.data)
+                case h11.EndOfMessage():
+                    return True
+                case h11.InformationalResponse():
+                    continue
+                case _:
+                    return False
+
+    def _decide_all(self) -> None:
+        for exchange in self._waiting:
+            exchange.decided.set()
+
+
+def _exchange(request: h11.Request) -> Exchange:
+    return Exchange(
+        method=request.method,
+        # What follows the path may hold a key.
+        path=request.target.partition(b"?")[0].decode("latin-1"),
+        upgrade=bool(_field(request, b"upgrade")) or request.method == b"CONNECT",
+        request_encoding=_field(request, b"content-encoding"),
+    )
+
+
+def _field(event: h11.Request | h11.Response, name: bytes) -> str:
+    return ",".join(value.decode("latin-1") for key, value in event.headers if key == name)
+
+
+def _parser_of(exchange: Exchange) -> h11.Connection:
+    """One that knows which request the reply is to."""
+    parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+    headers = [("Host", "upstream")]
+    if exchange.upgrade:
+        headers += [("Connection", "upgrade"), ("Upgrade", "any")]
+    parser.send(h11.Request(method=exchange.method, target="/", headers=headers))
+    parser.send(h11.EndOfMessage())
+    return parser
+
+
+async def _answer_unreachable(client: trio.SocketStream, url: str, error: OSError) -> None:
+    said = {"error": {"type": "proxy_error", "message": f"{url} cannot be reached: {error}"}}
+    body = json.dumps(said).encode()
+    head = f"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    await client.send_all(head.encode() + b"Connection: close\r\n\r\n" + body)
+    await client.send_eof()
+    # What is still coming must not make the system throw away the answer.
+    with trio.move_on_after(2):
+        while await client.receive_some(RECEIVE_BYTES):
+            continue

@@ -1,0 +1,182 @@
+"""Handing exchanges over to `transcripts`, after their replies and beside the traffic: nobody waits for this.
+
+What cannot be handed over (no kernel runs, the service is being started) is kept in the spool and handed over later.
+A turn that was handed over twice is kept once, so that whatever is not certain is repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from kernel.control.address import connect
+from kernel.proxy.passage import Exchange
+from kernel.proxy.spool import Spool
+
+log = logging.getLogger("linckia.proxy")
+
+PROVIDERS = {
+    "/chat/completions": "openai",
+    "/responses": "openai",
+    "/messages": "anthropic",
+    "/api/chat": "ollama",
+    "/api/generate": "ollama",
+}
+"""By the end of a path: the requests that are turns of a conversation."""
+
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Of exchanges in memory; more go to the spool at once."""
+
+CALL_TIMEOUT_S = 60.0
+FIRST_PAUSE_S = 0.5
+LAST_PAUSE_S = 30.0
+END_PATIENCE_S = 3.0
+
+
+class Away(Exception):
+    """Nothing can be handed over at the moment; the message says why."""
+
+
+class Recorder:
+    """A queue with one task; `add` never waits."""
+
+    def __init__(self, data_dir: Path, spool: Spool, *, agent: str = "", project: str = "") -> None:
+        self._data_dir = data_dir
+        self._spool = spool
+        self._agent = agent
+        self._project = project
+        self._held: deque[bytes] = deque()
+        self._held_bytes = 0
+        self._filled = trio.Event()
+        self._is_away = False
+        self.handed_over = 0
+        self.lost = 0
+
+    def add(self, exchange: Exchange) -> None:
+        """Queue an exchange, if it is a turn of a conversation that was answered."""
+        provider = next((name for end, name in PROVIDERS.items() if exchange.path.endswith(end)), "")
+        if not provider or exchange.method != b"POST" or not 200 <= exchange.status < 300 or not exchange.response:
+            return
+        params = {
+            "provider": provider,
+            "agent_name": self._agent,
+            "project": self._project,
+            "at": time.time(),
+            "request": base64.b64encode(exchange.request).decode(),
+            "request_encoding": exchange.request_encoding,
+            "response": base64.b64encode(exchange.response).decode(),
+            "response_encoding": exchange.response_encoding,
+        }
+        data = json.dumps(params).encode()
+        if self._held_bytes + len(data) > 2 * MAX_HELD_BYTES:
+            # The disk is slower than the traffic.
+            self._lose("there is no room to keep it until it can be handed over")
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self._filled.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hand over until cancelled; what is left then goes to the spool."""
+        pause_s = FIRST_PAUSE_S
+        task_status.started()
+        try:
+            while True:
+                try:
+                    await self._hand_over()
+                    pause_s = FIRST_PAUSE_S
+                    if self._is_away:
+                        self._is_away = False
+                        log.info("transcripts are recorded again")
+                    await self._filled.wait()
+                except Away as error:
+                    if not self._is_away:
+                        self._is_away = True
+                        log.warning("turns are kept aside until they can be recorded: %s", error)
+                    await self._set_aside()
+                    with trio.move_on_after(pause_s):
+                        await trio.sleep_forever()
+                    pause_s = min(2 * pause_s, LAST_PAUSE_S)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end()
+
+    async def _end(self) -> None:
+        try:
+            with trio.move_on_after(END_PATIENCE_S):
+                await self._hand_over()
+        except Away:
+            log.debug("what is left is handed over by the next proxy")
+        await self._set_aside()
+
+    async def _hand_over(self) -> None:
+        """All that there is, the oldest first.  Raises Away."""
+        for file in await trio.to_thread.run_sync(self._spool.files):
+            await self._call(await trio.Path(file).read_bytes())
+            await trio.to_thread.run_sync(self._spool.drop, file)
+        while self._held:
+            if self._held_bytes > MAX_HELD_BYTES:
+                await self._set_aside()
+                raise Away("there is more than can be recorded at once")
+            await self._call(self._held[0])
+            self._held_bytes -= len(self._held.popleft())
+        self._filled = trio.Event()
+
+    async def _set_aside(self) -> None:
+        while self._held:
+            data = self._held[0]
+            try:
+                kept = await trio.to_thread.run_sync(self._spool.put, data)
+                why = "the folder of what waits is full"
+            except OSError as error:
+                kept, why = False, str(error)
+            if not kept:
+                self._lose(why)
+            self._held_bytes -= len(self._held.popleft())
+
+    def _lose(self, why: str) -> None:
+        self.lost += 1
+        log.error("a turn is not recorded: %s", why)
+
+    async def _call(self, params: bytes) -> None:
+        """Hand one over; one that will never be taken is let go.  Raises Away."""
+        line = b'{"call": "transcript_record", "params": ' + params + b"}\n"
+        try:
+            with trio.fail_after(CALL_TIMEOUT_S):
+                answer = await self._ask(line)
+        except (OSError, ValueError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise Away(f"no kernel answers: {error or type(error).__name__}") from error
+        except trio.TooSlowError:
+            raise Away("the kernel does not answer") from None
+        failure = answer.get("failure")
+        if failure is not None:
+            if failure.get("kind") in ("invalid_params", "forbidden", "internal"):
+                self._lose(str(failure.get("message")))
+                return
+            raise Away(str(failure.get("message")))
+        result = answer["result"]
+        if result.get("problem"):
+            self._lose("; ".join(result.get("errors", [])))
+        else:
+            self.handed_over += 1
+
+    async def _ask(self, line: bytes) -> dict[str, Any]:
+        socket = await trio.to_thread.run_sync(connect, self._data_dir)
+        socket.setblocking(False)
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(socket)) as stream:
+            await stream.send_all(line)
+            answer = bytearray()
+            while not answer.endswith(b"\n"):
+                data = await stream.receive_some()
+                if not data:
+                    raise OSError("it ended before it had answered")
+                answer += data
+        decoded: dict[str, Any] = json.loads(answer)
+        return decoded

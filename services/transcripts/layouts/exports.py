@@ -1,0 +1,243 @@
+"""Exports: whole conversations, or their messages one by one, as chat programs and capture tools write them.
+
+A record is a conversation (`messages` as either API has them, `mapping` of ChatGPT's export, `chat_messages` of
+Claude's, `conversations` of fine-tuning sets, `contents` of Gemini's API), a captured `{request, response}`, or one
+message; messages one by one are one conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from services.transcripts.layouts import Layout, Passed, Said, Step, gemini, seconds
+from services.transcripts.messages import ASSISTANT, Message, image, text_block
+from services.transcripts.providers import anthropic, ollama, openai
+from services.transcripts.providers.wire import Json, Unreadable, child, records, text
+from services.transcripts.turns import Rejected, TurnPayload, turn_of
+
+_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
+_ROLE_NAMES = frozenset({"user", ASSISTANT, "system", "developer", "tool", "function", *_ROLES})
+_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
+_HIDDEN = frozenset({"thoughts", "reasoning_recap", "user_editable_context", "model_editable_context"})
+
+
+class Exports(Layout, kw_only=True):
+    """`head` is the last of the messages that came one by one."""
+
+    name: ClassVar[str] = "export"
+
+    number: int = 0
+    head: str = ""
+
+    def read(self, record: Json) -> list[Step] | None:
+        if isinstance(record.get("mapping"), dict):
+            return list(_chatgpt(record, self._key()))
+        if isinstance(record.get("chat_messages"), list):
+            return list(_claude_ai(record, self._key()))
+        if "request" in record:
+            return self._captured(record)
+        messages = _messages(record)
+        if messages is not None:
+            return self._whole(record, messages)
+        if text(record, "role") in _ROLE_NAMES and ("content" in record or "tool_calls" in record or "parts" in record):
+            return self._single(record)
+        return None
+
+    def _key(self) -> str:
+        self.number += 1
+        return f"#{self.number}"
+
+    def _captured(self, record: Json) -> list[Step] | None:
+        request = child(record, "request") or child(child(record, "request"), "body")
+        try:
+            turn = turn_of(
+                TurnPayload(
+                    provider=_provider(record, request),
+                    agent_name=text(record, "agent_name"),
+                    project=text(record, "project"),
+                    request=record["request"],
+                    response=record.get("response"),
+                )
+            )
+        except (Rejected, Unreadable):
+            return None
+        at = _time(record)
+        for message in turn.messages:
+            message.at = message.at or at
+        return [
+            Said(
+                messages=turn.messages,
+                after="",
+                keys=[self._key()],
+                provider=turn.provider,
+                model=turn.model,
+                agent=turn.agent,
+                project=turn.project,
+                system=turn.system,
+            )
+        ]
+
+    def _whole(self, record: Json, messages: list[Message]) -> list[Step]:
+        at = _time(record)
+        for message in messages:
+            message.at = message.at or at
+        if not messages:
+            return []
+        return [
+            Said(
+                messages=messages,
+                after="",
+                keys=[self._key()],
+                provider=_provider(record, record),
+                model=text(record, "model"),
+                agent=text(record, "agent_name"),
+                project=text(record, "project", "cwd"),
+                system=anthropic.system(record.get("system")),
+            )
+        ]
+
+    def _single(self, record: Json) -> list[Step]:
+        message = gemini.api_message(record) if "parts" in record else _message(record, _provider(record, record))
+        message.at = _time(record)
+        if not message.content:
+            return []
+        after, self.head = self.head, self._key()
+        return [
+            Said(
+                messages=[message],
+                after=after,
+                keys=[self.head],
+                provider=gemini.PROVIDER if "parts" in record else _provider(record, {"messages": [record]}),
+                model=text(record, "model"),
+                agent=text(record, "agent_name"),
+                project=text(record, "project", "cwd"),
+            )
+        ]
+
+
+def _messages(record: Json) -> list[Message] | None:
+    """Of a conversation; None where the record is none."""
+    if isinstance(record.get("messages"), list):
+        provider = _provider(record, record)
+        return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
+    if isinstance(record.get("contents"), list):
+        return [told for item in records(record, "contents") if (told := gemini.api_message(item)).content]
+    if isinstance(record.get("conversations"), list):
+        return [
+            Message(role=_role(text(item, "from", "role")), content=[text_block(text(item, "value", "content"))])
+            for item in records(record, "conversations")
+        ]
+    return None
+
+
+def _message(item: Json, provider: str) -> Message:
+    item = {**item, "role": _role(text(item, "role"))}
+    match provider:
+        case anthropic.NAME:
+            message = anthropic.message(item)
+        case ollama.NAME:
+            message = ollama.message(item)
+        case _:
+            message = openai.message(item)
+    message.at = _time(item)
+    return message
+
+
+def _role(given: str) -> str:
+    return _ROLES.get(given, given or "user")
+
+
+def _provider(record: Json, body: Json) -> str:
+    """Whose words these are, by what only one of them writes."""
+    named = text(record, "provider")
+    if named:
+        return named
+    if "contents" in body:
+        return gemini.PROVIDER
+    if "system" in body or text(body, "model").startswith("claude"):
+        return anthropic.NAME
+    for item in records(body, "messages"):
+        for part in item["content"] if isinstance(item.get("content"), list) else []:
+            if isinstance(part, dict) and (
+                part.get("type") in _ANTHROPIC_BLOCKS or (part.get("type") == "image" and "source" in part)
+            ):
+                return anthropic.NAME
+    return openai.NAME
+
+
+def _time(record: Json) -> float | None:
+    for name in ("timestamp", "created_at", "create_time", "created"):
+        if (found := seconds(record.get(name))) is not None:
+            return found
+    return None
+
+
+def _claude_ai(record: Json, number: str) -> Iterator[Step]:
+    """A conversation of Claude's data export; branches by `parent_message_uuid`, where that is there."""
+    before = ""
+    for index, item in enumerate(records(record, "chat_messages")):
+        key = text(item, "uuid") or f"{number}/{index}"
+        blocks, thinking = anthropic.content(item.get("content") or text(item, "text"))
+        blocks += (
+            text_block(extracted)
+            for attached in records(item, "attachments")
+            if (extracted := text(attached, "extracted_content"))
+        )
+        after = text(item, "parent_message_uuid") or before
+        before = key
+        if not any(block.text or block.type != "text" for block in blocks):
+            yield Passed(key, after)
+            continue
+        role = _role(text(item, "sender"))
+        message = Message(role=role, content=blocks, thinking=thinking, at=_time(item), model=text(record, "model"))
+        yield Said(messages=[message], after=after, keys=[key], provider=anthropic.NAME, agent="claude.ai",
+                   model=text(record, "model"))  # fmt: skip
+
+
+def _chatgpt(record: Json, number: str) -> Iterator[Step]:
+    """A conversation of ChatGPT's data export: a tree, parents before children."""
+    mapping = {key: node for key, node in record["mapping"].items() if isinstance(node, dict)}
+    name = text(record, "conversation_id", "id") or number
+    waiting = [(key, "") for key, node in reversed(mapping.items()) if text(node, "parent") not in mapping]
+    seen: set[str] = set()
+    while waiting:
+        key, parent = waiting.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        node = mapping[key]
+        children = node.get("children")
+        named = [child_ for child_ in children if child_ in mapping] if isinstance(children, list) else []
+        waiting += ((child_, key) for child_ in reversed(named))
+        at, after = f"{name}/{key}", f"{name}/{parent}" if parent else ""
+        said = child(node, "message")
+        message = _chatgpt_message(said)
+        if message is None:
+            yield Passed(at, after)
+        else:
+            yield Said(messages=[message], after=after, keys=[at], provider=openai.NAME, agent="chatgpt",
+                       model=message.model)  # fmt: skip
+
+
+def _chatgpt_message(said: Json) -> Message | None:
+    told = child(said, "content")
+    if told.get("content_type") in _HIDDEN:
+        return None
+    parts = told.get("parts")
+    blocks = []
+    for part in parts if isinstance(parts, list) else [text(told, "text", "result")]:
+        if isinstance(part, str) and part:
+            blocks.append(text_block(part))
+        elif isinstance(part, dict) and text(part, "asset_pointer"):
+            blocks.append(image(url=text(part, "asset_pointer")))
+        elif isinstance(part, dict) and text(part, "text"):
+            blocks.append(text_block(text(part, "text")))
+    if not blocks:
+        return None
+    return Message(
+        role=text(child(said, "author"), "role") or "user",
+        content=blocks,
+        model=text(child(said, "metadata"), "model_slug"),
+        at=_time(said),
+    )

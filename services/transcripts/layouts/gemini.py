@@ -1,0 +1,179 @@
+"""Session files of the Gemini CLI: one JSON object with all messages, or since 2026 a line for each.
+
+A line with the id of the message before replaces it, for it is written anew as its tools answer; `$rewindTo` goes back
+to before a message. Also the API's own form, `{role, parts}`, in which the CLI keeps what `/chat save` is told to.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from proto.ops.transcripts import Block
+from services.transcripts.layouts import Layout, Said, Step, seconds
+from services.transcripts.messages import ASSISTANT, Message, image, text_block, tool_result, tool_use
+from services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
+
+AGENT = "gemini-cli"
+PROVIDER = "gemini"
+
+_NOTICES = frozenset({"info", "error", "warning", "about", "help", "stats"})
+
+
+class Gemini(Layout, kw_only=True):
+    """`head` is the last message so far, `before` what stood before each."""
+
+    name: ClassVar[str] = "gemini"
+
+    session: str = ""
+    head: str = ""
+    before: dict[str, str] = msgspec.field(default_factory=dict)
+    held: list[Said] = msgspec.field(default_factory=list)
+    held_id: str = ""
+
+    def read(self, record: Json) -> list[Step] | None:
+        if _is_session(record):
+            steps = self.flush()
+            self.session, self.head, self.before = text(record, "sessionId"), "", {}
+            for message in records(record, "messages"):
+                steps += self._message(message) or []
+            return steps
+        if "type" not in record and "sessionId" in record:
+            self.session = text(record, "sessionId")
+            return []
+        if "$set" in record:
+            return []
+        if isinstance(record.get("$rewindTo"), str):
+            steps = self.flush()
+            self.head = self.before.get(record["$rewindTo"], self.head)
+            return steps
+        return self._message(record)
+
+    def _message(self, record: Json) -> list[Step] | None:
+        kind, id_ = record.get("type"), text(record, "id")
+        if kind in _NOTICES:
+            return []
+        if kind not in ("user", "gemini") or not id_:
+            return None
+        if id_ == self.held_id:
+            self.held, self.held_id = [], ""
+        steps = self.flush()
+        self.before[id_] = self.head
+        self.held_id = id_
+        blocks, thoughts = content(record.get("content"))
+        at = seconds(record.get("timestamp"))
+        if kind == "user":
+            if blocks:
+                self.held = [self._said(id_, Message(role="user", content=blocks, at=at), self.head)]
+            return steps
+        calls = list(records(record, "toolCalls"))
+        blocks += (tool_use(text(call, "id"), text(call, "name"), call.get("args")) for call in calls)
+        if not blocks:
+            return steps
+        tokens = child(record, "tokens")
+        message = Message(
+            role=ASSISTANT,
+            content=blocks,
+            thinking=[*thoughts, *records(record, "thoughts")],
+            model=text(record, "model"),
+            reply=True,
+            at=at,
+            usage=usage(
+                count(tokens, "input"),
+                count(tokens, "output"),
+                count(tokens, "total"),
+                cache_read_input_tokens=count(tokens, "cached"),
+            ),
+        )
+        self.held = [self._said(id_, message, self.head)]
+        results = [block for call in calls for block in _results(call)]
+        if results:
+            self.held.append(
+                self._said(f"{id_}/results", Message(role="tool", content=results, at=at), self.held[0].keys[0])
+            )
+        return steps
+
+    def _said(self, id_: str, message: Message, after: str) -> Said:
+        return Said(
+            messages=[message],
+            after=after,
+            keys=[f"{self.session}/{id_}"],
+            provider=PROVIDER,
+            model=message.model,
+            agent=AGENT,
+        )
+
+    def in_hand(self) -> list[Said]:
+        return self.held
+
+    def flush(self) -> list[Step]:
+        steps: list[Step] = [*self.held]
+        if self.held:
+            self.head = self.held[-1].keys[0]
+        self.held, self.held_id = [], ""
+        return steps
+
+
+def _is_session(record: Json) -> bool:
+    if "sessionId" not in record or not isinstance(record.get("messages"), list):
+        return False
+    return all("type" in message and "id" in message for message in records(record, "messages"))
+
+
+def _results(call: Json) -> list[Block]:
+    """What a call came to; nothing where it has not ended."""
+    failed = text(call, "status") in ("error", "cancelled")
+    given = call.get("result")
+    parts = [part for part in given if isinstance(part, dict)] if isinstance(given, list) else []
+    blocks: list[Block] = []
+    for part in parts:
+        blocks += _part(part)
+    for index, block in enumerate(blocks):
+        if block.type == "tool_result":
+            blocks[index] = tool_result(text(call, "id") or block.tool_result_id, block.tool_output, is_error=failed)
+    if not blocks and given:
+        blocks = [tool_result(text(call, "id"), compact(given), is_error=failed)]
+    return blocks
+
+
+def api_message(record: Json) -> Message:
+    """A `Content` of the API: `{role, parts}`."""
+    blocks, thoughts = content(record.get("parts"))
+    role = text(record, "role") or "user"
+    if role == "model":
+        return Message(role=ASSISTANT, content=blocks, thinking=thoughts)
+    return Message(role="tool" if any(block.type == "tool_result" for block in blocks) else role, content=blocks)
+
+
+def content(given: object) -> tuple[list[Block], list[Json]]:
+    """Blocks, and what was thought before them."""
+    if isinstance(given, str):
+        return ([text_block(given)] if given else []), []
+    blocks: list[Block] = []
+    thoughts: list[Json] = []
+    for part in given if isinstance(given, list) else [given]:
+        if isinstance(part, str):
+            blocks.append(text_block(part))
+        elif isinstance(part, dict):
+            if part.get("thought") is True:
+                thoughts.append(part)
+            else:
+                blocks += _part(part)
+    return blocks, thoughts
+
+
+def _part(part: Json) -> list[Block]:
+    if called := child(part, "functionCall"):
+        return [tool_use(text(called, "id"), text(called, "name"), called.get("args"))]
+    if answered := child(part, "functionResponse"):
+        response = child(answered, "response")
+        failed = "error" in response and "output" not in response
+        output = response.get("error" if failed else "output", response)
+        return [tool_result(text(answered, "id", "name"), compact(output), is_error=failed)]
+    if data := child(part, "inlineData"):
+        return [image(data=text(data, "data"), media_type=text(data, "mimeType"))]
+    if file := child(part, "fileData"):
+        return [image(url=text(file, "fileUri"), media_type=text(file, "mimeType"))]
+    said = text(part, "text")
+    return [text_block(said)] if said else []
