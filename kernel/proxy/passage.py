@@ -4,7 +4,7 @@ Nothing is taken apart and put together again: what a client sends arrives as it
 and, where the upstream's address has a path, the path in front; what comes back goes to the client before anybody looks
 at it. Each client has one upstream connection of its own, so that framing, keep-alive, trailers, upgrades and the end
 of either side mean what they mean without a proxy, and no header that is meant for one connection reaches another.
-Copies are read by h11 to know where messages end; where they cannot be read, they are passed on all the same, unrecorded.
+Copies are read by h11 to know where messages end; what cannot be read is passed on all the same, and not recorded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ class Upstream:
                 if self.tls is None:
                     return plain
                 stream = trio.SSLStream(plain, self.tls, server_hostname=self.host, https_compatible=True)
-                await stream.do_handshake()
+                try:
+                    await stream.do_handshake()
+                except BaseException:
+                    await trio.aclose_forcefully(stream)
+                    raise
                 return stream
         except trio.TooSlowError:
             raise TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:.0f} s") from None
@@ -164,7 +168,7 @@ class Passage:
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         held = bytearray(data)
         try:
-            parser.receive_data(data) if data else None
+            parser.receive_data(data)
             while (event := parser.next_event()) is h11.NEED_DATA:
                 more = await client.receive_some(RECEIVE_BYTES)
                 if not more:
@@ -204,18 +208,17 @@ class Passage:
 
     def _take(self, parser: h11.Connection, exchange: Exchange) -> bool:
         """Keep what there is of the body; answers whether the request ends with it."""
-        while True:
-            event = parser.next_event()
-            if isinstance(event, h11.Data):
-                exchange.grow(exchange.request, event.data)
-            return event is not h11.NEED_DATA
+        while isinstance(event := parser.next_event(), h11.Data):
+            exchange.grow(exchange.request, event.data)
+        return event is not h11.NEED_DATA
 
     async def _raw(self, data: bytes | bytearray, client: trio.SocketStream, server: trio.abc.Stream) -> bytes | None:
         """Pass on all that comes, whatever it is."""
         self._readable, self._tunnel = False, True
-        while data:
+        if data:
             await server.send_all(data)
-            data = await client.receive_some(RECEIVE_BYTES)
+        while more := await client.receive_some(RECEIVE_BYTES):
+            await server.send_all(more)
         return None
 
     def _rewritten(self, head: bytes) -> bytes:
