@@ -18,12 +18,15 @@ Scored = Sequence[tuple[int, float]]
 def weighted(lexical: Scored, cosines: Mapping[int, float], weight: float) -> dict[int, float]:
     """Fused scores in [0, 1].
 
-    `cosines` may hold more than the nearest: an item that was found by words alone counts with its true cosine.
+    `cosines` may hold more than the nearest: an item that was found by words alone counts with its true cosine, and
+    with the average of all where it has no vector.
     """
     words = _normalised(dict(lexical))
     meaning = _normalised(cosines)
+    # What has no vector (yet) is taken for the average: as nothing, it would be found by no word however rare.
+    average = sum(meaning.values()) / len(meaning) if meaning else 0.0
     return {
-        item: weight * meaning.get(item, 0.0) + (1 - weight) * words.get(item, 0.0) for item in {**words, **meaning}
+        item: weight * meaning.get(item, average) + (1 - weight) * words.get(item, 0.0) for item in {**words, **meaning}
     }
 
 

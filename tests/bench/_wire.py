@@ -132,6 +132,10 @@ class Http:
         head, _, rest = received.partition(b"\r\n\r\n")
         return head, rest
 
+    def ask(self, body: bytes) -> bytes:
+        """The answer's body to one request."""
+        return self._exchange(self._socket(0), body)[1]
+
     def one_by_one(self, count: int) -> list[float]:
         taken = []
         connection = self._socket(0)

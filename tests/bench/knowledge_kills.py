@@ -1,7 +1,7 @@
 """What killing does to notes: 300 are written, edited and searched while each service that has a part in it is killed
 20 times at random moments; then all that is stored is compared with the files.
 
-    scripts/bench knowledge_kills [--kills 20] [--notes 300] [--seed 0]
+    scripts/bench knowledge_kills [--kills 20] [--notes 300] [--seed 0] [--pause 2]
 
 Printed are the searches, those that failed or were degraded, and all that was wrong: nothing should be.
 """
@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--notes", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two kills, at most")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
         root = Path(folder)
@@ -32,7 +33,9 @@ def main() -> int:
             began = time.monotonic()
 
             async def work() -> list[str]:
-                seen = await torment(kernel, root, notes=given.notes, kills=given.kills, seed=given.seed)
+                seen = await torment(
+                    kernel, root, notes=given.notes, kills=given.kills, seed=given.seed, pause_s=given.pause
+                )
                 kills = ", ".join(f"{name} {times}" for name, times in sorted(seen.kills.items()))
                 print(f"kills: {kills}, in {time.monotonic() - began:.0f} s")
                 print(f"searches: {seen.searches}, degraded: {seen.degraded}, failed: {dict(seen.failures)}")

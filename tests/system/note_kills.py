@@ -111,10 +111,10 @@ async def torment(
         async with connection(kernel.data_dir) as control:
             for victim in order:
                 await trio.sleep(dice.uniform(0.0, pause_s))
-                pid = await _pid(control, victim)
-                if pid is not None:
-                    os.kill(pid, signal.SIGKILL)
-                    seen.kills[victim] += 1
+                while (pid := await _pid(control, victim)) is None:  # noqa: ASYNC110  # the kernel has no event for this
+                    await trio.sleep(0.02)
+                os.kill(pid, signal.SIGKILL)
+                seen.kills[victim] += 1
 
     async with trio.open_nursery() as nursery:
         for n in range(SEARCHERS):

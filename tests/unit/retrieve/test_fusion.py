@@ -26,7 +26,13 @@ def test_scores_are_between_0_and_1_and_nobody_is_lost(
 
 def test_weighted_is_the_weighted_sum_of_normalised_scores() -> None:
     fused = weighted([(1, 10.0), (2, 6.0), (3, 2.0)], {2: 0.9, 1: 0.5, 4: 0.1}, 0.65)
-    assert fused == pytest.approx({1: 0.35 + 0.65 * 0.5, 2: 0.35 * 0.5 + 0.65, 3: 0.0, 4: 0.0})
+    assert fused == pytest.approx({1: 0.35 + 0.65 * 0.5, 2: 0.35 * 0.5 + 0.65, 3: 0.65 * 0.5, 4: 0.0})
+
+
+def test_a_note_whose_vector_is_still_to_come_is_found_by_its_rare_word_among_many_alike() -> None:
+    cosines = {item: 0.5 + item / 200 for item in range(50)}
+    fused = weighted([(99, 12.0), (49, 1.0)], cosines, 0.65)
+    assert sorted(fused, key=lambda item: -fused[item])[0] == 99
 
 
 def test_first_in_both_orders_is_1_under_reciprocal_rank_fusion() -> None:

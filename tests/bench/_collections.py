@@ -1,0 +1,141 @@
+"""Collections of any size for benchmarks, written straight into the databases of `retrieve` and `knowledge`.
+
+Texts are words drawn by Zipf's law, vectors lie in clusters as those of texts do; both say that they are of the model
+in use, so that a kernel which is started over them has nothing left to do.  The services' own code makes the tables
+and the words; what is skipped is one transaction a batch, and the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from services.knowledge import markdown, nodes
+from services.knowledge.files import Stamp
+from services.knowledge.store import Store
+from services.retrieve import lexical, schema, store
+from services.retrieve.lexical import Fts5, Words, row_of
+from services.retrieve.vectors import Matrix
+
+DIMENSIONS = 384
+VOCABULARY = 30_000
+WORDS = 40
+TOPICS = 256
+_BLOCK = 10_000
+
+
+def word(n: int) -> str:
+    """The `n`th word, the most frequent first; pronounceable, so that tokenizers see what they see of text."""
+    syllables = ("ba", "ne", "ki", "lo", "tu", "ra", "se", "mi", "do", "ju", "fa", "ve", "zi", "po", "gu", "wa")
+    found = ""
+    n += 16
+    while n:
+        n, rest = divmod(n, 16)
+        found += syllables[rest]
+    return found
+
+
+class Corpus:
+    """Texts and vectors of `count` sections."""
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        self.count = count
+        self._dice = np.random.default_rng(seed)
+        chances = 1 / (np.arange(VOCABULARY) + 10)
+        self._cumulated = np.cumsum(chances / chances.sum())
+        self._words = np.array([word(n) for n in range(VOCABULARY)])
+        self._topics = self._dice.standard_normal((TOPICS, DIMENSIONS)).astype(np.float32)
+
+    def blocks(self) -> Iterator[tuple[list[str], Matrix]]:
+        """Texts and unit vectors, some thousands at a time."""
+        for start in range(0, self.count, _BLOCK):
+            size = min(_BLOCK, self.count - start)
+            drawn = np.searchsorted(self._cumulated, self._dice.random((size, WORDS)))
+            texts = [" ".join(row) for row in self._words[np.minimum(drawn, VOCABULARY - 1)]]
+            topics = self._topics[self._dice.integers(0, TOPICS, size)]
+            vectors = topics + 1.2 * self._dice.standard_normal((size, DIMENSIONS)).astype(np.float32)
+            yield texts, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def queries(self, count: int, words: int = 4) -> list[str]:
+        """Words as they are drawn for texts: some of them are in a tenth of all sections."""
+        drawn = np.searchsorted(self._cumulated, np.random.default_rng(7).random((count, words)))
+        return [" ".join(row) for row in self._words[np.minimum(drawn, VOCABULARY - 1)]]
+
+
+def fill_retrieve(path: Path, corpus: Corpus, sections: int, fingerprint: str, roots: tuple[str, list[str]]) -> None:
+    """Make the database of a collection at `path`.
+
+    Args:
+        sections: of each note.
+        roots: the root, and the notes' paths below it.
+    """
+    root, paths = roots
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(schema.open_writer(path)) as db:
+        db.execute("PRAGMA synchronous=OFF")
+        db.execute("BEGIN")
+        store.adopt_model(db, fingerprint, DIMENSIONS)
+        item_id = 0
+        for texts, vectors in corpus.blocks():
+            halves = vectors.astype("<f2")
+            items, words = [], []
+            for text in texts:
+                group, position = divmod(item_id, sections)
+                item_id += 1
+                if position == 0:
+                    name = f"Note {group}"
+                    metadata = {"root": root, "path": paths[group], "tags": [], "date": 1.7e9 + group}
+                    db.execute(
+                        "INSERT INTO groups (group_id, id, title, metadata) VALUES (?, ?, ?, ?)",
+                        (group + 1, f"note-{group}", name, msgspec.json.encode(metadata)),
+                    )
+                mark = hashlib.sha256(f"{item_id}".encode()).digest()
+                lines = msgspec.json.encode({"first": 10 * position + 1, "last": 10 * position + 9})
+                items.append((item_id, group + 1, mark.hex()[:24], position, f"Part {position}", text, lines, mark, 1))
+                words.append(row_of(Words(item_id, f"Note {group}", f"Part {position}", text)))
+            db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", items)
+            db.executemany(
+                "INSERT INTO vectors VALUES (?, 1, ?)",
+                ((each[0], vector.tobytes()) for each, vector in zip(items, halves, strict=True)),
+            )
+            Fts5(db).add(words)
+        db.execute("DELETE FROM outbox")
+        db.execute("COMMIT")
+        assert lexical.is_current(db)
+
+
+def fill_knowledge(path: Path, root: str, paths: list[str]) -> None:
+    """Make the database of notes at `path`, and short files that stand for them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for n, below in enumerate(paths):
+        file = os.path.join(root, below)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        Path(file).write_text(f"# Note {n}\n")
+        rows.append((f"note-{n}", root, below, f"hash {n}", 0, *Stamp.of(os.stat(file)), f"Note {n}", 1.7e9 + n))
+    Store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN")
+        nodes.set_setting(db, "markdown_version", str(markdown.VERSION))
+        db.executemany(
+            "INSERT INTO node (id, root, path, hash, lead, size, mtime_ns, ctime_ns, inode, title, date) "
+            f"VALUES ({', '.join('?' * 11)})",
+            rows,
+        )
+        db.execute("DELETE FROM graph_outbox")
+        db.execute("COMMIT")
+
+
+def notes_of(count: int, sections: int) -> list[str]:
+    """Paths of notes for so many sections."""
+    return [f"area-{n % 100}/note-{n}.md" for n in range(-(-count // sections))]
+
+
+__all__ = ["DIMENSIONS", "Corpus", "fill_knowledge", "fill_retrieve", "notes_of", "word"]
