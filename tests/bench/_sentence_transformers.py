@@ -1,0 +1,23 @@
+"""sentence-transformers in a process of its own: JSON lines in (a list of texts, and whether their vectors are wanted),
+JSON lines out (the seconds it took, and the vectors).  Run by `embed_peers`, with the interpreter of its environment.
+"""
+
+import json
+import os
+import sys
+import time
+
+import torch
+from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]  # the peer's environment has it
+
+torch.set_num_threads(int(os.environ["PEER_THREADS"]))
+model = SentenceTransformer(sys.argv[1], device="cpu", local_files_only=True)
+out = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+print("ready", file=out, flush=True)
+for line in sys.stdin:
+    texts, wanted = json.loads(line)
+    began = time.perf_counter()
+    vectors = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+    taken = time.perf_counter() - began
+    print(json.dumps([taken, vectors.tolist() if wanted else None]), file=out, flush=True)

@@ -1,0 +1,271 @@
+"""Embedding as a client has it, through the real services, beside what people use instead, on the same model, texts
+and cores in the same run.
+
+    scripts/bench embed_peers [../shared/cases/ir/scifact/corpus.jsonl] [--only throughput|query|http]
+
+- Throughput over passages of mixed lengths (log-normal, median 40 words) through `embed_texts`, by default and with
+  `precision = "fp32"`; the peer is sentence-transformers as it comes (fp32, all cores).
+- One query's time through `embed_texts`; the peers are sentence-transformers, and the bare forward pass in one process
+  with the tokenizer before it. The three take turns, query by query, so that whatever else the machine does hits all.
+- `POST /v1/embeddings` with 1, 8 and 32 clients, one short text each; the peer is the server infinity-emb.
+
+Peers are installed on first use, into environments of their own (`_peer_venv`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernel.control.client import Client
+from proto.cores import usable_cores
+from proto.ops.embed import TextKind
+from services.embed.main import Loaded, Settings, load
+from services.embed.weights import resolve
+from tests.bench._peer_venv import environment
+from tests.bench.embed_bench import corpus, mixed
+from tests.system.running import RunningKernel, running
+
+AT_ONCE, CALLS = 64, 4
+"""Texts of one call, and calls in flight."""
+
+
+class SentenceTransformers:
+    """The peer's process."""
+
+    def __init__(self) -> None:
+        python = environment("sentence-transformers", ["scikit-learn", "scipy"], ["sentence-transformers==6.2.0"])
+        self._process = subprocess.Popen(
+            [str(python), str(Path(__file__).with_name("_sentence_transformers.py")), str(resolve().folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PEER_THREADS": str(usable_cores()), "HF_HUB_OFFLINE": "1"},
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        self._out, self._in = self._process.stdout, self._process.stdin
+        if self._out.readline() != "ready\n":
+            raise AssertionError("sentence-transformers did not start")
+
+    def encode(self, texts: Sequence[str], *, wanted: bool = False) -> tuple[float, Any]:
+        """Seconds, and the vectors where they are wanted."""
+        self._in.write(json.dumps([list(texts), wanted]) + "\n")
+        self._in.flush()
+        taken, vectors = json.loads(self._out.readline())
+        return taken, None if vectors is None else np.asarray(vectors, dtype=np.float32)
+
+    def close(self) -> None:
+        self._in.close()
+        self._process.wait(30)
+
+
+def through_the_service(kernel: RunningKernel, texts: Sequence[str]) -> float:
+    """Texts a second, with a few calls in flight."""
+    calls = [list(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE)]
+    lock = threading.Lock()
+
+    def work() -> None:
+        with Client(kernel.data_dir) as client:
+            while True:
+                with lock:
+                    if not calls:
+                        return
+                    some = calls.pop()
+                client.call("embed_texts", {"texts": some, "kind": "passage"}, timeout_s=120)
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=work) for _ in range(CALLS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(texts) / (time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def kernel_with(precision: str) -> Iterator[RunningKernel]:
+    with (
+        tempfile.TemporaryDirectory() as data,
+        running(
+            Path(data),
+            options=("--http", "127.0.0.1:0"),
+            environment={"LINCKIA_SERVICES__EMBED__PRECISION": f'"{precision}"'},
+        ) as kernel,
+    ):
+        yield kernel
+
+
+def throughput(texts: Sequence[str], peer: SentenceTransformers, rounds: int) -> None:
+    peer.encode(texts[:64])
+    theirs = max(len(texts) / peer.encode(texts)[0] for _ in range(rounds))
+    print(f"mixed lengths, passages/s: sentence-transformers {theirs:.1f}")
+    for precision in ("auto", "fp32"):
+        with kernel_with(precision) as kernel:
+            through_the_service(kernel, texts[:128])
+            ours = max(through_the_service(kernel, texts) for _ in range(rounds))
+            again = max(len(texts) / peer.encode(texts)[0] for _ in range(rounds))
+            used = kernel.call("embed_model")["precision"]
+            print(
+                f"  through the service, {precision} ({used}): {ours:.1f}, "
+                f"{ours / max(theirs, again):.2f} times sentence-transformers ({again:.1f} just after)",
+                flush=True,
+            )
+
+
+def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded) -> None:
+    torch.set_num_threads(1)
+    short = [" ".join(text.split()[:9]) for text in texts]
+    times: dict[str, list[float]] = {"bare forward pass": [], "through the service": [], "sentence-transformers": []}
+    with kernel_with("auto") as kernel, Client(kernel.data_dir) as client:
+        for number, query in enumerate(short):
+            began = time.perf_counter()
+            model.encoder.compute(model.tokenizer.encode([query], TextKind.QUERY).ids)
+            between = time.perf_counter()
+            client.call("embed_texts", {"texts": [query], "kind": "query"})
+            ended = time.perf_counter()
+            theirs, _ = peer.encode([query])
+            if number >= 10:
+                times["bare forward pass"].append(between - began)
+                times["through the service"].append(ended - between)
+                times["sentence-transformers"].append(theirs)
+    base = statistics.median(times["bare forward pass"])
+    print("one query, ms")
+    for name, taken in times.items():
+        taken.sort()
+        print(
+            f"  {name:22} p50 {statistics.median(taken) * 1000:6.2f}  p95 {taken[int(len(taken) * 0.95)] * 1000:6.2f}  "
+            f"{statistics.median(taken) / base:5.2f} times the bare pass"
+        )
+
+
+def clients(port: int, path: str, model: str, count: int, seconds: float) -> tuple[float, float]:
+    """Requests a second and median milliseconds of `count` clients over `seconds`."""
+    taken: list[float] = []
+    give_up = time.perf_counter() + seconds
+
+    def work(number: int) -> None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        serial = 0
+        while time.perf_counter() < give_up:
+            serial += 1
+            body = json.dumps({"model": model, "input": f"how does sea star {number} regrow arm {serial}"})
+            began = time.perf_counter()
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read()
+            if answer.status != 200:
+                raise AssertionError(content[:300])
+            taken.append(time.perf_counter() - began)
+        connection.close()
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(taken) / (time.perf_counter() - began), statistics.median(taken) * 1000
+
+
+@contextlib.contextmanager
+def infinity() -> Iterator[int]:
+    """The peer's server; its port."""
+    python = environment(
+        "infinity",
+        [
+            "numpy<2", "transformers>=4.47,<5", "huggingface_hub<1", "uvicorn>=0.32,<0.33", "fastapi>=0.103.2",
+            "orjson", "typer>=0.12.5,<0.13", "click<8.2", "prometheus-fastapi-instrumentator>=6.1", "posthog",
+            "rich<14", "scikit-learn", "scipy",
+        ],
+        ["infinity-emb==0.0.77", "sentence-transformers>=3.0.1,<4"],
+    )  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(python.with_name("infinity_emb")), "v2", "--model-id", str(resolve().folder), "--port", str(port)]
+    command += ["--served-model-name", "m", "--engine", "torch", "--device", "cpu", "--no-bettertransformer"]
+    offline = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    process = subprocess.Popen(
+        command, env={**os.environ, **offline}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        give_up = time.monotonic() + 90
+        while True:
+            with contextlib.suppress(OSError):
+                clients(port, "/embeddings", "m", 1, 0.01)
+                break
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise AssertionError("infinity-emb did not start")
+            time.sleep(0.2)
+        yield port
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def servers(seconds: float) -> None:
+    with infinity() as theirs, kernel_with("auto") as kernel:
+        ours = int(kernel.status()["http_url"].rsplit(":", 1)[1].split("/")[0])
+        name = kernel.call("embed_model")["model"]
+        print("POST embeddings, requests/s (median ms)")
+        for count in (1, 8, 32):
+            pairs = []
+            # In turns, so that the machine's other work hits both.
+            for _ in range(2):
+                pairs.append(
+                    (
+                        clients(ours, "/v1/embeddings", name, count, seconds),
+                        clients(theirs, "/embeddings", "m", count, seconds),
+                    )
+                )
+            (rate, ms), (peer_rate, peer_ms) = (max(side) for side in zip(*pairs, strict=True))
+            print(
+                f"  {count:>2} clients: {rate:7.1f} ({ms:6.1f})   infinity-emb {peer_rate:7.1f} ({peer_ms:6.1f})   "
+                f"ratio {rate / peer_rate:.2f}",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", nargs="?", type=Path, help="a corpus.jsonl with `title` and `text`")
+    parser.add_argument("--count", type=int, default=512, help="passages")
+    parser.add_argument("--rounds", type=int, default=2, help="the best of so many")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each round of clients")
+    parser.add_argument("--only", choices=["throughput", "query", "http"])
+    given = parser.parse_args()
+    texts = mixed(corpus(given.corpus, given.count))
+    model = load(Settings(), "cpu")
+    print(f"{model.files.name}, {model.encoder.precision} by default, {usable_cores()} cores")
+    if given.only != "http":
+        peer = SentenceTransformers()
+        if given.only != "query":
+            throughput(texts, peer, given.rounds)
+        if given.only != "throughput":
+            queries(texts[:210], peer, model)
+        peer.close()
+    if given.only in (None, "http"):
+        servers(given.seconds)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
