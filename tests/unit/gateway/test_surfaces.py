@@ -173,3 +173,17 @@ def test_the_composite_tools_say_what_each_surface_reaches() -> None:
         assert tools["session"]["inputSchema"]["properties"]["action"]["enum"] == ["start"]
         assert tools["session"]["inputSchema"]["required"] == ["action"]
         assert tools["execute"]["annotations"]["openWorldHint"] is True
+
+
+def test_the_documents_surface_reaches_what_can_be_done_with_documents_and_nothing_else(everything: ops.Table) -> None:
+    tools = {tool["name"]: tool for tool in Surface("documents", everything).listed_tools}
+    assert set(tools) == {"query", "execute", "session", "mcp.echo"}
+    query, execute = (tools[name]["inputSchema"]["properties"] for name in ("query", "execute"))
+    reading = ("search", "grep", "list", "list_collections", "list_snapshots", "graph", "get", "status", "describe")
+    there = {op.step for op in everything.values()}
+    assert query["steps"]["items"]["properties"]["op"]["enum"] == [op for op in reading if op in there]
+    assert execute["operations"]["items"]["properties"]["op"]["enum"] == [
+        "add", "update", "delete", "restore", "download"
+    ]  # fmt: skip
+    actions = tools["session"]["inputSchema"]["properties"]["action"]["enum"]
+    assert actions == ["start", "stop", "pin", "unpin", "watch"]
