@@ -36,26 +36,43 @@ _LISTS: dict[str, type[ToolsListChanged | PromptsListChanged | ResourcesListChan
 _log = logging.getLogger("linckia.gateway")
 
 
+class _Interests:
+    """What one connection is told of."""
+
+    def __init__(self, lists: frozenset[str]) -> None:
+        self.uris: set[str] = set()
+        self._lists = tuple(_LISTS[name] for name in lists)
+
+    def admit(self, notice: ServerEvent) -> bool:
+        return notice.uri in self.uris if isinstance(notice, ResourceUpdated) else isinstance(notice, self._lists)
+
+
 class News:
     """Passes events of services on to clients."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.bus = InMemorySubscriptionBus()
         self._nursery = nursery
-        self._connections: dict[Connection, set[str]] = {}
+        self._connections: dict[Connection, _Interests] = {}
 
-    def join(self, connection: Connection) -> None:
-        """Tell this connection from now on until it ends."""
+    def join(self, connection: Connection, lists: frozenset[str]) -> None:
+        """Tell this connection from now on until it ends.
+
+        Args:
+            lists: those that its surface has; of the others it was never told that they are there.
+        """
         if connection not in self._connections:
-            self._connections[connection] = set()
+            self._connections[connection] = _Interests(lists)
             connection.exit_stack.callback(self._connections.pop, connection, None)
 
     def subscribe(self, connection: Connection, uri: str) -> None:
-        self.join(connection)
-        self._connections[connection].add(uri)
+        """Tell it of this resource, too; only a connection that has joined."""
+        if (interests := self._connections.get(connection)) is not None:
+            interests.uris.add(uri)
 
     def unsubscribe(self, connection: Connection, uri: str) -> None:
-        self._connections.get(connection, set()).discard(uri)
+        if (interests := self._connections.get(connection)) is not None:
+            interests.uris.discard(uri)
 
     async def receive(self, event: Event) -> None:
         """An event of a service; one that is not in the form of its topic is logged and dropped."""
@@ -69,8 +86,8 @@ class News:
 
     async def publish(self, notice: ServerEvent) -> None:
         """Tell everyone whom `notice` concerns."""
-        for connection, uris in list(self._connections.items()):
-            if not isinstance(notice, ResourceUpdated) or notice.uri in uris:
+        for connection, interests in list(self._connections.items()):
+            if interests.admit(notice):
                 self._nursery.start_soon(_tell, connection, notice)
         await self.bus.publish(notice)
 

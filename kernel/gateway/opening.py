@@ -108,6 +108,12 @@ class Offered:
         self.prompts = whole or bool(surface.listed_prompts)
         self.completions = whole or bool(surface.listed_prompts) or bool(surface.listed_templates)
 
+    @property
+    def lists(self) -> frozenset[str]:
+        """The lists that a client of the surface can ask for."""
+        named = {"tools": True, "prompts": self.prompts, "resources": self.resources}
+        return frozenset(name for name, there in named.items() if there)
+
     def capabilities(self) -> dict[str, object]:
         """In wire form; the same in all revisions."""
         capabilities: dict[str, object] = {"logging": {}, "tools": {"listChanged": True}}

@@ -109,6 +109,7 @@ class SurfaceServer:
             handlers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
         if offered.completions:
             handlers["on_completion"] = self._complete_argument
+        self._lists = offered.lists
         with warnings.catch_warnings():
             # Logging is deprecated as of 2026-07-28; the revisions before it have it.
             warnings.simplefilter("ignore", MCPDeprecationWarning)
@@ -130,7 +131,7 @@ class SurfaceServer:
         result = await call_next(ctx)
         if ctx.method == "initialize":
             connection = connection_of(ctx)
-            self.news.join(connection)
+            self.news.join(connection, self._lists)
             announce(connection)
         return result
 

@@ -6,9 +6,9 @@ step's result will give.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import structs
@@ -18,6 +18,8 @@ from kernel.gateway.composite.steps import Category, Steps
 from proto.errors import InvalidParams
 from proto.operation import Operation, Params, validate
 from proto.spelling import respelled
+
+T = TypeVar("T")
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -60,7 +62,12 @@ def plan(tool: Category, steps: Steps, given: list[dict[str, Any]], field: str, 
     Raises:
         InvalidParams: of the first that cannot run; names it by its place in `field`.
     """
-    return [_planned(tool, steps, step, f"{field}[{n}]", chained=chained) for n, step in enumerate(given)]
+    planned = [_planned(tool, steps, step, f"{field}[{n}]", chained=chained) for n, step in enumerate(given)]
+    first = planned[0]
+    if first.references:
+        # Nothing comes before it, so what its references give is known already.
+        _named(first.where, first.name, first.params, {})
+    return planned
 
 
 def _planned(tool: Category, steps: Steps, step: dict[str, Any], where: str, *, chained: bool) -> Planned:
@@ -91,22 +98,26 @@ def check(
     Raises:
         InvalidParams: names the step, and the parameter as it was written.
     """
+    tp = operation.params
+    arguments = {
+        **_named(where, name, respelled, tp, beside),
+        **_named(where, name, respelled, tp, params),
+    }
+    arguments = {key: value for key, value in arguments.items() if value is not None or _admits_null(tp, key)}
+    references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
+    _named(where, name, validate, _with_anything_for(tp, references) if references else tp, arguments)
+    return Planned(where, name, operation, arguments, references)
+
+
+def _named(where: str, name: str, call: Callable[..., T], *args: Any) -> T:
+    """What `call` answers; an error of it says at which step."""
     try:
-        arguments = {**respelled(operation.params, beside), **respelled(operation.params, params)}
-        arguments = {
-            key: value for key, value in arguments.items() if value is not None or _admits_null(operation.params, key)
-        }
-        references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
-        if references:
-            validate(_with_anything_for(operation.params, references), arguments)
-        else:
-            operation.parse(arguments)
+        return call(*args)
     except InvalidParams as error:
         field = error.failure.field
         raise InvalidParams(
             f"{where} ({name}): {error}", field=f"{where}.params.{field}" if field else f"{where}.params"
         ) from None
-    return Planned(where, name, operation, arguments, references)
 
 
 @lru_cache(maxsize=1024)

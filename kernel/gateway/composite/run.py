@@ -53,7 +53,8 @@ async def query(params: Query, steps: Steps, call: CallStep, upcalls: Upcalls | 
             break
         completed += 1
         size += len(bytes(result))
-        previous = as_json(value)
+        if index + 1 < len(planned) and planned[index + 1].references:
+            previous = as_json(value)
     return composed({"steps": entries, "totalSteps": len(planned), "completedSteps": completed})
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -115,6 +116,24 @@ async def test_a_redirect_is_checked_like_the_url_itself(
         with pytest.raises(error):
             await rig.call(Download(url=rig.url()))
         assert rig.documents == {}
+
+
+async def test_a_name_is_looked_up_once_and_the_address_that_was_checked_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = trio.socket.getaddrinfo
+    answers = ["127.0.0.1", "10.0.0.1"]
+
+    async def rebinding(host: str, *args: Any, **kwargs: Any) -> object:
+        return await looked_up(answers.pop(0) if host == "rebinding.test" else host, *args, **kwargs)
+
+    monkeypatch.setattr("trio.socket.getaddrinfo", rebinding)
+    async with fetching(tmp_path, whole) as rig:
+        await rig.call(Download(url=rig.url(host="rebinding.test")))
+        assert answers == ["10.0.0.1"]
+        assert rig.site.asked[0].headers["host"] == f"rebinding.test:{rig.site.port}"
+        with pytest.raises(Forbidden):
+            await rig.call(Download(url=rig.url(host="rebinding.test")))
 
 
 async def test_a_redirect_is_followed_and_said(tmp_path: Path) -> None:

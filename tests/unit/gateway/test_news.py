@@ -16,7 +16,7 @@ from tests.unit.gateway.wire import META, connected, gateway_in_process
 @pytest.mark.parametrize("which", ["tools", "prompts", "resources"])
 async def test_a_changed_list_is_told_to_every_client_with_a_handshake(which: Any) -> None:
     async with gateway_in_process() as (gateway, dispatcher):
-        async with connected(gateway) as first, connected(gateway, "yaml") as second:
+        async with connected(gateway) as first, connected(gateway) as second:
             await first.initialize()
             await second.initialize()
             dispatcher.publish(notices.LIST_CHANGED, ListChanged(list=which))
@@ -70,3 +70,12 @@ async def test_an_event_that_is_not_in_its_form_harms_nobody() -> None:
         await trio.testing.wait_all_tasks_blocked()
         await wire.call("t_string", id=2)
         assert (await wire.receive())["id"] == 2
+
+
+async def test_a_client_is_told_only_of_lists_that_its_surface_has() -> None:
+    async with gateway_in_process() as (gateway, dispatcher), connected(gateway, "yaml") as wire:
+        await wire.initialize()
+        dispatcher.publish(notices.LIST_CHANGED, ListChanged(list="prompts"))
+        dispatcher.publish(notices.LIST_CHANGED, ListChanged(list="resources"))
+        dispatcher.publish(notices.LIST_CHANGED, ListChanged(list="tools"))
+        assert (await wire.receive())["method"] == "notifications/tools/list_changed"
