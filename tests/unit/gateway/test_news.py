@@ -75,6 +75,9 @@ async def test_an_event_that_is_not_in_its_form_harms_nobody() -> None:
 async def test_a_client_is_told_only_of_lists_that_its_surface_has() -> None:
     async with gateway_in_process() as (gateway, dispatcher), connected(gateway, "yaml") as wire:
         await wire.initialize()
+        # Once it has seen a list it is told when that changes.
+        await wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        assert (await wire.receive())["result"]["tools"]
         dispatcher.publish(notices.LIST_CHANGED, ListChanged(list="prompts"))
         dispatcher.publish(notices.LIST_CHANGED, ListChanged(list="resources"))
         dispatcher.publish(notices.LIST_CHANGED, ListChanged(list="tools"))
