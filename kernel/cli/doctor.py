@@ -58,12 +58,17 @@ class Finding:
     remedy: str = ""
 
 
+MAX_SHOWN = 20
+
 _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the findings; exit code 1 where one is bad."""
-    findings = list(examine(find_data_dir(arguments.data, os.environ)))
+    data_dir = find_data_dir(arguments.data, os.environ)
+    findings = list(examine(data_dir))
+    if arguments.verify:
+        findings += verified(data_dir)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
     else:
@@ -79,6 +84,24 @@ def doctor(arguments: argparse.Namespace) -> int:
             ],
         )
     return 1 if any(finding.verdict is Verdict.BAD for finding in findings) else 0
+
+
+def verified(data_dir: Path) -> Iterator[Finding]:
+    """Whether every stored document still is what its hash says, as the running service reads them."""
+    try:
+        with Client(data_dir) as client:
+            answer = client.call("documents_verify", {})
+    except ControlError as error:
+        yield Finding("documents", Verdict.BAD, f"could not be verified: {error}", "linckia serve, then again")
+        return
+    wrong = [*answer["damaged"], *answer["problems"]]
+    for reason in wrong[:MAX_SHOWN]:
+        yield Finding("documents", Verdict.BAD, reason, "restore it from where it came from: linckia add PATH")
+    if len(wrong) > MAX_SHOWN:
+        yield Finding("documents", Verdict.BAD, f"and {len(wrong) - MAX_SHOWN} more")
+    if not wrong:
+        size = f"{answer['bytes'] / 2**20:.0f} MiB"
+        yield Finding("documents", Verdict.OK, f"{answer['objects']} contents ({size}) are what their hashes say")
 
 
 def examine(data_dir: Path) -> Iterator[Finding]:

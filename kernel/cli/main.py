@@ -169,6 +169,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     proxy.add_argument("--agent", metavar="NAME", default="", help="the agent's name, to record the turns under")
     proxy.add_argument("--project", metavar="NAME", default="", help="the project, to record the turns under")
+    _document_commands(command)
 
     tools = command("tools", "tools", "what can be called; works without a running kernel")
     tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
@@ -189,10 +190,62 @@ def build_parser() -> argparse.ArgumentParser:
 
     doctor = command("doctor", "doctor", "what this machine offers and what it lacks, with the remedy for each")
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument(
+        "--verify", action="store_true", help="also read every stored document and compare it with its hash"
+    )
 
     completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
+
+
+def _document_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    add = command("add", "documents", "store files or directories as documents, once each", ADD_EPILOG)
+    add.add_argument("paths", metavar="PATH", nargs="*", help="file or directory, at or below a root of the kernel")
+    add.add_argument("--name", metavar="NAME", help="store the text on stdin under this name instead")
+    add.add_argument("--collection", metavar="NAME", help="put them into this collection")
+    add.add_argument("--tag", metavar="TAG", action="append", help="give them this tag; may be repeated")
+    add.add_argument("--meta", metavar="KEY=VALUE", action="append", help="metadata to give; may be repeated")
+    add.add_argument("--include", metavar="GLOB", action="append", help="of a directory, only these files")
+    add.add_argument("--exclude", metavar="GLOB", action="append", help="of a directory, not these files")
+    add.add_argument("--no-ignore", action="store_true", help="also what .gitignore and .ignore leave out")
+    add.add_argument("--label", metavar="TEXT", help="what to call the snapshot of a directory")
+    ls = command("ls", "documents", "list stored documents")
+    ls.add_argument("pattern", metavar="PATH", nargs="?", help="only at or below this path, or that match this glob")
+    ls.add_argument("--sort", choices=("name", "size", "created", "modified", "indexed"), default="name")
+    ls.add_argument("--reverse", action="store_true", help="the other way round")
+    ls.add_argument("--limit", metavar="N", type=int, help="documents at most")
+    ls.add_argument("--paths", action="store_true", help="paths alone, one a line")
+    cat = command("cat", "documents", "write stored documents to stdout, byte for byte")
+    cat.add_argument("documents", metavar="DOCUMENT", nargs="+", help="name, path, or hash (8 digits or more)")
+    grep = command("grep", "documents", "lines of stored documents that match a regular expression", GREP_EPILOG)
+    grep.add_argument("pattern", metavar="PATTERN", help="a regular expression")
+    grep.add_argument("paths", metavar="PATH", nargs="*", help="only these documents, folders or globs")
+    grep.add_argument("-i", "--ignore-case", action="store_true")
+    grep.add_argument("-w", "--word", action="store_true", help="whole words only")
+    grep.add_argument("-F", "--fixed", action="store_true", help="PATTERN is plain text")
+    grep.add_argument("-c", "--count", action="store_true", help="how many lines of each document match")
+    grep.add_argument("-l", "--files-with-matches", action="store_true", help="paths alone")
+    grep.add_argument("-C", "--context", metavar="N", type=int, default=0, help="lines around each match")
+    grep.add_argument("-m", "--max-count", metavar="N", type=int, default=0, help="matches of each document at most")
+    restore = command("restore", "documents", "write the files of a snapshot or a collection to a directory")
+    restore.add_argument(
+        "directory", metavar="DIR", help="at or below a root of the kernel; nothing is written elsewhere"
+    )
+    restore.add_argument("--snapshot", metavar="ID", help="as `linckia snapshots` lists them")
+    restore.add_argument("--collection", metavar="NAME")
+    restore.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    restore.add_argument("--dry-run", action="store_true", help="say what would be written")
+    restore.add_argument("--include", metavar="GLOB", action="append", help="only these files")
+    restore.add_argument("--exclude", metavar="GLOB", action="append", help="not these files")
+    snapshots = command("snapshots", "documents", "list the snapshots that `add` has made of directories")
+    snapshots.add_argument("--limit", metavar="N", type=int, help="snapshots at most")
+    for one in (ls, grep):
+        one.add_argument("--collection", metavar="NAME", help="only of this collection")
+        one.add_argument("--extension", metavar="EXT", help="only with this extension")
+        one.add_argument("--tag", metavar="TAG", action="append", help="only with this tag; may be repeated")
+    for one in (add, ls, cat, grep, restore, snapshots):
+        one.add_argument("--json", action="store_true", help="everything, as JSON")
 
 
 def _seconds(text: str) -> float:
@@ -241,6 +294,18 @@ examples:
 
 Requests and replies pass through byte for byte. Chat completions, responses, messages and Ollama's chats are recorded
 after the reply; keys and other headers never are. Without a running kernel turns are kept aside until there is one.
+"""
+
+ADD_EPILOG = """\
+examples:
+  linckia add src --collection code --exclude '*.min.js'
+  git log | linckia add --name history.txt
+"""
+
+GREP_EPILOG = """\
+examples:
+  linckia grep -w 'class \\w+Handler' src
+  linckia grep -il todo
 """
 
 COMPLETION_EPILOG = """\

@@ -203,47 +203,31 @@ class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True)
     offset: Annotated[int, Meta(ge=0, description="Snapshots to pass over")] = 0
 
 
-# Graph
+# Get
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that was reached."""
+    """A node of the graph: a document's file, a symbol defined in one, or a module that is not stored."""
 
-    node_key: Annotated[str, Meta(description="Its name in the graph, for `graph`")]
-    type: Annotated[str, Meta(description="file, function, class, method, module, …")]
+    node_key: Annotated[str, Meta(description="Its name, for `graph`")]
+    type: Annotated[str, Meta(description="file, function, method, class, struct, interface, enum, type, …, or module")]
     label: str
     distance: Annotated[int, Meta(description="Steps from the origin")]
-    hash: Annotated[str, Meta(description="Of the document, where it is one or stands in one")] | None = None
-    path: str | None = None
+    hash: Annotated[str, Meta(description="Of the document that it is or stands in")] | None = None
+    path: Annotated[str, Meta(description="Of the document that it is or stands in")] | None = None
+    line: Annotated[int, Meta(description="Of a symbol, where it begins")] | None = None
 
 
 class GraphEdge(msgspec.Struct, frozen=True, kw_only=True):
-    """An edge between two nodes."""
+    """An edge between two nodes, by their keys."""
 
     source: str
     target: str
-    relation: Annotated[str, Meta(description="DEFINES, CALLS, IMPORTS, LINKS_TO, …")]
+    relation: Annotated[str, Meta(description="DEFINES, CALLS, IMPORTS or LINKS_TO")]
     resolved: (
-        Annotated[
-            str, Meta(description="Of a call: resolved, ambiguous (several symbols have the name), or unresolved")
-        ]
-        | None
+        Annotated[bool, Meta(description="Of a call: false where it is ambiguous which definition is meant")] | None
     ) = None
-
-
-class Related(msgspec.Struct, frozen=True, kw_only=True):
-    """What is around a node."""
-
-    origin: GraphNode | None
-    connected_nodes: list[GraphNode]
-    nodes: Annotated[list[GraphNode], Meta(description="The same as connected_nodes")]
-    edges: list[GraphEdge]
-    node_type_counts: dict[str, int]
-    truncated: bool
-    degraded: Annotated[list[str], Meta(description="What is not in the graph yet, or could not be asked")]
-
-
-# Get
+    certainty: Annotated[str, Meta(description="Of a call: resolved or ambiguous")] | None = None
 
 
 class GetResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,8 +256,9 @@ class GetResult(msgspec.Struct, frozen=True, kw_only=True):
     content_truncated: Annotated[bool, Meta(description="Whether more follows `content`")] = False
     output_path: Annotated[str, Meta(description="The file that was written")] | None = None
     graph_enabled: bool = False
-    related: Annotated[list[GraphNode], Meta(description="With `graph`")] = []
+    related: Annotated[list[GraphNode], Meta(description="With `graph`: what is within `depth` steps")] = []
     edges: Annotated[list[GraphEdge], Meta(description="With `graph`")] = []
+    graph_truncated: Annotated[bool, Meta(description="Whether more is related than is answered")] = False
     degraded: Annotated[list[str], Meta(description="What of the graph could not be had, and why")] = []
 
 
@@ -339,7 +324,7 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
     extraction_waiting: Annotated[int, Meta(description="Contents whose text is still to be extracted")]
     index_waiting: Annotated[int, Meta(description="Contents still to come into the index (they are found without)")]
     search_waiting: Annotated[int, Meta(description="Contents that the search is still to be told of")]
-    graph_waiting: Annotated[int, Meta(description="Nodes that the graph is still to be told of")]
+    graph_waiting: Annotated[int, Meta(description="Documents that the graph is still to be told of")]
     vectors_waiting: Annotated[int | None, Meta(description="Passages that wait for their vector; null: not known")]
     quarantined: Annotated[int, Meta(description="Contents whose text could not be extracted")]
     file_types: Annotated[list[TypeCount] | None, Meta(description="By extension, with `file_types`")]

@@ -77,8 +77,7 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
         None
     )
     session: (
-        Annotated[str, Meta(max_length=128, description="Session to add to; by default the latest that is not stopped")]
-        | None
+        Annotated[str, Meta(max_length=128, description="Id or label of the session to add to; by default none")] | None
     ) = None
 
 

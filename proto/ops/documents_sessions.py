@@ -14,12 +14,12 @@ PINNED = "pinned"
 """The tag of what is pinned."""
 
 SessionId = Annotated[
-    str, Meta(min_length=1, max_length=128, description="A session's id, label or name; by default the latest one")
+    str, Meta(min_length=1, max_length=128, description="A session's id, label or name; by default the only open one")
 ]
 
 
 class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A session, from now on the current one."""
+    """A session that has begun; its id is what `add` takes as `session`."""
 
     session_id: str
     label: str
@@ -37,7 +37,7 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
     step="session.start",
 )
 class SessionStart(Params[SessionStarted], frozen=True, kw_only=True):
-    """Begin a session: documents added from now on carry its id, until it is stopped."""
+    """Begin a session: documents that `add` is given its id with carry it, until it is stopped."""
 
     label: Annotated[str, Meta(min_length=1, max_length=128, description="What to call it")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128, description="The same as `label`")] | None = None
@@ -62,7 +62,7 @@ class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
     step="session.stop",
 )
 class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
-    """End a session and its watching; by default the latest."""
+    """End a session and its watching; by default the only open one."""
 
     session_id: SessionId | None = None
     label: Annotated[str, Meta(min_length=1, max_length=128, description="The session of this label")] | None = None
@@ -73,7 +73,6 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     """How many documents were pinned, or unpinned."""
 
     updated: int
-    session_id: str | None
 
 
 @operation(

@@ -141,29 +141,36 @@ def start_session(db: apsw.Connection, label: str | None) -> tuple[str, str, int
     return id_, label or id_, now_ns
 
 
-def session(db: apsw.Connection, wanted: str | None, *, field: str = "session_id") -> tuple[str, str] | None:
-    """Id and label of the latest session that is not stopped, of those that `wanted` names.
-
-    Raises OperationError: there is none of that name.
-    """
+def session(db: apsw.Connection, wanted: str, *, field: str = "session_id") -> tuple[str, str]:
+    """Id and label of the latest session that is not stopped, of those that `wanted` names.  Raises OperationError."""
     row = db.execute(
-        "SELECT id, label FROM session WHERE stopped_ns IS NULL AND (? IS NULL OR id=? OR label=?)"
-        " ORDER BY number DESC LIMIT 1",
-        (wanted, wanted, wanted),
+        "SELECT id, label FROM session WHERE stopped_ns IS NULL AND (id=?1 OR label=?1) ORDER BY number DESC LIMIT 1",
+        (wanted,),
     ).fetchone()
     if row is None:
-        if wanted is not None:
-            raise OperationError(f"no session {wanted[:128]!r} has been started, or it was stopped", field=field)
-        return None
+        raise OperationError(f"no session {wanted[:128]!r} has been started, or it was stopped", field=field)
     return str(row[0]), str(row[1])
+
+
+def only_session(db: apsw.Connection, wanted: str | None) -> tuple[str, str]:
+    """The same, or the only one that there is: with several, whose is meant cannot be known.  Raises OperationError."""
+    if wanted is not None:
+        return session(db, wanted)
+    open_ = db.execute("SELECT id, label FROM session WHERE stopped_ns IS NULL ORDER BY number DESC").fetchall()
+    if not open_:
+        raise OperationError("no session has been started; `start` begins one", field="session_id")
+    if len(open_) > 1:
+        listed = ", ".join(str(id_) for id_, _ in open_[:5])
+        raise OperationError(
+            f"{len(open_)} sessions are open ({listed}{', …' if len(open_) > 5 else ''}): say which by `session_id`",
+            field="session_id",
+        )
+    return str(open_[0][0]), str(open_[0][1])
 
 
 def stop_session(db: apsw.Connection, wanted: str | None) -> tuple[str, str, int]:
     """End a session; answers its id, its label and how many documents were added in it.  Raises OperationError."""
-    found = session(db, wanted)
-    if found is None:
-        raise OperationError("no session has been started; `start` begins one")
-    id_, label = found
+    id_, label = only_session(db, wanted)
     db.execute("UPDATE session SET stopped_ns=? WHERE id=?", (time.time_ns(), id_))
     db.execute("DELETE FROM watched WHERE session=?", (id_,))
     (count,) = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).fetchall()[0]

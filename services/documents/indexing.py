@@ -12,7 +12,7 @@ from functools import partial
 import apsw
 import trio
 
-from services.documents import extract, objects, schema, texts
+from services.documents import codes, extract, objects, schema, texts
 from services.documents.add import Adding
 from services.documents.compress import Codec, Damaged
 from services.documents.store import Store
@@ -38,7 +38,6 @@ class Indexing:
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
-        self._turn = trio.CapacityLimiter(1)
         self._extracting = trio.Lock()
         self.passed = trio.Condition()
         """Notified after each step that others may wait for."""
@@ -100,15 +99,19 @@ class Indexing:
 
         left = await self._store.read(waiting)
         with trio.move_on_after(patience_s):
-            while left and await self.extract_some():
+            while left:
+                worked = await self.extract_some()
+                # Where there was nothing to take, the task in the background has just done the last.
                 left = await self._store.read(waiting)
+                if not worked:
+                    break
         return left
 
     async def _index_some(self) -> bool:
         work = await self._store.read(self._gather)
         if not work.ids:
             return False
-        await trio.to_thread.run_sync(self._write_index, work, limiter=self._turn)
+        await self._store.write_index(partial(_write_index, work=work))
         await self._store.write(
             lambda db: db.executemany(
                 "DELETE FROM index_outbox WHERE object=?", ((id_,) for id_ in work.ids)
@@ -142,35 +145,6 @@ class Indexing:
                 break
         return work
 
-    def _write_index(self, work: Work) -> None:
-        db = self._store.index_writer
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            for id_ in work.gone:
-                if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
-                    db.execute("DELETE FROM trigram WHERE rowid=?", (id_,))
-                    db.execute("DELETE FROM done WHERE object=?", (id_,))
-                db.execute("DELETE FROM unindexed WHERE object=?", (id_,))
-            db.executemany("INSERT OR IGNORE INTO unindexed(object) VALUES(?)", ((id_,) for id_ in work.long))
-            words: Counter[str] = Counter()
-            for id_, text in work.texts:
-                # Killed after this was written and before the outbox was, it comes again.
-                if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
-                    continue
-                db.execute("INSERT INTO trigram(rowid, text) VALUES(?, ?)", (id_, text))
-                db.execute("INSERT INTO done(object) VALUES(?)", (id_,))
-                found = {match.lower() for match in WORD.findall(text)}
-                words.update(sorted(found)[:MAX_WORDS])
-            db.executemany(
-                "INSERT INTO word(word, objects) VALUES(?, ?) ON CONFLICT(word) DO UPDATE"
-                " SET objects=objects+excluded.objects",
-                sorted(words.items()),
-            )
-            db.execute("COMMIT")
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
-
     def _collect_chunks(self, db: apsw.Connection) -> None:
         if self._adding.receiving == 0:
             objects.collect_chunks(db)
@@ -193,3 +167,26 @@ class Work:
         self.gone: list[int] = []
         self.long: list[int] = []
         self.texts: list[tuple[int, str]] = []
+
+
+def _write_index(db: apsw.Connection, work: Work) -> None:
+    for id_ in work.gone:
+        if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
+            db.execute("DELETE FROM trigram WHERE rowid=?", (id_,))
+            db.execute("DELETE FROM done WHERE object=?", (id_,))
+        db.execute("DELETE FROM unindexed WHERE object=?", (id_,))
+        codes.forget(db, id_)
+    db.executemany("INSERT OR IGNORE INTO unindexed(object) VALUES(?)", ((id_,) for id_ in work.long))
+    words: Counter[str] = Counter()
+    for id_, text in work.texts:
+        # Killed after this was written and before the outbox was, it comes again.
+        if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
+            continue
+        db.execute("INSERT INTO trigram(rowid, text) VALUES(?, ?)", (id_, text))
+        db.execute("INSERT INTO done(object) VALUES(?)", (id_,))
+        found = {match.lower() for match in WORD.findall(text)}
+        words.update(sorted(found)[:MAX_WORDS])
+    db.executemany(
+        "INSERT INTO word(word, objects) VALUES(?, ?) ON CONFLICT(word) DO UPDATE SET objects=objects+excluded.objects",
+        sorted(words.items()),
+    )

@@ -6,13 +6,21 @@ It is ready once the databases are open; what is still to be indexed is found al
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import trio
 
+from proto.operation import Params
+from proto.ops.documents import DocumentsGet, DocumentsList
+from proto.ops.documents_change import DocumentsAdd
+from proto.ops.documents_find import DocumentsGrep, DocumentsSearch
 from services.documents.add import Adding
+from services.documents.codes import Parsing
 from services.documents.compress import Codec
 from services.documents.feeding import SearchFeed
+from services.documents.graph_feed import GraphFeed
 from services.documents.indexing import Indexing
 from services.documents.operations import handlers_of
 from services.documents.parts import Parts
@@ -33,17 +41,34 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         adding = Adding(store, codec, Trainer(store, codec), roots)
         indexing = Indexing(env, store, codec, adding)
         feed = SearchFeed(env, store, codec)
-        parts = Parts(env, store, codec, adding, indexing, feed, Uploads(adding))
+        parsing = Parsing(store, codec)
+        graph = GraphFeed(env, store, parsing)
+        parts = Parts(env, store, codec, adding, indexing, feed, parsing, graph, Uploads(adding))
         watching = Watching(parts)
         env.background.start_soon(indexing.run)
         env.background.start_soon(feed.run)
+        env.background.start_soon(graph.run)
         env.background.start_soon(watching.run)
         try:
             yield handlers_of(parts, watching)
         finally:
             await watching.stop()
+            await graph.stop()
             await feed.stop()
             await indexing.stop()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """A file and a text, found in every way."""
+    (root / "a.py").write_text("def a():\n    return 1\n")
+    return (
+        DocumentsAdd(path=str(root)),
+        DocumentsAdd(name="b.txt", content="a text"),
+        DocumentsList(limit=10),
+        DocumentsGet(name="b.txt", include_content=True),
+        DocumentsGrep(pattern="return"),
+        DocumentsSearch(query="a text"),
+    )

@@ -39,9 +39,11 @@ from proto.ops.documents_change import (
     UploadProgress,
 )
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, GrepResult, SearchResult
+from proto.ops.documents_graph import DocumentsGraph, GraphAnswer
 from proto.ops.retrieve import RetrieveStatus
 from services.documents import (
     changing,
+    graphing,
     grep,
     places,
     reading,
@@ -60,6 +62,7 @@ from services.runtime.handlers import Context, Handlers
 
 MAX_CONTENT_BYTES = 64 * 1024 * 1024
 EXTRACTION_PATIENCE_S = 10.0
+PARSING_PATIENCE_S = 2.0
 
 
 def handlers_of(parts: Parts, watching: Watching) -> Handlers:
@@ -117,6 +120,7 @@ def _add_reading(handlers: Handlers, parts: Parts) -> None:
             if target is not None:
                 written = target / first.name if target.is_dir() else target
                 reading.copy_to(db, codec, stored, written)
+            related, edges, cut = graphing.around(db, first.path, params.depth) if params.graph else ([], [], False)
             return GetResult(
                 **{name: getattr(first, name) for name in first.__struct_fields__},
                 paths=[document.path for document in found],
@@ -126,15 +130,25 @@ def _add_reading(handlers: Handlers, parts: Parts) -> None:
                 content_length=length if params.include_content else None,
                 content_truncated=params.include_content and params.offset + length < stored.size,
                 output_path=None if written is None else str(written),
+                graph_enabled=params.graph,
+                related=related,
+                edges=edges,
+                graph_truncated=cut,
+                degraded=degraded,
             )
 
+        degraded = await _graph_lacks(parts) if params.graph else []
         return await store.read(get)
+
+    @handlers.handle(DocumentsGraph)
+    async def documents_graph(params: DocumentsGraph, ctx: Context) -> GraphAnswer:
+        degraded = await _graph_lacks(parts)
+        return await store.read(lambda db: graphing.answer(db, params, degraded))
 
     @handlers.handle(DocumentsStatus)
     async def documents_status(params: DocumentsStatus, ctx: Context) -> StatusResult:
         degraded: list[str] = []
-        if parts.feed.waiting:
-            degraded.append(parts.feed.waiting)
+        degraded += [waiting for waiting in (parts.feed.waiting, parts.graph.waiting) if waiting]
         vectors: int | None = None
         try:
             vectors = (await ctx.call(RetrieveStatus(collection=CORPUS), timeout_s=5)).vectors_waiting
@@ -146,6 +160,12 @@ def _add_reading(handlers: Handlers, parts: Parts) -> None:
     @handlers.handle(DocumentsVerify)
     async def documents_verify(params: DocumentsVerify, ctx: Context) -> VerifyResult:
         return await verify.verify(store, codec, ctx)
+
+
+async def _graph_lacks(parts: Parts) -> list[str]:
+    """What is not parsed yet, after a moment in which it may be."""
+    left = await parts.parsing.settle(PARSING_PATIENCE_S)
+    return [f"{left} documents are still to be looked at for what they define, call and import"] if left else []
 
 
 def _add_changing(handlers: Handlers, parts: Parts) -> None:
@@ -166,10 +186,12 @@ def _add_changing(handlers: Handlers, parts: Parts) -> None:
         if params.url is not None:
             raise InvalidParams("parameter `url`: `add` stores files and texts; `download` fetches a URL", field="url")
         metadata = rows.pairs(params.metadata)
-        found = await store.read(lambda db: changing.session(db, params.session, field="session"))
+        wanted = params.session
+        session = None
+        if wanted is not None:
+            session = (await store.read(lambda db: changing.session(db, wanted, field="session")))[0]
         given = Given(
-            tuple(dict.fromkeys(params.tags)), metadata, params.collection, params.mimeType,
-            None if found is None else found[0],
+            tuple(dict.fromkeys(params.tags)), metadata, params.collection, params.mimeType, session,
         )  # fmt: skip
         if params.content is not None:
             if params.path is not None:

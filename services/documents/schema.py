@@ -1,7 +1,8 @@
 """The two databases of documents.
 
 `packs.db` is the store itself: contents, documents, collections, snapshots and sessions; what it acknowledges is on
-disk.  `index.db` is the trigram index of their texts; it can be lost at any time and is built again from the packs.
+disk.  `index.db` has the trigrams of their texts and the names in their code; it can be lost at any time and is built
+again from the packs.
 Each change of a document leaves marks in the outboxes, by triggers, so that no way to change one can forget to tell
 the search, the graph and the index.
 """
@@ -9,6 +10,7 @@ the search, the graph and the index.
 from __future__ import annotations
 
 SCHEMA_VERSION = 1
+INDEX_VERSION = 2
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
 """Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""
@@ -104,6 +106,10 @@ CREATE TABLE index_outbox(object INTEGER PRIMARY KEY);
 CREATE TABLE search_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, object INTEGER NOT NULL UNIQUE);
 CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL UNIQUE);
 
+-- The nodes of each document that the graph was told of, and contents whose code is being parsed just now.
+CREATE TABLE graph_fed(document INTEGER NOT NULL, node TEXT NOT NULL, PRIMARY KEY(document, node)) WITHOUT ROWID;
+CREATE TABLE parsing(object INTEGER PRIMARY KEY, attempts INTEGER NOT NULL);
+
 CREATE TRIGGER document_arrives AFTER INSERT ON document BEGIN
     INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.object);
     INSERT OR REPLACE INTO graph_outbox(document) VALUES(NEW.id);
@@ -161,4 +167,21 @@ CREATE TABLE unindexed(object INTEGER PRIMARY KEY);
 CREATE VIRTUAL TABLE trigram USING fts5(text, content='', contentless_delete=1, tokenize='trigram', detail=none);
 -- Words of the texts, for those that are misspelt.
 CREATE TABLE word(word TEXT PRIMARY KEY, objects INTEGER NOT NULL) WITHOUT ROWID;
+
+-- What code defines and uses, by name; `symbol` of a reference is who uses it, 0 for the file itself.
+CREATE TABLE code(object INTEGER PRIMARY KEY, language TEXT NOT NULL, family TEXT NOT NULL, problem TEXT);
+CREATE TABLE symbol(
+    id INTEGER PRIMARY KEY, object INTEGER NOT NULL, name TEXT NOT NULL, qualified TEXT NOT NULL, kind TEXT NOT NULL,
+    first INTEGER NOT NULL, last INTEGER NOT NULL, parent INTEGER NOT NULL
+);
+CREATE INDEX symbol_object ON symbol(object);
+CREATE INDEX symbol_name ON symbol(name);
+CREATE TABLE reference(
+    object INTEGER NOT NULL, symbol INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, target TEXT NOT NULL,
+    line INTEGER NOT NULL, tentative INTEGER NOT NULL
+);
+CREATE INDEX reference_object ON reference(object);
+CREATE INDEX reference_name ON reference(name, kind);
+-- Names whose meaning may have changed: who uses them is told to the graph anew.
+CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 """

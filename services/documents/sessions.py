@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 import trio
 
-from proto.errors import InvalidParams, OperationError
+from proto.errors import InvalidParams
 from proto.ops.documents_sessions import (
     Pinned,
     SessionPin,
@@ -49,7 +49,7 @@ def add_sessions(handlers: Handlers, parts: Parts, watching: Watching) -> None:
             for document in found:
                 (held,) = db.execute("SELECT metadata FROM document WHERE id=?", (document.id,)).fetchall()[0]
                 rows.merge(db, document.id, str(held), values)
-            return _pinned(db, len(found))
+            return Pinned(updated=len(found))
 
         answer = await store.write(change)
         parts.hurry()
@@ -58,7 +58,8 @@ def add_sessions(handlers: Handlers, parts: Parts, watching: Watching) -> None:
     @handlers.handle(SessionUnpin)
     async def unpin(params: SessionUnpin, ctx: Context) -> Pinned:
         names = [name for name in (params.path, params.name, *params.paths) if name is not None]
-        answer = await store.write(lambda db: _pinned(db, len(changing.pin(db, names, params.hash, pinned=False))))
+        found = await store.write(lambda db: changing.pin(db, names, params.hash, pinned=False))
+        answer = Pinned(updated=len(found))
         parts.hurry()
         return answer
 
@@ -73,10 +74,7 @@ def add_sessions(handlers: Handlers, parts: Parts, watching: Watching) -> None:
             raise InvalidParams("missing required parameter `root`", field="root")
 
         def change(db: apsw.Connection) -> Watched:
-            found = changing.session(db, params.session_id)
-            if found is None:
-                raise OperationError("no session has been started; `start` begins one")
-            id_, _ = found
+            id_, _ = changing.only_session(db, params.session_id)
             if params.enabled:
                 db.execute(
                     "INSERT OR REPLACE INTO watched(session, folder, interval_ms) VALUES(?, ?, ?)",
@@ -95,8 +93,3 @@ def add_sessions(handlers: Handlers, parts: Parts, watching: Watching) -> None:
         answer = await store.write(change)
         watching.hurry()
         return answer
-
-
-def _pinned(db: apsw.Connection, count: int) -> Pinned:
-    found = changing.session(db, None)
-    return Pinned(updated=count, session_id=None if found is None else found[0])

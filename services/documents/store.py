@@ -53,10 +53,11 @@ class Store:
         self._writer = _open_packs(self.packs_path)
         self.epoch = str(_one(self._writer, "SELECT value FROM setting WHERE name='epoch'"))
         self._readers: list[apsw.Connection] = []
-        self.index_writer = self._open_index()
+        self._index_writer = self._open_index()
         self._readers += [self._reader() for _ in range(READERS)]
         self._write_turn = trio.CapacityLimiter(1)
         self._read_turn = trio.CapacityLimiter(READERS)
+        self._index_turn = trio.CapacityLimiter(1)
         self._queue: list[_Waiting[object]] = []
         self._writing = False
 
@@ -123,6 +124,23 @@ class Store:
 
         return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
 
+    async def write_index(self, change: Change[T]) -> T:
+        """Run `change` in a transaction of the index; once this returns it is on disk, so that an outbox may be
+        struck: what was lost of the index after that would never be missed."""
+
+        def run() -> T:
+            connection = self._index_writer
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = change(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            return result
+
+        return await trio.to_thread.run_sync(run, limiter=self._index_turn)
+
     def size_bytes(self) -> int:
         """Of the databases with their logs."""
         files = [
@@ -131,7 +149,7 @@ class Store:
         return sum(file.stat().st_size for file in files if file.exists())
 
     def close(self) -> None:
-        for connection in (*self._readers, self.index_writer, self._writer):
+        for connection in (*self._readers, self._index_writer, self._writer):
             connection.close()
 
     def _reader(self) -> apsw.Connection:
@@ -146,17 +164,18 @@ class Store:
                 connection = _connect(self.index_path)
                 try:
                     if _one(connection, "PRAGMA user_version") == 0:
-                        _create(connection, schema.INDEX)
+                        _create(connection, schema.INDEX, schema.INDEX_VERSION)
                         connection.execute("INSERT INTO setting VALUES('epoch', ?)", (self.epoch,))
+                        self._writer.execute(
+                            "INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id"
+                        )
                         self._writer.execute(
                             "INSERT OR IGNORE INTO index_outbox(object)"
                             " SELECT id FROM object WHERE text_state IN (1, 2)"
                         )
                         self.indexing_anew = attempt > 0
-                    # The index is no place where anything is kept: what is lost of it is indexed again.
-                    connection.execute("PRAGMA synchronous=NORMAL")
                     mine = _one(connection, "SELECT value FROM setting WHERE name='epoch'") == self.epoch
-                    version = _one(connection, "PRAGMA user_version") == schema.SCHEMA_VERSION
+                    version = _one(connection, "PRAGMA user_version") == schema.INDEX_VERSION
                     if mine and version:
                         return connection
                     reason = "damaged, or of another store"
@@ -193,8 +212,8 @@ def _path_matches(*values: apsw.SQLiteValue) -> int:
     return int(globs.matcher_of(str(patterns))(str(path)))
 
 
-def _create(connection: apsw.Connection, tables: str) -> None:
-    connection.execute(f"BEGIN IMMEDIATE;{tables};PRAGMA user_version={schema.SCHEMA_VERSION};COMMIT").fetchall()
+def _create(connection: apsw.Connection, tables: str, version: int) -> None:
+    connection.execute(f"BEGIN IMMEDIATE;{tables};PRAGMA user_version={version};COMMIT").fetchall()
 
 
 def _open_packs(path: Path) -> apsw.Connection:
@@ -203,7 +222,9 @@ def _open_packs(path: Path) -> apsw.Connection:
         version = _one(connection, "PRAGMA user_version")
         if version == 0:
             epoch = f"{time.time_ns():x}-{secrets.token_hex(8)}"
-            _create(connection, f"{schema.PACKS}; INSERT INTO setting VALUES('epoch', '{epoch}')")
+            _create(
+                connection, f"{schema.PACKS}; INSERT INTO setting VALUES('epoch', '{epoch}')", schema.SCHEMA_VERSION
+            )
         elif version != schema.SCHEMA_VERSION:
             raise apsw.SQLError(f"{path} was written by another version of this program (schema {version})")
     except BaseException:

@@ -101,10 +101,10 @@ class Uploads:
                 now_ns = time.time_ns()
 
                 def change(db: apsw.Connection) -> None:
-                    session = changing.session(db, begun.session, field="session")
-                    given = Given(
-                        tuple(begun.tags), metadata, begun.collection, mime, None if session is None else session[0]
-                    )
+                    session = None
+                    if begun.session is not None:
+                        session, _ = changing.session(db, begun.session, field="session")
+                    given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
                     self._adding.put(db, tally, begun.path, content, given, now_ns, now_ns, "", name)
 
                 await self._adding.store.write(change)

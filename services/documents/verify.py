@@ -84,6 +84,40 @@ def _int(value: object) -> int:
     return value
 
 
+_LOST = (
+    (
+        "documents whose content is not there",
+        "SELECT count(*) FROM document WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=document.object)",
+    ),
+    (
+        "contents that a snapshot holds and that are not there",
+        "SELECT count(*) FROM held WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=held.object)",
+    ),
+    (
+        "contents that nothing holds and that would never be collected",
+        f"SELECT count(*) FROM object WHERE NOT ({_HELD}) AND NOT EXISTS(SELECT 1 FROM loose WHERE object=object.id)",
+    ),
+    (
+        "texts that grep would not find: they are neither in the index nor waiting for it",
+        "SELECT count(*) FROM object WHERE text_state IN (1, 2)"
+        " AND NOT EXISTS(SELECT 1 FROM index_outbox WHERE object=object.id)"
+        " AND NOT EXISTS(SELECT 1 FROM idx.done WHERE object=object.id)"
+        " AND NOT EXISTS(SELECT 1 FROM idx.unindexed WHERE object=object.id)",
+    ),
+)
+
+
+def _problems(db: apsw.Connection) -> list[str]:
+    found = [
+        f"{name}: {said}"
+        for name in ("main", "idx")
+        for (said,) in db.execute(f"PRAGMA {name}.integrity_check(20)").fetchall()
+        if said != "ok"
+    ]
+    lost = ((what, reading.count(db, query)) for what, query in _LOST)
+    return found + [f"{count} {what}" for what, count in lost if count]
+
+
 async def verify(store: Store, codec: Codec, ctx: Context) -> VerifyResult:
     """Hash every content anew, in steps between which others are served."""
     damaged: list[str] = []
@@ -117,12 +151,5 @@ async def verify(store: Store, codec: Codec, ctx: Context) -> VerifyResult:
         last, checked, size = reached, checked + count, size + read
         damaged += found[: MAX_SAID - len(damaged)]
         ctx.progress(checked, max(total, checked), "contents")
-    problems = await store.read(
-        lambda db: [
-            f"{name}: {said}"
-            for name in ("main", "idx")
-            for (said,) in db.execute(f"PRAGMA {name}.integrity_check(20)").fetchall()
-            if said != "ok"
-        ]
-    )
+    problems = await store.read(_problems)
     return VerifyResult(objects=checked, bytes=size, damaged=damaged, problems=problems)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import trio
 
 from proto.ops.documents import Document, DocumentsList
 from proto.ops.documents_change import AddResult, DocumentsAdd
@@ -39,3 +41,12 @@ async def add_text(bench: Bench, name: str, content: str, **more: Any) -> AddRes
 
 async def listed(bench: Bench, **conditions: Any) -> list[Document]:
     return (await bench.call(DocumentsList(**conditions))).documents
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
+    """Ask again and again: work in the background tells nobody when it is done."""
+    with trio.fail_after(timeout_s):
+        while True:
+            if await condition():
+                return
+            await trio.sleep(0.01)

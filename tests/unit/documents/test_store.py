@@ -296,17 +296,25 @@ async def test_an_upload_is_there_once_it_is_committed(tmp_path: Path) -> None:
         assert (document.path, document.name, document.tags) == ("https://example.org/data.bin", "data.bin", ["web"])
 
 
-async def test_a_session_marks_what_is_added_in_it(tmp_path: Path) -> None:
+async def test_a_session_marks_what_is_added_with_it_and_nothing_else(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
-        await add_text(bench, "before.txt", "before")
         session = await bench.call(SessionStart(label="review"))
-        await add_text(bench, "during.txt", "during")
+        other = await bench.call(SessionStart(name="another"))
+        await add_text(bench, "nobody.txt", "added by a client that has no session")
+        await add_text(bench, "during.txt", "during", session="review")
         assert [one.path for one in await listed(bench, session="review")] == ["during.txt"]
+        assert [one.session for one in await listed(bench)] == [None, session.session_id]
+        with pytest.raises(OperationError, match="no session 'third'"):
+            await add_text(bench, "x.txt", "x", session="third")
         assert (await bench.call(SessionPin(path="*.txt"))).updated == 2
         assert len(await listed(bench, tags=["pinned"])) == 2
-        assert (await bench.call(SessionUnpin(path="before.txt"))).updated == 1
+        assert (await bench.call(SessionUnpin(path="nobody.txt"))).updated == 1
         assert len(await listed(bench, tags=["pinned"])) == 1
+        with pytest.raises(OperationError, match="2 sessions are open"):
+            await bench.call(SessionStop())
+        await bench.call(SessionStop(session_id=other.session_id))
         stopped = await bench.call(SessionStop())
         assert (stopped.session_id, stopped.documents) == (session.session_id, 1)
-        await add_text(bench, "after.txt", "after")
+        with pytest.raises(OperationError, match="no session has been started"):
+            await bench.call(SessionStop())
         assert len(await listed(bench, session=session.session_id)) == 1

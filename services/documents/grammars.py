@@ -1,0 +1,173 @@
+"""The languages whose code is understood, and what of their syntax trees is a definition, a call or an import.
+
+Queries in tree-sitter's notation.  `@name` is what a definition is called, the capture around it its kind; `@owner`
+the type that a method stands in, where that is not around it; `@call` a callee's name and `@on` what it is called on;
+`@import` what is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tree_sitter
+import tree_sitter_c
+import tree_sitter_cpp
+import tree_sitter_go
+import tree_sitter_java
+import tree_sitter_javascript
+import tree_sitter_python
+import tree_sitter_rust
+import tree_sitter_typescript
+
+_PYTHON = """
+(function_definition name: (identifier) @name) @function
+(class_definition name: (identifier) @name) @class
+(call function: (identifier) @call)
+(call function: (attribute object: (_) @on attribute: (identifier) @call))
+(import_statement name: (dotted_name) @import)
+(import_statement name: (aliased_import name: (dotted_name) @import))
+(import_from_statement) @from
+"""
+
+_JAVASCRIPT = """
+(function_declaration name: (identifier) @name) @function
+(generator_function_declaration name: (identifier) @name) @function
+(variable_declarator name: (identifier) @name value: [(arrow_function) (function_expression)]) @function
+(method_definition name: (property_identifier) @name) @method
+(call_expression function: (identifier) @call)
+(call_expression function: (member_expression object: (_) @on property: (property_identifier) @call))
+(new_expression constructor: (identifier) @call)
+(import_statement source: (string) @import)
+(export_statement source: (string) @import)
+(call_expression function: (identifier) @require arguments: (arguments . (string) @import) (#eq? @require "require"))
+(call_expression function: (import) arguments: (arguments . (string) @import))
+"""
+
+_TYPESCRIPT = """
+(class_declaration name: (type_identifier) @name) @class
+(abstract_class_declaration name: (type_identifier) @name) @class
+(interface_declaration name: (type_identifier) @name) @interface
+(enum_declaration name: (identifier) @name) @enum
+(type_alias_declaration name: (type_identifier) @name) @type
+"""
+
+_GO = """
+(function_declaration name: (identifier) @name) @function
+(method_declaration receiver: (parameter_list (parameter_declaration type: (_) @owner))
+    name: (field_identifier) @name) @method
+(type_spec name: (type_identifier) @name) @type
+(call_expression function: (identifier) @call)
+(call_expression function: (selector_expression operand: (_) @on field: (field_identifier) @call))
+(import_spec path: (_) @import)
+"""
+
+_RUST = """
+(function_item name: (identifier) @name) @function
+(struct_item name: (type_identifier) @name) @struct
+(enum_item name: (type_identifier) @name) @enum
+(trait_item name: (type_identifier) @name) @trait
+(type_item name: (type_identifier) @name) @type
+(macro_definition name: (identifier) @name) @macro
+(impl_item type: [(type_identifier) (generic_type)] @name) @impl
+(mod_item name: (identifier) @name body: (_)) @module
+(mod_item name: (identifier) @import !body)
+(call_expression function: (identifier) @call)
+(call_expression function: (scoped_identifier path: (_) @on name: (identifier) @call))
+(call_expression function: (field_expression value: (_) @on field: (field_identifier) @call))
+(macro_invocation macro: (identifier) @call)
+(use_declaration argument: (_) @import)
+"""
+
+_C = """
+(function_definition declarator: (function_declarator declarator: (identifier) @name)) @function
+(function_definition declarator: (pointer_declarator
+    declarator: (function_declarator declarator: (identifier) @name))) @function
+(struct_specifier name: (type_identifier) @name body: (_)) @struct
+(union_specifier name: (type_identifier) @name body: (_)) @struct
+(enum_specifier name: (type_identifier) @name body: (_)) @enum
+(type_definition declarator: (type_identifier) @name) @type
+(preproc_function_def name: (identifier) @name) @macro
+(call_expression function: (identifier) @call)
+(call_expression function: (field_expression argument: (_) @on field: (field_identifier) @call))
+(preproc_include path: (_) @import)
+"""
+
+_CPP = """
+(class_specifier name: (type_identifier) @name body: (_)) @class
+(function_definition declarator: (function_declarator declarator: (field_identifier) @name)) @method
+(function_definition declarator: (function_declarator
+    declarator: (qualified_identifier scope: (_) @owner name: (identifier) @name))) @method
+(function_definition declarator: (function_declarator declarator: (qualified_identifier
+    name: (qualified_identifier scope: (_) @owner name: (identifier) @name)))) @method
+(function_definition declarator: (reference_declarator
+    (function_declarator declarator: [(identifier) (field_identifier)] @name))) @function
+(call_expression function: (qualified_identifier scope: (_) @on name: (identifier) @call))
+(new_expression type: (type_identifier) @call)
+"""
+
+_JAVA = """
+(class_declaration name: (identifier) @name) @class
+(interface_declaration name: (identifier) @name) @interface
+(enum_declaration name: (identifier) @name) @enum
+(record_declaration name: (identifier) @name) @class
+(method_declaration name: (identifier) @name) @method
+(constructor_declaration name: (identifier) @name) @method
+(method_invocation object: (_)? @on name: (identifier) @call)
+(object_creation_expression type: (type_identifier) @call)
+(import_declaration (scoped_identifier) @import)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """`family`: whose definitions its calls may mean."""
+
+    name: str
+    family: str
+    grammar: Callable[[], object]
+    query: str
+
+
+_LANGUAGES = (
+    (Language("python", "python", tree_sitter_python.language, _PYTHON), (".py", ".pyi", ".pyw")),
+    (
+        Language(
+            "javascript", "javascript", tree_sitter_javascript.language,
+            _JAVASCRIPT + "(class_declaration name: (identifier) @name) @class",
+        ),
+        (".js", ".mjs", ".cjs", ".jsx"),
+    ),
+    (
+        Language("typescript", "javascript", tree_sitter_typescript.language_typescript, _JAVASCRIPT + _TYPESCRIPT),
+        (".ts", ".mts", ".cts"),
+    ),
+    (Language("tsx", "javascript", tree_sitter_typescript.language_tsx, _JAVASCRIPT + _TYPESCRIPT), (".tsx",)),
+    (Language("go", "go", tree_sitter_go.language, _GO), (".go",)),
+    (Language("rust", "rust", tree_sitter_rust.language, _RUST), (".rs",)),
+    (Language("c", "c", tree_sitter_c.language, _C), (".c",)),
+    # A header may be of either; the grammar of C++ reads both.
+    (
+        Language("cpp", "c", tree_sitter_cpp.language, _C + _CPP),
+        (".h", ".cc", ".cpp", ".cxx", ".c++", ".hpp", ".hh", ".hxx", ".ipp"),
+    ),
+    (Language("java", "java", tree_sitter_java.language, _JAVA), (".java",)),
+)  # fmt: skip
+_BY_EXTENSION = {extension: language for language, extensions in _LANGUAGES for extension in extensions}
+FAMILIES = {language.name: language.family for language, _ in _LANGUAGES}
+MARKDOWN = "markdown"
+MARKDOWN_EXTENSIONS = (".md", ".markdown", ".mdx")
+EXTENSIONS = frozenset((*_BY_EXTENSION, *MARKDOWN_EXTENSIONS))
+
+
+def language_of(extension: str) -> Language | None:
+    """By the extension of a file's name, with its dot."""
+    return _BY_EXTENSION.get(extension)
+
+
+@functools.cache
+def loaded(language: Language) -> tuple[tree_sitter.Language, tree_sitter.Query]:
+    """Loading one costs milliseconds, and memory: only those that are met."""
+    grammar = tree_sitter.Language(language.grammar())
+    return grammar, tree_sitter.Query(grammar, language.query)

@@ -1,0 +1,144 @@
+"""Kill the store of documents at random points of its work, and see that nothing acknowledged is lost.
+
+Each round adds texts and a directory, deletes, and has garbage collected, all at once; somewhere in between the process
+is killed.  What was answered before has to be there, whole, and found; what was not may be there, and then whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.system.running import Connection, RunningKernel, connection
+
+LARGE_BYTES = 5 * 1024 * 1024
+"""Long enough to be cut into chunks."""
+
+
+class Acknowledged:
+    """Hash by path of what was answered, and paths of which it is not known whether they are there."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, str] = {}
+        self.unknown: set[str] = set()
+        self.snapshots: dict[str, int] = {}
+        self.kills = 0
+
+
+async def kill_at_random_points(kernel: RunningKernel, root: Path, kills: int, seed: int = 1) -> Acknowledged:
+    """Raises AssertionError where something is lost or damaged; `root` is one of the kernel's."""
+    rng = random.Random(seed)
+    known = Acknowledged()
+    for turn in range(kills):
+        folder = root / f"tree-{turn % 3}"
+        _fill(folder, rng, turn)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_texts, kernel, known, turn)
+            nursery.start_soon(_directory, kernel, known, folder)
+            nursery.start_soon(_delete, kernel, known, turn)
+            await trio.sleep(rng.uniform(0.0, 0.25))
+            pid = await trio.to_thread.run_sync(_pid, kernel)
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+                known.kills += 1
+        await check(kernel, known)
+    return known
+
+
+def _pid(kernel: RunningKernel) -> int | None:
+    pid: int | None = kernel.service("documents")["pid"]
+    return pid
+
+
+def _fill(folder: Path, rng: random.Random, turn: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for n in range(60):
+        if rng.random() < 0.7:
+            (folder / f"file-{n}.txt").write_text(f"turn {turn} file {n} " + "word " * rng.randrange(400))
+    (folder / "large.bin").write_bytes(rng.randbytes(LARGE_BYTES))
+
+
+async def _call(line: Connection, name: str, params: dict[str, Any]) -> Any:
+    answer = await line.call(name, params)
+    if answer.failure is not None:
+        assert answer.failure["kind"] in ("unavailable", "maybe_executed", "overloaded"), answer.failure
+        return None
+    return answer.result
+
+
+async def _texts(kernel: RunningKernel, known: Acknowledged, turn: int) -> None:
+    async with connection(kernel.data_dir) as line:
+        for n in range(12):
+            path, text = f"text-{n}", f"marker{turn}x{n} in turn {turn}"
+            known.unknown.add(path)
+            answer = await _call(line, "documents_add", {"name": path, "content": text})
+            if answer is not None:
+                known.there[path] = hashlib.sha256(text.encode()).hexdigest()
+                assert answer["hash"] == known.there[path]
+                known.unknown.discard(path)
+
+
+async def _directory(kernel: RunningKernel, known: Acknowledged, folder: Path) -> None:
+    paths = _hashes(folder)
+    known.unknown.update(paths)
+    async with connection(kernel.data_dir) as line:
+        answer = await _call(line, "documents_add", {"path": str(folder)})
+    if answer is not None:
+        assert answer["files"] == len(paths), answer
+        known.there.update(paths)
+        known.unknown.difference_update(paths)
+        known.snapshots[answer["snapshot_id"]] = len(paths)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+async def _delete(kernel: RunningKernel, known: Acknowledged, turn: int) -> None:
+    """Deleting gives the collector of garbage its work."""
+    gone = f"tree-{(turn + 1) % 3}"
+    for path in [path for path in known.there if f"/{gone}/" in path]:
+        known.unknown.add(path)
+    async with connection(kernel.data_dir) as line:
+        answer = await line.call("documents_delete", {"name": f"*/{gone}/*"})
+        if answer.failure is None:
+            for path in [path for path in known.unknown if f"/{gone}/" in path]:
+                known.unknown.discard(path)
+                known.there.pop(path, None)
+        for snapshot in list(known.snapshots)[:-2]:
+            known.snapshots.pop(snapshot)
+            await line.call("documents_delete", {"snapshot_id": snapshot})
+
+
+async def check(kernel: RunningKernel, known: Acknowledged) -> None:
+    """Every acknowledged document is listed with its hash and found by grep; every content is what its hash says."""
+    await trio.to_thread.run_sync(lambda: kernel.wait_ready("documents"))
+    async with connection(kernel.data_dir) as line:
+        listed = await _answer(line, "documents_list", {})
+        held = {one["path"]: one["hash"] for one in listed["documents"]}
+        for path, hash_ in known.there.items():
+            if path not in known.unknown:
+                assert held.get(path) == hash_, f"{path} was acknowledged with {hash_}, and is {held.get(path)}"
+        verified = await _answer(line, "documents_verify", {})
+        assert (verified["damaged"], verified["problems"]) == ([], []), verified
+        marked = [path for path in known.there if path.startswith("text-") and path not in known.unknown]
+        matches = await _answer(line, "documents_grep", {"pattern": r"marker\d+x\d+", "limit": 10_000})
+        assert set(marked) <= {match["file"] for match in matches["matches"]}
+
+
+async def _answer(line: Connection, name: str, params: dict[str, Any]) -> Any:
+    give_up = time.monotonic() + 60
+    while True:
+        answer = await line.call(name, params)
+        if answer.failure is None:
+            return answer.result
+        assert answer.failure["kind"] in ("unavailable", "overloaded", "timeout"), answer.failure
+        assert time.monotonic() < give_up, answer.failure
+        await trio.sleep(0.05)

@@ -1,0 +1,196 @@
+"""The graph says what code defines, calls and imports, as far as the names in it tell; what is ambiguous says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import DocumentsGet, DocumentsStatus
+from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents_graph import DocumentsGraph
+from proto.ops.graph import Direction, GraphNeighbors
+from services.documents.symbols import parse
+from services.graph.main import open_service as open_graph
+from services.runtime.testing import Bench
+from tests.unit.documents.rig import add_text, documents, tree, until
+
+FILES: dict[str, str | bytes] = {
+    "app/main.py": "from app.util import helper\nimport json\n\n"
+    "def run():\n    helper()\n    json.dumps(1)\n    once()\n",
+    "app/util.py": "def helper():\n    return Tool().use()\n\n\nclass Tool:\n    def use(self):\n"
+    "        return self.sharpen()\n\n    def sharpen(self):\n        return 1\n",
+    "one.py": "def once():\n    pass\n",
+    "two.py": "def once():\n    pass\n",
+    "README.md": "See [the code](app/main.py), [[two.py]] and [nothing](gone.md).\n",
+    "data.bin": b"\0\1\2",
+}
+
+
+async def edges(bench: Bench, root: Path, **params: Any) -> set[tuple[str, str, str, str | None]]:
+    """Without the root and the lines."""
+
+    def short(key: str) -> str:
+        return key.replace(f"{root}/", "").split("@")[0]
+
+    answer = await bench.call(DocumentsGraph(**params))
+    return {(short(edge.source), edge.relation, short(edge.target), edge.certainty) for edge in answer.edges}
+
+
+async def test_definitions_imports_calls_and_links_are_edges(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    tree(root, FILES)
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(root)))
+        assert await edges(bench, root, name="app/main.py") == {
+            ("file:app/main.py", "DEFINES", "symbol:app/main.py#run", None),
+            ("file:app/main.py", "IMPORTS", "file:app/util.py", None),
+            ("file:app/main.py", "IMPORTS", "module:json", None),
+        }
+        assert await edges(bench, root, name="main.py", relation="calls") == {
+            ("symbol:app/main.py#run", "CALLS", "symbol:app/util.py#helper", "resolved"),
+            ("symbol:app/main.py#run", "CALLS", "symbol:one.py#once", "ambiguous"),
+            ("symbol:app/main.py#run", "CALLS", "symbol:two.py#once", "ambiguous"),
+        }
+        assert await edges(bench, root, name="util.py", relation="CALLS") == {
+            ("symbol:app/util.py#helper", "CALLS", "symbol:app/util.py#Tool.use", "resolved"),
+            ("symbol:app/util.py#helper", "CALLS", "symbol:app/util.py#Tool", "resolved"),
+            ("symbol:app/util.py#Tool.use", "CALLS", "symbol:app/util.py#Tool.sharpen", "resolved"),
+        }
+        assert await edges(bench, root, name="util.py", relation="IMPORTS", reverse=True) == {
+            ("file:app/main.py", "IMPORTS", "file:app/util.py", None)
+        }
+        helper = f"symbol:{root}/app/util.py#helper"
+        assert await edges(bench, root, node_key=helper, reverse=True, relation="CALLS") == {
+            ("symbol:app/main.py#run", "CALLS", "symbol:app/util.py#helper", "resolved")
+        }
+        assert await edges(bench, root, name="README.md") == {
+            ("file:README.md", "LINKS_TO", "file:app/main.py", None),
+            ("file:README.md", "LINKS_TO", "file:two.py", None),
+        }
+        assert await edges(bench, root, node_key="module:json", reverse=True) == {
+            ("file:app/main.py", "IMPORTS", "module:json", None)
+        }
+        deep = await bench.call(DocumentsGraph(name="README.md", depth=3))
+        assert {node.distance for node in deep.nodes} == {1, 2, 3}
+        assert deep.connected_nodes == deep.nodes
+        assert deep.node_type_counts["function"] >= 3
+        assert not deep.truncated
+        cut = await bench.call(DocumentsGraph(name="README.md", depth=3, limit=2))
+        assert (len(cut.nodes), cut.truncated) == (2, True)
+        # What a pipeline goes on with: a document that is stored comes before a module that is not.
+        first = await bench.call(DocumentsGraph(name="app/main.py", relation="IMPORTS", depth=2))
+        assert first.nodes[0].path == f"{root}/app/util.py"
+        assert (await bench.call(DocumentsGet(hash=first.nodes[0].hash))).name == "util.py"
+        got = await bench.call(DocumentsGet(name="util.py", graph=True, depth=1))
+        assert {node.label for node in got.related} == {"helper", "Tool", "Tool.use", "Tool.sharpen", "main.py"}
+        assert got.graph_enabled
+        nothing = await bench.call(DocumentsGet(name="data.bin", graph=True))
+        assert (nothing.related, nothing.edges, nothing.degraded) == ([], [], [])
+
+
+async def test_what_the_graph_cannot_answer_is_an_error_that_says_what_would_be_right(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        added = await add_text(bench, "a.py", "class A:\n    pass\n")
+        with pytest.raises(InvalidParams, match="`hash`, `name` or `node_key`"):
+            await bench.call(DocumentsGraph())
+        with pytest.raises(InvalidParams, match="DEFINES, CALLS"):
+            await bench.call(DocumentsGraph(name="a.py", relation="eats"))
+        with pytest.raises(OperationError, match="not found"):
+            await bench.call(DocumentsGraph(node_key="symbol:a.py#B"))
+        with pytest.raises(OperationError, match="not found"):
+            await bench.call(DocumentsGraph(name="b.py"))
+        types = await bench.call(DocumentsGraph(list_types=True))
+        assert types.node_type_counts == {"file": 1, "class": 1}
+        (only,) = (await bench.call(DocumentsGraph(list_type="class"))).nodes
+        assert (only.label, only.hash, only.line) == ("A", added.hash, 1)
+        with pytest.raises(OperationError, match="there are: file, class"):
+            await bench.call(DocumentsGraph(list_type="dragon"))
+        by_hash = await bench.call(DocumentsGraph(hash=added.hash))
+        assert by_hash.origin is not None
+        assert by_hash.origin.node_key == "file:a.py"
+
+
+LANGUAGES = {
+    "ts/util.ts": "export function greet(name: string) { return name; }\nexport interface Named { name: string }\n",
+    "ts/main.tsx": "import { greet } from './util';\nexport class App { run() { return greet('x'); } }\n",
+    "js/lib.js": "function go() {}\nmodule.exports = { go };\n",
+    "js/main.js": "const lib = require('./lib');\nconst start = () => lib.go();\n",
+    "go/pkg/pkg.go": "package pkg\n\nfunc Do() {}\n",
+    "go/main.go": 'package main\n\nimport "example.org/go/pkg"\n\nfunc main() { pkg.Do() }\n',
+    "rs/foo.rs": "pub struct S;\nimpl S { pub fn new() -> S { S } }\npub fn bar() {}\n",
+    "rs/main.rs": "mod foo;\nuse foo::S;\nfn main() { foo::bar(); S::new(); }\n",
+    "c/x.h": "int twice(int a);\n",
+    "c/x.c": '#include "x.h"\nint twice(int a) { return 2 * a; }\n',
+    "c/main.c": '#include "x.h"\nint main(void) { return twice(1); }\n',
+    "cpp/k.hpp": "namespace n { class K { public: int run() { return go(); } int go(); }; }\n",
+    "cpp/k.cpp": '#include "k.hpp"\nint n::K::go() { return 1; }\n',
+    "java/a/D.java": "package a; public class D { static void go() {} }\n",
+    "java/b/K.java": "package b; import a.D; class K { void run() { D.go(); help(); } void help() {} }\n",
+}
+EXPECTED = {
+    ("file:ts/main.tsx", "IMPORTS", "file:ts/util.ts", None),
+    ("symbol:ts/main.tsx#App.run", "CALLS", "symbol:ts/util.ts#greet", "resolved"),
+    ("file:js/main.js", "IMPORTS", "file:js/lib.js", None),
+    ("symbol:js/main.js#start", "CALLS", "symbol:js/lib.js#go", "resolved"),
+    ("file:go/main.go", "IMPORTS", "file:go/pkg/pkg.go", None),
+    ("symbol:go/main.go#main", "CALLS", "symbol:go/pkg/pkg.go#Do", "resolved"),
+    ("file:rs/main.rs", "IMPORTS", "file:rs/foo.rs", None),
+    ("symbol:rs/main.rs#main", "CALLS", "symbol:rs/foo.rs#bar", "resolved"),
+    ("symbol:rs/main.rs#main", "CALLS", "symbol:rs/foo.rs#S.new", "resolved"),
+    ("file:c/main.c", "IMPORTS", "file:c/x.h", None),
+    ("symbol:c/main.c#main", "CALLS", "symbol:c/x.c#twice", "resolved"),
+    ("file:cpp/k.cpp", "IMPORTS", "file:cpp/k.hpp", None),
+    ("symbol:cpp/k.hpp#n.K.run", "CALLS", "symbol:cpp/k.cpp#K.go", "resolved"),
+    ("file:java/b/K.java", "IMPORTS", "file:java/a/D.java", None),
+    ("symbol:java/b/K.java#K.run", "CALLS", "symbol:java/a/D.java#D.go", "resolved"),
+    ("symbol:java/b/K.java#K.run", "CALLS", "symbol:java/b/K.java#K.help", "resolved"),
+}
+
+
+async def test_each_language_is_read_by_its_own_rules(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    tree(root, LANGUAGES)
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(root)))
+        found: set[tuple[str, str, str, str | None]] = set()
+        for name in LANGUAGES:
+            found |= await edges(bench, root, name=str(root / name), depth=2)
+        expected = {(a.replace("#n.K", "#K"), b, c, d) for a, b, c, d in EXPECTED}
+        assert expected - {(a.replace("#n.K", "#K"), b, c, d) for a, b, c, d in found} == set()
+
+
+@pytest.mark.parametrize("extension", [".py", ".js", ".ts", ".tsx", ".go", ".rs", ".c", ".h", ".cpp", ".java", ".md"])
+def test_any_bytes_can_be_parsed(extension: str) -> None:
+    for data in (b"", b"\xff\xfe\0", b"(" * 20_000, b"def f(:\n class {" * 500, "π = λ(\u2028)".encode()):
+        assert parse(data, extension) is not None
+
+
+async def test_the_graph_service_is_told_and_told_again_when_a_name_gets_another_meaning(tmp_path: Path) -> None:
+    async with documents(tmp_path, {"graph": open_graph}) as bench:
+        await add_text(bench, "a.py", "from b import f\n\ndef g():\n    f()\n")
+        await add_text(bench, "b.py", "def f():\n    pass\n")
+
+        async def fed() -> bool:
+            return (await bench.call(DocumentsStatus())).graph_waiting == 0
+
+        async def retold() -> bool:
+            return ("file:a.py", "IMPORTS", "module:b") in await told()
+
+        async def told() -> set[tuple[str, str, str]]:
+            await until(fed)
+            asked = GraphNeighbors(id="file:a.py", corpus="documents", depth=2, direction=Direction.OUT)
+            found = await bench.call(asked)
+            return {(edge.source, edge.type, edge.target) for edge in found.edges}
+
+        assert ("symbol:a.py#g@3", "CALLS", "symbol:b.py#f@1") in await told()
+        assert ("file:a.py", "IMPORTS", "file:b.py") in await told()
+        await bench.stop("graph")
+        await bench.call(DocumentsDelete(name="b.py"))
+        await bench.start("graph")
+        await until(retold)
+        assert not any(target.startswith(("file:b.py", "symbol:b.py")) for _, _, target in await told())

@@ -1,0 +1,167 @@
+"""Text is had from PDFs and UTF-16 as from plain text, misspelt words find, and what is watched comes in by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import DocumentsGet, DocumentsStatus
+from proto.ops.documents_change import DocumentsAdd
+from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, SearchType
+from proto.ops.documents_sessions import SessionStart, SessionStop, SessionWatch
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.testing import Bench
+from tests.unit.documents.rig import add_text, documents, listed, tree, until
+
+
+def pdf(*pages: str) -> bytes:
+    """A small PDF with a line of text on each page."""
+    kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for n, text in enumerate(pages):
+        objects.append(
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * n} 0 R"
+            " /Resources << /Font << /F1 3 0 R >> >> >>"
+        )
+        stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+        objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+    data = b"%PDF-1.4\n"
+    places: list[int] = []
+    for number, body in enumerate(objects, 1):
+        places.append(len(data))
+        data += f"{number} 0 obj\n{body}\nendobj\n".encode()
+    start = len(data)
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    data += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}".encode()
+    return data + f"trailer << /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n".encode()
+
+
+async def found(bench: Bench, pattern: str) -> list[str]:
+    return [Path(match.file).name for match in (await bench.call(DocumentsGrep(pattern=pattern))).matches]
+
+
+async def searched(bench: Bench, query: str, **more: object) -> list[str]:
+    answer = await bench.call(DocumentsSearch(query=query, **more))  # type: ignore[arg-type]  # as the caller types
+    return [hit.name for hit in answer.results]
+
+
+async def test_pdf_and_utf16_are_found_at_once_and_come_back_as_they_were(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    book = pdf("The sea star regrows", "its lost arm slowly")
+    files = {
+        "book.pdf": book,
+        "broken.pdf": b"%PDF-1.4\nthis is none",
+        "wide.txt": "Größe über alles\nzweite Zeile".encode("utf-16"),
+        "big.txt": "ÉTOILE de mer\n".encode("utf-16-be"),
+        "latin.txt": "caf\xe9 noir\n".encode("latin-1"),
+    }
+    files["big.txt"] = b"\xfe\xff" + files["big.txt"]
+    tree(root, files)
+    async with documents(tmp_path) as bench:
+        answer = await bench.call(DocumentsAdd(path=str(root)))
+        assert (answer.files, answer.failed_count, answer.text_waiting) == (5, 0, 0)
+        assert await found(bench, "lost arm") == ["book.pdf"]
+        assert await found(bench, "zweite") == ["wide.txt"]
+        assert await found(bench, "(?i)étoile") == ["big.txt"]
+        assert await searched(bench, "regrows") == ["book.pdf"]
+        got = await bench.call(DocumentsGet(name="book.pdf", include_content=True))
+        assert (got.mime_type, got.content_encoding) == ("application/pdf", "base64")
+        status = await bench.call(DocumentsStatus(detailed=True))
+        assert status.quarantined == 1
+        assert status.quarantine is not None
+        assert "broken.pdf: not a PDF that can be read" in status.quarantine[0]
+
+
+@pytest.mark.parametrize("with_search", [False, True])
+async def test_search_finds_at_once_with_the_search_service_and_without(tmp_path: Path, *, with_search: bool) -> None:
+    others = {"retrieve": open_retrieve} if with_search else {}
+    async with documents(tmp_path, others) as bench:
+        await add_text(bench, "db/tuning.md", "# Database optimization\n\nUse an index.\n", tags=["db"], collection="k")
+        await add_text(bench, "cooking.txt", "How to boil an egg.\nSalt the water.\n", tags=["food"])
+
+        async def fed() -> bool:
+            return (await bench.call(DocumentsStatus())).search_waiting == 0
+
+        for waited in (False, True):
+            if waited and with_search:
+                await until(fed)
+            assert (await searched(bench, "database optimization"))[0] == "tuning.md"
+            assert await searched(bench, "egg", tags=["db"]) == []
+            assert await searched(bench, "egg", tags=["food"]) == ["cooking.txt"]
+            assert await searched(bench, "index", collection="k") == ["tuning.md"]
+            assert await searched(bench, "index", path="db") == ["tuning.md"]
+            assert await searched(bench, "index", extension="txt") == []
+            for strange in ('"', "a AND (", "NEAR(", "*", "-", "'; DROP TABLE document;--", "\0", "", "日本", "  "):
+                await bench.call(DocumentsSearch(query=strange))
+            answer = await bench.call(DocumentsSearch(query="egg salt", line_numbers=True, context=1))
+            hit = answer.results[0]
+            assert [match.line_number for match in hit.matches] == [1, 2]
+            assert hit.matches[0].context_after == ["Salt the water."]
+            assert hit.snippet.startswith("How to boil")
+            assert answer.type in ("keyword", "hybrid")
+            assert bool(answer.degraded) or with_search
+            paths = await bench.call(DocumentsSearch(query="egg", paths_only=True))
+            assert (paths.paths, paths.results) == (["cooking.txt"], [])
+            by_hash = await bench.call(DocumentsSearch(hash=hit.hash[:8]))
+            assert (by_hash.type, by_hash.total, by_hash.results[0].path) == ("hash", 1, "cooking.txt")
+            keyword = await bench.call(DocumentsSearch(query="egg", type=SearchType.KEYWORD))
+            assert keyword.type == "keyword"
+            assert keyword.stages
+        with pytest.raises(InvalidParams, match="`query`"):
+            await bench.call(DocumentsSearch())
+        with pytest.raises(InvalidParams, match="too short"):
+            await bench.call(DocumentsSearch(hash="abc"))
+
+
+async def test_a_misspelt_word_finds_what_it_was_meant_for_unless_that_is_turned_off(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", "A kubernetes deployment")
+
+        async def indexed() -> bool:
+            return (await bench.call(DocumentsStatus())).index_waiting == 0
+
+        await until(indexed)
+        answer = await bench.call(DocumentsSearch(query="kuberentes"))
+        assert (answer.corrected, answer.total) == ({"kuberentes": "kubernetes"}, 1)
+        assert (await bench.call(DocumentsSearch(query="kuberentes", fuzzy=False))).total == 0
+        assert (await bench.call(DocumentsSearch(query="kuberentes", similarity=0.99))).total == 0
+
+
+async def test_what_changes_below_a_watched_folder_is_added_until_the_session_ends(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    tree(root, {"w/a.txt": "first", "outside.txt": "no"})
+    async with documents(tmp_path) as bench:
+        session = await bench.call(SessionStart(label="watching"))
+        watched = await bench.call(SessionWatch(root=str(root / "w"), interval_ms=100))
+        assert watched.roots == [str(root / "w")]
+
+        async def come(*names: str) -> None:
+            async def there() -> bool:
+                return {one.name: one.session for one in await listed(bench)} == dict.fromkeys(
+                    names, session.session_id
+                )
+
+            await until(there)
+
+        async def changed() -> bool:
+            return (await bench.call(DocumentsGet(name="a.txt", include_content=True))).content == "changed"
+
+        await come("a.txt")
+        tree(root, {"w/b.txt": "second"})
+        await come("a.txt", "b.txt")
+        tree(root, {"w/a.txt": "changed"})
+        await until(changed)
+        with pytest.raises(InvalidParams, match="`root`"):
+            await bench.call(SessionWatch())
+        off = await bench.call(SessionWatch(enabled=False))
+        assert off.roots == []
+        await bench.call(SessionStop())
+        with pytest.raises(OperationError, match="no session"):
+            await bench.call(SessionWatch(root=str(root / "w")))
