@@ -126,6 +126,13 @@ class SchemaKeywords(Params[Content], frozen=True, kw_only=True):
     )
     phone: Annotated[str, Meta(description="Needed to be reached by phone")] = ""
     email: Annotated[str, Meta(description="Needed to be reached by mail")] = ""
+    name: Annotated[str, Meta(description="Who is meant")] = ""
+    address: Address | None = None
+    contact_method: Annotated[Literal["phone", "email"], Meta(description="How to reach them")] = msgspec.field(
+        default="email", name="contactMethod"
+    )
+    phone: Annotated[str, Meta(description="Their number")] = ""
+    email: Annotated[str, Meta(description="Their address for mail")] = ""
 
 
 # ---- tools that ask -------------------------------------------------------------------------------------------------
