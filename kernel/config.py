@@ -1,5 +1,7 @@
 """The settings of one kernel: `linckia.toml`, then the environment (`LINCKIA_…`), then flags, each over the one before.
 
+Other names that some of them go by are `kernel.aliases`'.
+
 Everything is checked before anything starts. An unknown setting is an error that names the nearest known one, since a
 misspelt setting that is passed over is found out weeks later.
 """
@@ -17,6 +19,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from kernel import aliases
 from kernel.control.address import find_data_dir
 
 FILE_NAME = "linckia.toml"
@@ -163,12 +166,13 @@ def load(
     """
     data_dir = find_data_dir(flags.data_dir, environment)
     layers: list[tuple[str, Path, dict[str, Any]]] = []
-    standing = data_dir / FILE_NAME
-    if standing.exists():
-        layers.append((str(standing), standing.parent, _read(standing)))
+    for standing in (data_dir / aliases.YAML_NAME, data_dir / FILE_NAME):
+        if standing.exists():
+            layers.append((str(standing), standing.parent, _read(standing)))
     if named := flags.config_file or environment.get("LINCKIA_CONFIG"):
         path = Path(named).expanduser().absolute()
         layers.append((str(path), path.parent, _read(path)))
+    layers.append(("the environment", Path.cwd(), _by_other_names(environment)))
     layers.append(("the environment", Path.cwd(), from_environment(environment)))
     layers.append(("the command line", Path.cwd(), from_flags(flags)))
 
@@ -301,11 +305,22 @@ def _toml_value(text: str) -> Any:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.suffix in (".yaml", ".yml"):
+            return aliases.translated(aliases.read_yaml(path))
+        return aliases.translated(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except aliases.AliasError as error:
+        raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
+def _by_other_names(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return aliases.from_environment(environment)
+    except aliases.AliasError as error:
+        raise ConfigError(f"the environment: {error}") from None
 
 
 def _check(raw: Mapping[str, Any], origin: str) -> Settings:

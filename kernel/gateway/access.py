@@ -64,7 +64,7 @@ class Guard:
         app: ASGIApp | None = self._refusal(headers, origin)
         if app is None:
             # A page of an allowed origin may read the answer, whatever it is.
-            send = send if origin is None else _with_cors(send, origin)
+            send = send if origin is None else _with_cors(send, origin, named=self._names_origin(origin))
             app = self._answer_without_app(scope, headers, origin) or self._app
         await app(scope, receive, send)
 
@@ -89,7 +89,11 @@ class Guard:
         )
 
     def _allows_origin(self, origin: str) -> bool:
-        if origin in self._origins or "*" in self._origins:
+        return "*" in self._origins or self._names_origin(origin)
+
+    def _names_origin(self, origin: str) -> bool:
+        """Whether the origin is this machine's, or one that was named, and not only one of all."""
+        if origin in self._origins:
             return True
         try:
             parts = urllib.parse.urlsplit(origin)
@@ -116,25 +120,33 @@ def _preflight(headers: Headers, origin: str | None) -> Response:
     response.headers["Allow"] = METHODS
     if origin is not None:
         response.headers["Access-Control-Allow-Methods"] = METHODS
-        # `Mcp-Param-…` headers are named after parameters: what an allowed origin asks for, it may send.
-        response.headers["Access-Control-Allow-Headers"] = headers.get("access-control-request-headers") or _HEADERS
+        response.headers["Access-Control-Allow-Headers"] = _headers_allowed(headers)
         response.headers["Access-Control-Max-Age"] = str(_PREFLIGHT_FRESH_S)
     return response
 
 
-def _with_cors(send: Send, origin: str) -> Send:
+def _headers_allowed(headers: Headers) -> str:
+    """The usual ones and those asked for: `Mcp-Param-…` headers are named after parameters, and may be any."""
+    asked = [name.strip() for name in headers.get("access-control-request-headers", "").split(",")]
+    usual = _HEADERS.lower().split(", ")
+    return ", ".join([_HEADERS, *(name for name in asked if name and name.lower() not in usual)])
+
+
+def _with_cors(send: Send, origin: str, *, named: bool) -> Send:
     async def send_with_cors(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            _add_cors(headers, origin)
+            _add_cors(headers, origin, named=named)
         await send(message)
 
     return send_with_cors
 
 
-def _add_cors(headers: MutableHeaders, origin: str) -> None:
-    headers["Access-Control-Allow-Origin"] = origin
-    headers["Access-Control-Allow-Credentials"] = "true"
+def _add_cors(headers: MutableHeaders, origin: str, *, named: bool) -> None:
+    # Where every page may ask, none may do so in the name of whoever is signed in.
+    headers["Access-Control-Allow-Origin"] = origin if named else "*"
+    if named:
+        headers["Access-Control-Allow-Credentials"] = "true"
     headers["Access-Control-Expose-Headers"] = _EXPOSED
     headers.add_vary_header("Origin")
 

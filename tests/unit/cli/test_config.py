@@ -214,3 +214,60 @@ def test_services_have_users_of_their_own_unless_a_setting_says_otherwise(data_d
     assert load_in(data_dir, {"LINCKIA_OWN_USERS": "true"}).own_users
     with pytest.raises(ConfigError, match="own_users"):
         load_in(data_dir, {"LINCKIA_OWN_USERS": "perhaps"})
+
+
+def test_a_file_of_yaml_and_its_names_are_taken_as_well(data_dir: Path, tmp_path: Path) -> None:
+    origins = "cors_origins: ['http://localhost:5173', 'https://app.example.com']"
+    (data_dir / "config.yaml").write_text(f"server:\n  port: 3100\n  host: localhost\n  {origins}\n")
+    http = load_in(data_dir).http
+    assert http is not None
+    assert (http.host, http.port) == ("localhost", 3100)
+    assert http.allowed_origins == ("http://localhost:5173", "https://app.example.com")
+    write(data_dir, "[server]\nport = 3200\n")
+    over = load_in(data_dir).http
+    assert over is not None
+    assert (over.host, over.port) == ("localhost", 3200)
+    named = tmp_path / "other.yml"
+    named.write_text("log_level: debug\n")
+    assert load_in(data_dir, flags=Flags(config_file=str(named))).log_level == "debug"
+
+
+def test_variables_under_other_names_give_way_to_ours(data_dir: Path) -> None:
+    there = {"SERVER_PORT": "3300", "SERVER_HOST": "localhost", "CORS_ORIGINS": "https://a.example, https://b.example"}
+    http = load_in(data_dir, there).http
+    assert http is not None
+    assert (http.host, http.port, http.allowed_origins) == (
+        "localhost",
+        3300,
+        ("https://a.example", "https://b.example"),
+    )
+    ours = load_in(data_dir, {**there, "LINCKIA_HTTP": "127.0.0.1:3400", "LINCKIA_ALLOWED_ORIGINS": ""}).http
+    assert ours is not None
+    assert (ours.host, ours.port, ours.allowed_origins) == ("127.0.0.1", 3400, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config.yaml", "server: {prot: 1}", r"server\.prot is no setting; there are: host, port, cors_origins"),
+        ("config.yaml", "server: [1]", "server: expected a table"),
+        ("config.yaml", "{", "config.yaml is not valid YAML"),
+        ("config.yaml", "[1]", "must hold keys and their values"),
+        ("config.yaml", "server: {port: yes}", r"http\.port"),
+        ("linckia.toml", "[server]\nport = 1\n[http]\nport = 2", "mean the same and are both set"),
+    ],
+)
+def test_what_is_wrong_under_another_name_is_said(data_dir: Path, name: str, text: str, said: str) -> None:
+    (data_dir / name).write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_in(data_dir)
+
+
+def test_a_port_that_is_none_is_said_by_its_variable(data_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="SERVER_PORT is 'many'"):
+        load_in(data_dir, {"SERVER_PORT": "many"})
+
+
+def test_every_interface_without_a_token_is_refused_under_other_names_too(data_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="no token is set"):
+        load_in(data_dir, {"SERVER_HOST": "0.0.0.0"})

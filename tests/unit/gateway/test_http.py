@@ -162,15 +162,32 @@ async def test_host_and_origin_are_checked(headers: dict[str, str], status: int)
 
 async def test_preflight_is_answered_for_allowed_origins_only() -> None:
     async with served() as (http, *_):
-        wanted = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, mcp-name"}
+        wanted = {
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "content-type, mcp-param-region",
+        }
         reply = await http.request("OPTIONS", headers={"origin": "http://localhost:5173", **wanted})
         assert (reply.status, reply.body) == (204, b"")
         assert reply.headers["access-control-allow-origin"] == "http://localhost:5173"
-        assert reply.headers["access-control-allow-headers"] == "content-type, mcp-name"
+        allowed = reply.headers["access-control-allow-headers"].split(", ")
+        assert {"Origin", "Content-Type", "Accept", "Authorization", "Mcp-Session-Id", "X-Requested-With"} < {*allowed}
+        assert "mcp-param-region" in allowed
+        assert reply.headers["access-control-max-age"] == "86400"
+        assert reply.headers["access-control-allow-credentials"] == "true"
         assert "POST" in reply.headers["access-control-allow-methods"]
         refused = await http.request("OPTIONS", headers={"origin": "http://evil.example", **wanted})
         assert refused.status == 403
         assert "access-control-allow-origin" not in refused.headers
+
+
+async def test_where_every_origin_is_allowed_none_is_trusted_with_credentials_but_those_named() -> None:
+    settings = Http(port=0, allowed_origins=("*", "https://app.example"))
+    async with served(settings) as (http, *_):
+        for origin, named in (("https://any.example", False), ("https://app.example", True)):
+            reply = await http.request("OPTIONS", headers={"origin": origin, "access-control-request-method": "POST"})
+            assert reply.status == 204
+            assert reply.headers["access-control-allow-origin"] == (origin if named else "*")
+            assert ("access-control-allow-credentials" in reply.headers) is named
 
 
 @pytest.mark.parametrize(
