@@ -28,6 +28,7 @@ from kernel.gateway.gateway import open_gateway
 from kernel.gateway.surfaces import SURFACES
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
+from kernel.roots import RootFolders
 from kernel.router.lane import Limits
 from kernel.router.router import Router
 from kernel.supervisor.spec import ServiceSpec
@@ -83,7 +84,9 @@ async def run(
         {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
     )
     logs = log_dir(config.data_dir)
-    supervisor = Supervisor(catalog.tree(entries), catalog.ZYGOTES, router, _births(config, entries, table), logs)
+    folders = RootFolders(config.roots)
+    births = _births(config, entries, table, folders)
+    supervisor = Supervisor(catalog.tree(entries), catalog.ZYGOTES, router, births, logs)
     started = trio.Event()
     stop = trio.Event()
     http_url: str | None = None
@@ -91,6 +94,13 @@ async def run(
     def all_ready() -> bool:
         idle = (ServiceState.READY, ServiceState.STOPPED)
         return all(supervisor.state(entry.spec.name) in idle for entry in entries)
+
+    def on_other_folders() -> None:
+        # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
+        living = (ServiceState.STARTING, ServiceState.READY)
+        for entry in entries:
+            if entry.roots is not Roots.NONE and supervisor.state(entry.spec.name) in living:
+                supervisor.restart(entry.spec.name)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, stop, nursery.cancel_scope)
@@ -144,6 +154,7 @@ async def run(
                     await gateway.opened.wait()
             await nursery.start(supervisor.run)
             started.set()
+            nursery.start_soon(folders.run, on_other_folders)
             if config.http is not None:
                 try:
                     bound = await nursery.start(http)
@@ -185,7 +196,9 @@ async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> Non
             stop.set()
 
 
-def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Callable[[ServiceSpec, int, str], Birth]:
+def _births(
+    config: Config, entries: tuple[Entry, ...], table: ops.Table, folders: RootFolders
+) -> Callable[[ServiceSpec, int, str], Birth]:
     by_name = {entry.spec.name: entry for entry in entries}
     own_users = functools.cache(lambda: _own_users(config))
     roots = tuple(str(root) for root in config.roots)
@@ -226,6 +239,7 @@ def _births(config: Config, entries: tuple[Entry, ...], table: ops.Table) -> Cal
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,
                 files_of_others=entry.roots is not Roots.NONE or bool(models),
+                folders=() if entry.roots is Roots.NONE else folders.identities,
             ),
         )
 

@@ -30,7 +30,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """What a service may touch beside its own folder and the system's libraries.
 
     `read` and `write` are real paths of folders; `network` admits sockets that leave the machine.  `user` is who it is
-    to become where the kernel is root; without one it stays who it is, less root's privileges.
+    to become where the kernel is root; without one it stays who it is, less root's privileges.  `folders` tells which
+    folders stood at the roots' paths: a process that was confined to others is of no use.
     """
 
     read: tuple[str, ...] = ()
@@ -38,6 +39,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     user: User | None = None
     files_of_others: bool = False
+    folders: tuple[str, ...] = ()
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):

@@ -200,7 +200,11 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     scanning: Annotated[bool, Meta(description="Whether the first scan since the start is still under way")]
     last_scan: Annotated[str | None, Meta(description="When the last scan ended, RFC 3339")]
     scan_ms: Annotated[float, Meta(description="How long it took, in milliseconds")]
-    scan_interval_s: Annotated[float, Meta(description="Seconds between two scans")]
+    scan_interval_s: Annotated[float, Meta(description="Seconds between two scans of all folders")]
+    unwatched: Annotated[
+        str | None,
+        Meta(description="Why a change shows only with the next scan; null while a watcher tells of each at once"),
+    ]
     roots: list[str]
     problems: Annotated[list[Problem], Meta(description="What is not, or not wholly, indexed (the first 100)")]
     problem_count: int

@@ -1,9 +1,4 @@
-"""Notes on disk: which files below the roots are notes, and how one is read.
-
-`Walker.walk` finds every `.md` file below the roots and states of each what tells one version from the next.  It
-follows no symbolic link (what a link points to below a root is found there by itself), prunes hidden folders and
-those of package installers, and honours `.gitignore`, `.ignore` and `.linckiaignore` with git's rules.  What cannot
-be read is reported and skipped, and told from what is gone: an unreadable folder never looks like a deleted one.
+"""Notes on disk: where one is, what tells one version of it from the next, and how it is read.
 
 `read` opens a file without following a link out of the roots, never blocks on a pipe, and decodes it.
 """
@@ -11,21 +6,12 @@ be read is reported and skipped, and told from what is gone: an unreadable folde
 from __future__ import annotations
 
 import codecs
-import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
-
-from pathspec import GitIgnoreSpec
-
-IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
-"""In rising order of precedence."""
-
-SKIPPED_FOLDERS = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages", "lost+found"})
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 """A larger file is not a note that anyone reads as one text."""
@@ -66,181 +52,6 @@ class Place(NamedTuple):
     @property
     def absolute(self) -> str:
         return os.path.join(self.root, self.path)
-
-
-@dataclass(slots=True)
-class Walk:
-    """What one walk found.
-
-    `unreadable` are folders and files (absolute) that are neither there nor gone; `problems` says in words what was
-    left out.
-    """
-
-    notes: dict[Place, Stamp] = field(default_factory=dict)
-    unreadable: list[str] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-
-    def is_hidden_from_view(self, place: Place) -> bool:
-        """Whether the walk could not have seen this file even if it is there."""
-        path = place.absolute
-        return any(path == seat or path.startswith(seat.rstrip(os.sep) + os.sep) for seat in self.unreadable)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The patterns of one folder's ignore files, with those of the folders above it."""
-
-    above: _Rules | None
-    prefix_length: int
-    spec: GitIgnoreSpec
-
-    def ignores(self, path: str, is_folder: bool) -> bool:
-        """Whether `path` (relative to the root) is ignored; the deepest rule that matches decides."""
-        rules: _Rules | None = self
-        while rules is not None:
-            below = path[rules.prefix_length :] + ("/" if is_folder else "")
-            verdict = rules.spec.check_file(below).include
-            if verdict is not None:
-                return verdict
-            rules = rules.above
-        return False
-
-
-class Walker:
-    """Walks the roots again and again, cheaply: what the ignore rules said is kept while their files stay the same."""
-
-    def __init__(self, roots: Iterable[Path]) -> None:
-        self.roots = tuple(dict.fromkeys(str(root) for root in roots))
-        self._root_set = frozenset(self.roots)
-        self._verdicts: dict[str, tuple[_Rules, bool]] = {}
-        self._rules: dict[str, tuple[_Identity, _Rules]] = {}
-
-    def walk(self) -> Walk:
-        """Every note below the roots; a root inside another belongs to itself alone."""
-        found = Walk()
-        seen_verdicts: dict[str, tuple[_Rules, bool]] = {}
-        seen_rules: dict[str, tuple[_Identity, _Rules]] = {}
-        for root in self.roots:
-            pending: list[tuple[str, str, _Rules | None]] = [(root, "", None)]
-            while pending:
-                folder, prefix, rules = pending.pop()
-                self._folder(root, folder, prefix, rules, found, pending, seen_verdicts, seen_rules)
-        self._verdicts, self._rules = seen_verdicts, seen_rules
-        return found
-
-    def _folder(
-        self,
-        root: str,
-        folder: str,
-        prefix: str,
-        above: _Rules | None,
-        found: Walk,
-        pending: list[tuple[str, str, _Rules | None]],
-        seen_verdicts: dict[str, tuple[_Rules, bool]],
-        seen_rules: dict[str, tuple[_Identity, _Rules]],
-    ) -> None:
-        try:
-            with os.scandir(folder) as scan:
-                entries = list(scan)
-        except OSError as error:
-            # A root that vanished may be a disk that is not mounted: its notes are out of sight, not deleted.
-            if prefix and error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return
-            found.unreadable.append(folder)
-            found.problems[printable(folder)] = f"folder cannot be read: {error.strerror}"
-            return
-        names = {entry.name for entry in entries}
-        if prefix and "pyvenv.cfg" in names:
-            return
-        rules = self._rules_of(folder, prefix, above, names, found, seen_rules)
-
-        def ignored(path: str, is_folder: bool) -> bool:
-            if rules is None:
-                return False
-            key = os.path.join(root, path)
-            known = self._verdicts.get(key)
-            verdict = known[1] if known is not None and known[0] is rules else rules.ignores(path, is_folder)
-            seen_verdicts[key] = (rules, verdict)
-            return verdict
-
-        for entry in entries:
-            name = entry.name
-            if name.startswith("."):
-                continue
-            path = prefix + name
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    if name not in SKIPPED_FOLDERS and entry.path not in self._root_set and not ignored(path, True):
-                        pending.append((entry.path, path + "/", rules))
-                elif name[-3:].lower() == ".md" and entry.is_file(follow_symlinks=False) and not ignored(path, False):
-                    if not _is_text(path):
-                        found.problems[printable(entry.path)] = "name is not valid UTF-8"
-                        continue
-                    found.notes[Place(root, path)] = Stamp.of(entry.stat(follow_symlinks=False))
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                found.problems[printable(entry.path)] = f"cannot be examined: {error.strerror}"
-                found.unreadable.append(entry.path)
-
-    def _rules_of(
-        self,
-        folder: str,
-        prefix: str,
-        above: _Rules | None,
-        names: Set[str],
-        found: Walk,
-        seen: dict[str, tuple[_Identity, _Rules]],
-    ) -> _Rules | None:
-        present = [os.path.join(folder, name) for name in IGNORE_FILES if name in names]
-        if not present:
-            return above
-        identity = tuple((path, _stamp_or_error(path)) for path in present)
-        known = self._rules.get(folder)
-        if known is not None and known[0] == identity and known[1].above is above:
-            seen[folder] = known
-            return known[1]
-        lines: list[str] = []
-        for path in present:
-            try:
-                lines += (line.rstrip("\r") for line in read(path, self.roots, 0).text.split("\n"))
-            except OSError as error:
-                found.problems[printable(path)] = f"ignore file cannot be read: {error.strerror}"
-            except (OutsideRoots, TooLarge) as error:
-                found.problems[printable(path)] = f"ignore file is not used: {error}"
-        rules = _Rules(above, len(prefix), GitIgnoreSpec.from_lines(_understood(lines)))
-        seen[folder] = (identity, rules)
-        return rules
-
-
-_Identity: TypeAlias = tuple[tuple[str, Stamp | int | None], ...]
-
-
-def _stamp_or_error(path: str) -> Stamp | int | None:
-    try:
-        return Stamp.of(os.stat(path))
-    except OSError as error:
-        return error.errno
-
-
-def _understood(lines: Iterable[str]) -> list[str]:
-    # Git passes over a pattern that it cannot understand, and keeps the rest.
-    good = []
-    for line in lines:
-        try:
-            GitIgnoreSpec.from_lines([line])
-        except ValueError:
-            continue
-        good.append(line)
-    return good
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def printable(path: str) -> str:

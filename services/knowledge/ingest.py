@@ -1,19 +1,19 @@
 """Keeping the index in step with the folders, for as long as the service lives.
 
-One task walks the roots every second (less often where a walk is dear), compares the files' stamps with what is
-stored, and works off what differs in batches: read, put into the search, then recorded as done.  Between those two
-steps it may be killed at any point: what was put and not recorded is put once more, which changes nothing; what was
-given an id keeps it.  At the start, and whenever the search was away, both sides are compared id by id, so that no
-note is lost and none is there twice.  While the search is away the work waits, with growing pauses; the service goes
-on answering.
+One task walks the roots at the start, and from then on looks at what the watcher of folders says has changed; all
+roots are walked again now and then, and every second (less often where a walk is dear) while there is no watcher.  It
+compares the files' stamps with what is stored, and works off what differs in batches: read, put into the search, then
+recorded as done.  Between those two steps it may be killed at any point: what was put and not recorded is put once
+more, which changes nothing; what was given an id keeps it.  At the start, and whenever the search was away, both sides
+are compared id by id, so that no note is lost and none is there twice.  While the search is away the work waits, with
+growing pauses; the service goes on answering.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -22,9 +22,11 @@ from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Tim
 from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
 from services.knowledge import markdown, nodes
 from services.knowledge.batch import BATCH_FILES, Batch, gather
-from services.knowledge.files import OutsideRoots, Place, Stamp, TooLarge, Walk, Walker, digest, read
+from services.knowledge.changes import Changes, compare, moves, renamed, within
+from services.knowledge.files import Place, Stamp
 from services.knowledge.nodes import Known
 from services.knowledge.store import Store
+from services.knowledge.walking import Walk, Walker
 from services.runtime.handlers import Environment
 
 COLLECTION = "notes"
@@ -34,6 +36,20 @@ SCAN_CPU_SHARE = 0.05
 SCAN_TIME_SHARE = 0.25
 """Of one processor, and of the time (a walk of a network folder waits more than it works)."""
 
+RECONCILE_INTERVAL_S = 300.0
+RECONCILE_SHARE = 0.01
+"""Of the time, for walks of everything while a watcher tells what has changed."""
+
+QUIET_S = 0.25
+DEBOUNCE_S = 1.0
+"""A file is looked at once nothing has changed for the one, or the other after the first change."""
+
+MAX_TOUCHED = 50_000
+"""Files that are looked at one by one; with more, all are."""
+
+PROMPT_S = 3.0
+"""Within so long a change is said to show."""
+
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
 RETRY_FILE_S = 60.0
@@ -42,53 +58,6 @@ MAX_LONE_FAILURES = 8
 
 TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
 _VERSION = "markdown_version"
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a walk shows against what is known."""
-
-    arrived: tuple[Place, ...]
-    changed: tuple[Place, ...]
-    gone: tuple[Place, ...]
-
-
-def compare(known: Mapping[Place, Known], walk: Walk) -> Changes:
-    """The difference; what the walk could not see is neither changed nor gone."""
-    arrived = tuple(place for place in walk.notes if place not in known)
-    changed = tuple(place for place, stamp in walk.notes.items() if place in known and known[place].stamp != stamp)
-    gone = tuple(place for place in known if place not in walk.notes and not walk.is_hidden_from_view(place))
-    return Changes(arrived, changed, gone)
-
-
-def moves(changes: Changes, known: Mapping[Place, Known], roots: Sequence[str], walk: Walk) -> dict[Place, str]:
-    """New files that are gone ones in another folder: same name, and same inode or same content."""
-    by_name: dict[str, list[Place]] = {}
-    for place in changes.gone:
-        by_name.setdefault(os.path.basename(place.path), []).append(place)
-    found: dict[Place, str] = {}
-    for place in changes.arrived:
-        candidates = by_name.get(os.path.basename(place.path), [])
-        for index, old in enumerate(candidates):
-            if _is_same(walk, place, known[old], roots):
-                found[place] = known[old].id
-                del candidates[index]
-                break
-    return found
-
-
-def _is_same(walk: Walk, place: Place, old: Known, roots: Sequence[str]) -> bool:
-    stamp = walk.notes[place]
-    if old.stamp is not None and (old.stamp.inode, old.stamp.size, old.stamp.mtime_ns) == (
-        stamp.inode, stamp.size, stamp.mtime_ns,
-    ):  # fmt: skip
-        return True
-    if old.hash is None:
-        return False
-    try:
-        return digest(read(place.absolute, roots, 0).text) == old.hash
-    except (OSError, OutsideRoots, TooLarge):
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +78,7 @@ class Progress:
     scan_began_at: float = 0.0
     scan_ms: float = 0.0
     interval_s: float = SCAN_INTERVAL_S
+    unwatched: str | None = "the watcher of folders has not answered yet"
     waiting: str | None = None
     walk_problems: dict[str, str] = field(default_factory=dict)
 
@@ -142,8 +112,13 @@ class Ingest:
         self.known: dict[Place, Known] = {}
         self.pending: dict[Place, None] = {}
         self.failed: dict[Place, Failed] = {}
-        self._seen: Mapping[Place, Stamp] = {}
+        self._seen: dict[Place, Stamp] = {}
+        self._touched_files: dict[str, None] = {}
+        self._touched_folders: dict[str, None] = {}
+        self._touched_at = 0.0
+        self._look_at = float("inf")
         self._leaving = True
+        self._renamed: frozenset[Place] = frozenset()
         self._reconciled = False
         self._wake = trio.Event()
         self._next_scan = 0.0
@@ -171,6 +146,32 @@ class Ingest:
         self._next_scan = 0.0
         self._wake.set()
 
+    def watched(self) -> None:
+        """From now on, a watcher says what changes; what changed before may not have been said."""
+        if self.progress.unwatched is not None:
+            self.progress.unwatched = None
+            self.hurry()
+
+    def unwatched(self, reason: str) -> None:
+        """From now on nobody says what changes."""
+        if self.progress.unwatched is None:
+            self._next_scan = min(self._next_scan, trio.current_time() + self._least_interval_s)
+            self._wake.set()
+        self.progress.unwatched = reason
+
+    def touch(self, files: Iterable[str], folders: Iterable[str] = (), *, wait: bool = True) -> None:
+        """Look at these files, and at all below these folders; soon, or when those who write them have come to rest."""
+        now = trio.current_time()
+        if not self._touched_files and not self._touched_folders:
+            self._touched_at = now
+        self._touched_files.update(dict.fromkeys(files))
+        self._touched_folders.update(dict.fromkeys(folders))
+        if len(self._touched_files) > MAX_TOUCHED:
+            self._next_scan = 0.0
+        if self._touched_files or self._touched_folders:
+            self._look_at = min(self._touched_at + DEBOUNCE_S, now + QUIET_S) if wait else now
+        self._wake.set()
+
     @property
     def outstanding(self) -> int:
         """Notes whose latest text is not in the search yet."""
@@ -187,6 +188,9 @@ class Ingest:
             said.append(
                 f"index: {len(self.failed)} of {len(self.known)} notes could not be indexed, see knowledge_status"
             )
+        progress = self.progress
+        if progress.unwatched is not None and progress.scanned and progress.interval_s > PROMPT_S:
+            said.append(f"index: a change shows after up to {progress.interval_s:.0f} s, for {progress.unwatched}")
         if self.progress.waiting and (self.pending or self._leaving or not self._reconciled):
             said.append(f"index: waits, {self.progress.waiting}")
         said += (
@@ -223,9 +227,12 @@ class Ingest:
             self._wake = trio.Event()
             now = trio.current_time()
             worked = False
+            self._take_up_failed(now)
             try:
                 if now >= self._next_scan:
                     await self._scan()
+                elif now >= self._look_at:
+                    await self._look()
                 if now >= self._retry_at:
                     worked = await self._step()
             except LinckiaError as error:
@@ -252,11 +259,18 @@ class Ingest:
         self.known = await self.store.write(start)
 
     async def _rest(self) -> None:
-        until = self._next_scan
+        until = min(self._next_scan, self._look_at)
         if self._has_work():
             until = min(until, max(self._retry_at, trio.current_time()))
+        until = min((until, *(failed.retry_at for failed in self.failed.values())))
         with trio.move_on_at(until):
             await self._wake.wait()
+
+    def _take_up_failed(self, now: float) -> None:
+        for place, failed in list(self.failed.items()):
+            if now >= failed.retry_at:
+                del self.failed[place]
+                self.pending[place] = None
 
     def _has_work(self) -> bool:
         return bool(self.pending) or self._leaving or not self._reconciled
@@ -267,7 +281,14 @@ class Ingest:
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
         self.progress.waiting = reason
 
+    def _take_touched(self) -> tuple[list[str], list[str]]:
+        files, folders = list(self._touched_files), list(self._touched_folders)
+        self._touched_files, self._touched_folders, self._look_at = {}, {}, float("inf")
+        return files, folders
+
     async def _scan(self) -> None:
+        """Walk all roots."""
+
         def timed() -> tuple[Walk, Changes, float, float]:
             wall, cpu = time.perf_counter(), time.thread_time()
             walk = self.walker.walk()
@@ -275,26 +296,65 @@ class Ingest:
             return walk, changes, time.perf_counter() - wall, time.thread_time() - cpu
 
         began_at = time.time()
-        walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
-        if changes.arrived or changes.gone:
-            await self._come_and_go(changes, walk)
+        touched = self._take_touched()
+        try:
+            walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
+            await self._follow(changes, walk)
+        except BaseException:
+            self.touch(*touched)
+            raise
         self._seen = walk.notes
-        for place in changes.changed:
-            failed = self.failed.get(place)
-            if failed and (trio.current_time() >= failed.retry_at or walk.notes[place] != failed.stamp):
-                del self.failed[place]
-        fresh = dict.fromkeys(place for place in (*changes.arrived, *changes.changed) if place not in self.failed)
-        # What was written just now goes before what waits since the start.
-        if fresh.keys() - self.pending.keys():
-            self.pending = {**fresh, **self.pending} if self.progress.scanned else {**self.pending, **fresh}
         progress = self.progress
         progress.scanned = True
         progress.scan_began_at = began_at
         progress.scanned_at = time.time()
         progress.scan_ms = wall_s * 1000
         progress.walk_problems = walk.problems
-        progress.interval_s = max(self._least_interval_s, cpu_s / SCAN_CPU_SHARE, wall_s / SCAN_TIME_SHARE)
+        if progress.unwatched is None:
+            progress.interval_s = max(RECONCILE_INTERVAL_S, wall_s / RECONCILE_SHARE)
+        else:
+            progress.interval_s = max(self._least_interval_s, cpu_s / SCAN_CPU_SHARE, wall_s / SCAN_TIME_SHARE)
         self._next_scan = trio.current_time() + progress.interval_s
+
+    async def _look(self) -> None:
+        """Look at what was touched."""
+        files, folders = self._take_touched()
+
+        def look() -> tuple[dict[Place, Known], Walk, Changes]:
+            known = within(self.known, self.walker, files, folders)
+            walk = self.walker.look(files, folders)
+            return known, walk, compare(known, walk)
+
+        try:
+            known, walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
+            await self._follow(changes, walk)
+        except BaseException:
+            self.touch(files, folders)
+            raise
+        for place in known:
+            self._seen.pop(place, None)
+        self._seen.update(walk.notes)
+        looked = (*files, *folders)
+        below = tuple(folder.rstrip("/") + "/" for folder in folders)
+        kept = {
+            path: reason
+            for path, reason in self.progress.walk_problems.items()
+            if path not in looked and not path.startswith(below)
+        }
+        self.progress.walk_problems = {**kept, **walk.problems}
+
+    async def _follow(self, changes: Changes, walk: Walk) -> None:
+        """Put what differs among the work."""
+        if changes.arrived or changes.gone:
+            await self._come_and_go(changes, walk)
+        for place in changes.changed:
+            failed = self.failed.get(place)
+            if failed and walk.notes[place] != failed.stamp:
+                del self.failed[place]
+        fresh = dict.fromkeys(place for place in (*changes.arrived, *changes.changed) if place not in self.failed)
+        # What was written just now goes before what waits since the start.
+        if fresh.keys() - self.pending.keys():
+            self.pending = {**fresh, **self.pending} if self.progress.scanned else {**self.pending, **fresh}
 
     async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
         """Forget the files that are gone and give ids to new ones, in one transaction."""
@@ -311,14 +371,15 @@ class Ingest:
             self.pending.pop(place, None)
             self.failed.pop(place, None)
         self.known.update(given)
+        self._renamed |= renamed(changes, self._seen, walk)
         self._leaving = self._leaving or bool(changes.gone)
 
     async def _step(self) -> bool:
         """Do one piece of work; answers whether there was any."""
         if not self._reconciled:
             await self._reconcile()
-        elif self._leaving:
-            await self._take_out()
+        elif self._leaving and await self._take_out():
+            pass
         elif self.pending:
             await self._batch()
         else:
@@ -353,13 +414,21 @@ class Ingest:
         self._leaving = True
         self._reconciled = True
 
-    async def _take_out(self) -> None:
-        ids = await self.store.read(lambda connection: nodes.leaving(connection, 4096))
+    async def _take_out(self) -> bool:
+        """Take ids out of the search; answers whether there were any that can go now.
+
+        Those of renamed notes stay until the new ones are there, which take over their vectors: unless the id is one of
+        a note again.
+        """
+        self._renamed &= self.pending.keys()
+        reused = bool(self._renamed)
+        ids = await self.store.read(lambda connection: nodes.leaving(connection, 4096, reused=reused))
         if not ids:
-            self._leaving = False
-            return
+            self._leaving = reused
+            return False
         await self.env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
         await self.store.write(lambda connection: nodes.left(connection, ids))
+        return True
 
     async def _batch(self) -> None:
         wanted = []
@@ -378,6 +447,12 @@ class Ingest:
             self.failed[place] = Failed(reason, retry_at, self._seen.get(place))
         for place in batch.read:
             self.pending.pop(place, None)
+        self._look_again(batch)
+
+    def _look_again(self, batch: Batch) -> None:
+        """At what may have been written while it was read, and may not be told of once more."""
+        unsure = [update.place for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None]
+        self.touch(place.absolute for place in unsure)
 
     async def _put(self, groups: list[Group], batch: Batch) -> list[str]:
         """Put the groups, in halves until the one that is refused stands alone; answers the ids that went in."""

@@ -40,6 +40,7 @@ from proto.ops.knowledge import (
 from proto.ops.retrieve import RetrieveSearch, RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, files, graph_feed, nodes, search, tags
 from services.knowledge.discovery import add_discovery
+from services.knowledge.following import Following
 from services.knowledge.graph_feed import GraphFeed
 from services.knowledge.ingest import COLLECTION, Ingest
 from services.knowledge.replace import Contended, rewrite
@@ -64,11 +65,14 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         feed = GraphFeed(env, store, ingest.passed)
         sonar = Sonar()
         env.background.start_soon(sonar.learn, env.call)
+        following = Following(env, ingest)
         env.background.start_soon(ingest.run)
+        env.background.start_soon(following.run)
         env.background.start_soon(feed.run)
         try:
             yield handlers_of(store, ingest, feed, sonar)
         finally:
+            following.stop()
             await feed.stop()
             await ingest.stop()
     finally:
@@ -212,7 +216,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
                 f"Tags cannot be added to {params.file_path}: {os.strerror(error.errno or 0)}"
             ) from None
         if changed:
-            ingest.hurry()
+            ingest.touch([await trio.to_thread.run_sync(os.path.realpath, path)], wait=False)
         done = "merged" if written[-1].merged else "injected"
         return InjectTagsResult(
             message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",
@@ -241,6 +245,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
             else datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds"),
             scan_ms=round(progress.scan_ms, 2),
             scan_interval_s=round(progress.interval_s, 2),
+            unwatched=progress.unwatched,
             roots=list(ingest.roots),
             problems=[Problem(path=files.printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
             problem_count=len(problems),

@@ -168,9 +168,10 @@ def folders(connection: sqlite3.Connection) -> list[str]:
     return sorted({path[: path.rfind("/") + 1] or "./" for (path,) in paths})
 
 
-def leaving(connection: sqlite3.Connection, limit: int) -> list[str]:
-    """Ids whose text is still to be taken out of the search."""
-    return [id_ for (id_,) in connection.execute("SELECT id FROM leaving ORDER BY id LIMIT ?", (limit,))]
+def leaving(connection: sqlite3.Connection, limit: int, *, reused: bool = False) -> list[str]:
+    """Ids whose text is still to be taken out of the search; or only those that a note has again."""
+    condition = " WHERE id IN (SELECT id FROM node)" if reused else ""
+    return [id_ for (id_,) in connection.execute(f"SELECT id FROM leaving{condition} ORDER BY id LIMIT ?", (limit,))]
 
 
 def leave(connection: sqlite3.Connection, ids: Iterable[str]) -> None:

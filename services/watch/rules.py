@@ -26,6 +26,7 @@ class Rules:
         self._any: set[str] = set()
         self._folders: set[str] = set()
         self._hidden = False
+        self._hidden_folders = False
         endings: list[str] = []
         others: list[str] = []
         negated = any(pattern.startswith("!") for pattern in ignore)
@@ -39,6 +40,8 @@ class Rules:
                 others.append(pattern)
             elif pattern == ".*":
                 self._hidden = True
+            elif pattern == ".*/":
+                self._hidden_folders = True
             elif _PLAIN.fullmatch(name):
                 (self._folders if pattern.endswith("/") else self._any).add(name)
             elif pattern.startswith("*.") and _PLAIN.fullmatch(pattern[2:]):
@@ -64,7 +67,7 @@ class Rules:
         Args:
             above: the folder that holds it, relative to the watched one, ending in `/` unless it is that one.
         """
-        if self._hidden and name.startswith("."):
+        if name.startswith(".") and (self._hidden or (is_folder and self._hidden_folders)):
             return True
         if name in self._any or (is_folder and name in self._folders):
             return True

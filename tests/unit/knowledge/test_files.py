@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.knowledge.files import OutsideRoots, Stamp, Walk, Walker, decode, digest, read
+from services.knowledge.files import OutsideRoots, Stamp, decode, digest, read
+from services.knowledge.walking import Walk, Walker
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 
