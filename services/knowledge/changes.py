@@ -70,6 +70,8 @@ def within(
 
 
 def renamed(changes: Changes, before: Mapping[Place, Stamp], walk: Walk) -> frozenset[Place]:
-    """New files that are gone ones under another name; `before` is how those were last seen."""
-    gone = {before[place].inode for place in changes.gone if place in before}
-    return frozenset(place for place in changes.arrived if walk.notes[place].inode in gone)
+    """Files that were another note's a moment ago; `before` is how all were last seen."""
+    old = {before[place].inode: place for place in (*changes.gone, *changes.changed) if place in before}
+    return frozenset(
+        place for place in (*changes.arrived, *changes.changed) if old.get(walk.notes[place].inode, place) != place
+    )

@@ -345,6 +345,7 @@ class Ingest:
 
     async def _follow(self, changes: Changes, walk: Walk) -> None:
         """Put what differs among the work."""
+        self._renamed |= renamed(changes, self._seen, walk)
         if changes.arrived or changes.gone:
             await self._come_and_go(changes, walk)
         for place in changes.changed:
@@ -371,7 +372,6 @@ class Ingest:
             self.pending.pop(place, None)
             self.failed.pop(place, None)
         self.known.update(given)
-        self._renamed |= renamed(changes, self._seen, walk)
         self._leaving = self._leaving or bool(changes.gone)
 
     async def _step(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -98,8 +98,10 @@ def put(db: sqlite3.Connection, groups: Sequence[Group]) -> Change:
     """Set the whole content of `groups` (those that `check` lets pass)."""
     change = Change(groups=len(groups))
     model = current_model(db)
+    # Taken before anything is removed: a piece that only moved, to another group too, keeps its vector.
+    vectors = _vectors_of(db, {_hash(group.title, item) for group in groups for item in group.items}, model)
     for group in groups:
-        _put_group(db, group, model, change)
+        _put_group(db, group, model, vectors, change)
     change.waiting = count_waiting(db)
     return change
 
@@ -121,7 +123,9 @@ def delete(db: sqlite3.Connection, ids: Sequence[str]) -> Change:
     return change
 
 
-def _put_group(db: sqlite3.Connection, group: Group, model: Model | None, change: Change) -> None:
+def _put_group(
+    db: sqlite3.Connection, group: Group, model: Model | None, vectors: Mapping[bytes, bytes], change: Change
+) -> None:
     metadata = msgspec.json.encode(group.metadata)
     row = db.execute("SELECT group_id, title, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
     if row is None:
@@ -149,8 +153,6 @@ def _put_group(db: sqlite3.Connection, group: Group, model: Model | None, change
     fresh = [
         position for position, item in enumerate(group.items) if old.get(item.key, (0, b""))[1] != hashes[position]
     ]
-    # Taken before anything is removed: a piece that only moved keeps its vector.
-    vectors = _vectors_of(db, {hashes[position] for position in fresh}, model)
     kept = {item.key for item in group.items}
     replaced = [old[group.items[position].key][0] for position in fresh if group.items[position].key in old]
     gone = [item_id for key, (item_id, _) in old.items() if key not in kept]

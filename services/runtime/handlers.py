@@ -98,6 +98,10 @@ class Environment(Protocol):
     def background(self) -> trio.Nursery:
         """For tasks that live as long as the service.  One that raises ends the process, and it is started anew."""
 
+    @property
+    def ending(self) -> trio.Event:
+        """Set once the service is to end: a call that only waits for something should answer with what there is."""
+
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names."""
 

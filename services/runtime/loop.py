@@ -69,12 +69,15 @@ _log = logging.getLogger("linckia.service")
 class _Environment:
     """`handlers.Environment`, over a birth certificate and a channel."""
 
-    def __init__(self, birth: Birth, channel: Channel, outgoing: Outgoing, background: trio.Nursery) -> None:
+    def __init__(
+        self, birth: Birth, channel: Channel, outgoing: Outgoing, background: trio.Nursery, ending: trio.Event
+    ) -> None:
         self._birth = birth
         self._channel = channel
         self._outgoing = outgoing
         self._sequence = 0
         self.background = background
+        self.ending = ending
         self.shown: dict[str, str] = {}
         self.data_dir = Path(birth.data_dir)
         self.roots = tuple(Path(root) for root in birth.roots)
@@ -193,7 +196,7 @@ class ServiceLoop:
                 Hello(frames.PROTOCOL, self._birth.service, self._birth.generation, os.getpid(), self._birth.operations)
             )
             async with trio.open_nursery() as background:
-                env = _Environment(self._birth, self._channel, self._outgoing, background)
+                env = _Environment(self._birth, self._channel, self._outgoing, background, self._drained)
                 env.info(**self._info)
 
                 async def read() -> None:

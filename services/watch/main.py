@@ -125,7 +125,7 @@ def handlers_of(reading: Reading) -> Handlers:
                 with trio.CancelScope(shield=True):
                     found = await trio.to_thread.run_sync(read, key, params.after, params.limit, limiter=reading.turn)
                 answer = found
-                if found.changes or found.resync:
+                if found.changes or found.resync or watcher.ending:
                     break
                 await news.wait()
         if answer is None:

@@ -106,9 +106,19 @@ class Watcher:
                 nursery.start_soon(self._read)
                 nursery.start_soon(self._tick)
                 nursery.start_soon(self._trim)
+                nursery.start_soon(self._send_home)
                 await self._work()
         finally:
             self.inotify.close()
+
+    async def _send_home(self) -> None:
+        """Have those that wait for news answered before the service ends."""
+        await self._env.ending.wait()
+        self._tell()
+
+    @property
+    def ending(self) -> bool:
+        return self._env.ending.is_set()
 
     def sweep(self, tree: int) -> None:
         """Have all of a tree looked at."""

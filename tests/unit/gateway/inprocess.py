@@ -117,6 +117,7 @@ class _Environment:
         self.background = nursery
         self.data_dir = folder
         self.settings: dict[str, Any] = {}
+        self.ending = trio.Event()
         self.publish = dispatcher.publish
 
     def info(self, **values: str) -> None:

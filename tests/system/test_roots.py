@@ -1,0 +1,41 @@
+"""A root that is deleted and made anew under a real kernel: the services, confined to the old folder, get the new."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from kernel.control.client import CallFailed
+from tests.system.running import RunningKernel, running
+
+
+def reads(kernel: RunningKernel, id_: str) -> bool:
+    try:
+        return bool(kernel.call("read_node_content", {"id": id_})["text"])
+    except CallFailed:
+        return False
+
+
+def test_root_made_anew_is_read_by_services_that_knew_the_old_one(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "old.md").write_text("# Old\n\nzebra\n")
+    with running(tmp_path / "data", [root]) as kernel:
+        kernel.call("knowledge_ingest", {"vectors": False}, timeout_s=30)
+        assert reads(kernel, "old")
+        kernel.call("kernel_stop", {"service": "documents"})
+        before = {name: kernel.service(name)["generation"] for name in kernel.services()}
+        shutil.rmtree(root)
+        root.mkdir()
+        (root / "new.md").write_text("# New\n\nokapi\n")
+        give_up = time.monotonic() + 30
+        while not reads(kernel, "new"):
+            assert time.monotonic() < give_up, kernel.log("kernel")
+            time.sleep(0.02)
+        while kernel.service("watch")["generation"] == before["watch"]:
+            assert time.monotonic() < give_up, kernel.log("kernel")
+            time.sleep(0.02)
+        kernel.wait_ready("knowledge", "watch", "files", "yaml")
+        assert kernel.service("retrieve")["generation"] == before["retrieve"]
+        assert kernel.service("documents")["state"] == "stopped"

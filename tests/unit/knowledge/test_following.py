@@ -1,0 +1,199 @@
+"""Notes that follow their files by what the watcher tells, on real folders, without looking through them all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.knowledge import ExploreLinks, InjectTags, KnowledgeStatus, SearchDocuments
+from proto.ops.retrieve import RetrieveGroups, RetrieveStatus
+from services.knowledge.main import open_service as open_knowledge
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.testing import Bench, services_in_process
+from services.watch.main import open_service as open_watch
+from tests.unit.knowledge.rig import MemorySearch, until, write
+from tests.unit.retrieve.rig import WordEmbedder
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    folder.mkdir()
+    return folder
+
+
+@asynccontextmanager
+async def following(
+    folder: Path, root: Path, search: MemorySearch, *, rescan_s: float = HOUR_S
+) -> AsyncIterator[Bench]:
+    """Notes and the watcher; once this is entered, the notes are watched."""
+    services = {"retrieve": search.open, "watch": open_watch, "knowledge": open_knowledge}
+    settings = {"knowledge": {"scan_interval_s": rescan_s}}
+    async with services_in_process(services, folder, roots=[root], settings=settings) as bench:
+        await watched(bench)
+        yield bench
+        if "knowledge" in bench.running:
+            await bench.stop("knowledge")
+
+
+async def watched(bench: Bench) -> None:
+    """Until the notes are watched and the walk that this began with is through."""
+    await until(bench, lambda status: status.unwatched is None and status.scan_interval_s >= 300)
+
+
+async def found(bench: Bench, query: str) -> list[str]:
+    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
+
+
+async def eventually(bench: Bench, query: str, ids: list[str]) -> None:
+    """Until a search finds just these."""
+    with trio.fail_after(10):
+        while await found(bench, query) != ids:  # noqa: ASYNC110  # no event tells
+            await trio.sleep(0.01)
+
+
+async def test_every_change_shows_without_a_walk_of_the_folders(tmp_path: Path, root: Path) -> None:
+    write(root, "a.md", "# A\n\nThe zebra walks. See [[b]].")
+    write(root, "b.md", "# B\n\nNothing of note.")
+    async with following(tmp_path / "data", root, MemorySearch()) as bench:
+        await eventually(bench, "zebra", ["a"])
+        before = (await bench.call(KnowledgeStatus())).last_scan
+        write(root, "a.md", "# A\n\nThe okapi walks.")
+        await eventually(bench, "okapi", ["a"])
+        assert await found(bench, "zebra") == []
+        assert await bench.call(ExploreLinks(id="a")) == []
+        write(root, "new/deep/c.md", "# C\n\nquagga")
+        await eventually(bench, "quagga", ["c"])
+        (root / "new").rename(root / "old")
+        await until(bench, lambda status: status.notes == 3)
+        (root / "old/deep/c.md").rename(root / "d.md")
+        await eventually(bench, "quagga", ["d"])
+        write(root, "other/e.md", "# E\n\nnumbat")
+        await eventually(bench, "numbat", ["e"])
+        write(root, ".gitignore", "other/\n")
+        await eventually(bench, "numbat", [])
+        (root / ".gitignore").unlink()
+        await eventually(bench, "numbat", ["e"])
+        shutil.rmtree(root / "other")
+        await eventually(bench, "numbat", [])
+        (root / "a.md").unlink()
+        await eventually(bench, "okapi", [])
+        assert (await bench.call(KnowledgeStatus())).last_scan == before
+
+
+async def test_added_tags_show_at_once(tmp_path: Path, root: Path) -> None:
+    write(root, "a.md", "# A\n\nThe zebra walks.")
+    async with following(tmp_path / "data", root, MemorySearch()) as bench:
+        await until(bench, lambda status: status.notes == 1 and not status.pending)
+        await bench.call(InjectTags(file_path="a.md", tags=["[SEES: b]"]))
+        with trio.fail_after(10):
+            while not await bench.call(ExploreLinks(id="a")):  # noqa: ASYNC110  # no event tells
+                await trio.sleep(0.01)
+
+
+async def test_watcher_that_is_away_is_stood_in_for_and_takes_over_again(tmp_path: Path, root: Path) -> None:
+    write(root, "a.md", "# A\n\nzebra")
+    async with following(tmp_path / "data", root, MemorySearch(), rescan_s=0.05) as bench:
+        await eventually(bench, "zebra", ["a"])
+        await bench.stop("watch")
+        write(root, "b.md", "# B\n\nokapi")
+        await eventually(bench, "okapi", ["b"])
+        status = await until(bench, lambda status: status.unwatched is not None)
+        assert "watch is not running" in str(status.unwatched)
+        assert status.scan_interval_s < 300
+        await bench.start("watch")
+        await watched(bench)
+        write(root, "c.md", "# C\n\nquagga")
+        await eventually(bench, "quagga", ["c"])
+
+
+async def test_answer_says_that_changes_show_late_while_nobody_watches(tmp_path: Path, root: Path) -> None:
+    write(root, "a.md", "# A\n\nzebra")
+    async with following(tmp_path / "data", root, MemorySearch(), rescan_s=60) as bench:
+        assert (await bench.call(SearchDocuments(query="zebra"))).metadata.degraded == []
+        await bench.stop("watch")
+        await until(bench, lambda status: status.unwatched is not None)
+        await bench.stop("knowledge")
+        await bench.start("knowledge")
+        await until(bench, lambda status: not status.scanning)
+        degraded = (await bench.call(SearchDocuments(query="zebra"))).metadata.degraded
+        assert any("shows after up to 60 s" in reason for reason in degraded)
+
+
+async def test_what_changes_while_either_is_dead_is_found(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    for number in range(30):
+        write(root, f"n{number}.md", f"# N {number}\n\nnumber{number}")
+    async with following(tmp_path / "data", root, search) as bench:
+        for turn, victim in enumerate(("watch", "knowledge", "watch", "knowledge")):
+            await bench.stop(victim)
+            write(root, f"n{turn}.md", f"# N {turn}\n\nchanged{turn}")
+            (root / f"n{10 + turn}.md").unlink()
+            (root / f"n{20 + turn}.md").rename(root / f"m{turn}.md")
+            await bench.start(victim)
+            await eventually(bench, f"changed{turn}", [f"n{turn}"])
+            await eventually(bench, f"number{20 + turn}", [f"m{turn}"])
+            await eventually(bench, f"number{10 + turn}", [])
+        assert sorted(search.groups) == sorted(name.removesuffix(".md") for name in os.listdir(root))
+
+
+class Embedder(WordEmbedder):
+    """As a service."""
+
+    @asynccontextmanager
+    async def open(self, env: Environment) -> AsyncIterator[Handlers]:
+        handlers = Handlers()
+
+        @handlers.handle(EmbedTexts)
+        async def embed(params: EmbedTexts, ctx: Context) -> EmbedResult:
+            return await self.embed(params)
+
+        @handlers.handle(EmbedModelParams)
+        async def model(params: EmbedModelParams, ctx: Context) -> EmbedModel:
+            return await self.model(params)
+
+        yield handlers
+
+
+async def test_renamed_note_keeps_its_vectors_under_its_new_id(tmp_path: Path, root: Path) -> None:
+    embedder = Embedder()
+    for number in range(3):
+        text = f"The {('zebra', 'okapi', 'quagga')[number]} walks by the water, early in the morning, and drinks. "
+        write(root, f"n{number}.md", f"# Note {number}\n\n{text * 5}\n\n## More\n\n{text * 40}\n")
+    services = {"embed": embedder.open, "retrieve": open_retrieve, "watch": open_watch, "knowledge": open_knowledge}
+    async with services_in_process(services, tmp_path / "data", roots=[root]) as bench:
+        await watched(bench)
+
+        async def vectors() -> int:
+            with trio.fail_after(10):
+                while (await bench.call(RetrieveStatus(collection="notes"))).vectors_waiting:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            return (await bench.call(RetrieveStatus(collection="notes"))).vectors
+
+        async def ids(expected: list[str]) -> None:
+            with trio.fail_after(10):
+                while (await bench.call(RetrieveGroups(collection="notes"))).ids != expected:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+
+        await ids(["n0", "n1", "n2"])
+        count = await vectors()
+        assert count >= 6
+        embedder.texts.clear()
+        (root / "n0.md").rename(root / "k0.md")
+        (root / "n1.md").rename(root / "n0.md")
+        await ids(["k0", "n0", "n2"])
+        assert await vectors() == count
+        assert embedder.texts == []
+        hits = (await bench.call(SearchDocuments(query="okapi"))).results
+        assert [hit.id for hit in hits if "okapi" in hit.snippet] == ["n0"]
+        await bench.stop("knowledge")

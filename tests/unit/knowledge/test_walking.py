@@ -1,0 +1,93 @@
+"""Looking at some files and folders finds what a walk of everything finds there."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from services.knowledge.files import Place, Stamp
+from services.knowledge.walking import Walker
+from tests.unit.knowledge.rig import write
+
+
+def below(notes: dict[Place, Stamp], files: set[str], folders: set[str]) -> dict[Place, Stamp]:
+    return {
+        place: stamp
+        for place, stamp in notes.items()
+        if place.absolute in files or any(place.absolute.startswith(folder + "/") for folder in folders)
+    }
+
+
+NAMES = ("a.md", "B.MD", "c.txt", ".hidden.md", "sub", "deep", ".git", "node_modules", "env", "drafts")
+IGNORES = ("drafts/\n", "a.md\n", "/sub/a.md\n", "*.md\n!B.MD\n", "!a.md\n", "")
+
+
+def random_path(chance: random.Random) -> str:
+    folders = [chance.choice(NAMES[4:]) for _ in range(chance.randrange(3))]
+    return "/".join([*folders, chance.choice(NAMES[:4])])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_look_finds_what_a_walk_finds_there(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    inner = tmp_path / "sub/deep"
+    walker = Walker([tmp_path, inner])
+    inner.mkdir(parents=True)
+    for _ in range(150):
+        files, folders = set(), set()
+        path = tmp_path / random_path(chance)
+        match chance.randrange(6):
+            case 0 | 1 | 2:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("x")
+                files.add(str(path))
+            case 3:
+                path.unlink(missing_ok=True)
+                files.add(str(path))
+            case 4:
+                rules = path.parent / chance.choice((".gitignore", ".ignore", "pyvenv.cfg"))
+                if rules.parent.is_dir():
+                    rules.write_text(chance.choice(IGNORES))
+                    if chance.random() < 0.5:
+                        rules.unlink()
+                folders.add(str(rules.parent))
+            case 5:
+                if path.parent != tmp_path and path.parent not in (inner, inner.parent):
+                    shutil.rmtree(path.parent, ignore_errors=True)
+                folders.add(str(path.parent))
+        look = walker.look(files, folders)
+        assert look.notes == below(Walker([tmp_path, inner]).walk().notes, files, folders)
+        assert look.unreadable == []
+
+
+def test_root_that_is_gone_is_out_of_sight_and_what_was_in_it_is_not_deleted(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    file = write(root, "sub/a.md", "x")
+    walker = Walker([root])
+    (place,) = walker.walk().notes
+    shutil.rmtree(root)
+    for look in (walker.look([str(file)], []), walker.look([], [str(root)]), walker.look([], [str(root / "sub")])):
+        assert look.notes == {}
+        assert look.is_hidden_from_view(place)
+
+
+def test_file_outside_the_roots_is_not_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    file = write(tmp_path, "rooted/a.md", "x")
+    assert Walker([tmp_path / "root"]).look([str(file)], [str(file.parent)]).notes == {}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read what it likes")
+def test_folder_that_cannot_be_searched_hides_what_is_in_it(tmp_path: Path) -> None:
+    file = write(tmp_path, "sub/a.md", "x")
+    walker = Walker([tmp_path])
+    (place,) = walker.walk().notes
+    (tmp_path / "sub").chmod(0)
+    try:
+        assert walker.look([str(file)], []).is_hidden_from_view(place)
+    finally:
+        (tmp_path / "sub").chmod(0o755)
