@@ -18,7 +18,7 @@ import trio
 
 from proto.errors import OperationError
 from proto.ops.files_index import Job, JobStatus
-from services.files import paths, times
+from services.files import history, paths, times
 from services.files.database import Database
 from services.files.listing import Ignored
 from services.files.mounts import without_files
@@ -82,6 +82,8 @@ class Jobs:
         self._nursery = nursery
         self._on_change = on_change
         self._running: dict[int, Running] = {}
+        self._recorded: dict[str, int] = {}
+        """By root, what others had changed when the sizes of its directories were last kept."""
         self._stopping = False
         self._creating = trio.Lock()
         self._threads = trio.CapacityLimiter(SCANS_AT_ONCE)
@@ -290,6 +292,7 @@ class Jobs:
     async def _end(self, job: Running, status: JobStatus, error: str | None, skipped: str | None) -> None:
         now = time.time_ns()
         counts = job.counts or Counts()
+        mark = self._touched.mark
 
         def finish(db: apsw.Connection) -> None:
             db.execute(
@@ -305,9 +308,13 @@ class Jobs:
                 # Older scans below it say nothing any more.
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))
+                if counts.changed or self._recorded.get(job.root) != mark:
+                    history.record(db, job.root, now)
 
         with trio.CancelScope(shield=True):
             await self._database.write(finish)
+        if status == "completed" and not skipped:
+            self._recorded[job.root] = mark
         self._on_change(job.id, status, job.root)
 
 

@@ -10,13 +10,17 @@ import trio
 
 from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from services.files import ignoring, settings
+from services.files.changes import Changes
+from services.files.changing import add_changing
 from services.files.core import Core
 from services.files.database import Database
+from services.files.following import Follow
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
 from services.files.paths import Roots
 from services.files.reading import add_reading
 from services.files.resources import add_resources
+from services.files.space import add_space
 from services.files.touched import Touched
 from services.runtime.handlers import Environment, Handlers
 
@@ -37,8 +41,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             touched = Touched()
             jobs = Jobs(database, touched, ignored, scans, lambda *change: _tell(env, *change))
             core = Core(env, chosen, database, roots, touched, ignored, jobs)
+            changes = Changes(database, roots, Follow(touched, ignored), env.data_dir)
+            unfinished = await trio.to_thread.run_sync(changes.heal)
             await jobs.resume()
-            yield handlers_of(core)
+            for path in unfinished:
+                await jobs.start(path, background=True, force=True, max_age_s=0)
+            yield handlers_of(core, changes)
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
     finally:
@@ -46,12 +54,14 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await trio.to_thread.run_sync(database.close)
 
 
-def handlers_of(core: Core) -> Handlers:
+def handlers_of(core: Core, changes: Changes) -> Handlers:
     """The operations, a family after the other."""
     handlers = Handlers()
     add_indexing(handlers, core)
     add_reading(handlers, core)
     add_resources(handlers, core)
+    add_changing(handlers, core, changes)
+    add_space(handlers, core)
     return handlers
 
 

@@ -39,6 +39,11 @@ def mounts() -> list[Mount]:
     return found
 
 
+def holds_files(mount: Mount) -> bool:
+    """Whether there are files of someone's on it."""
+    return mount.kind not in _WITHOUT_FILES
+
+
 def without_files(root: str) -> frozenset[int]:
     """The devices of file systems below a clean path that hold no files; they answer sizes that mean nothing."""
     return frozenset(

@@ -47,23 +47,7 @@ def add_reading(handlers: Handlers, core: Core) -> None:
     """The operations of `proto.ops.files_reading`."""
 
     async def indexed(given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
-        """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to."""
-        path = paths.clean(given, field)
-
-        def query(db: apsw.Connection) -> tuple[str, Stored] | None:
-            found = find(db, path)
-            if found is not None and found.scanned and not (follow and found.kind == schema.SYMLINK):
-                return path, found
-            real = paths.to_text(os.path.realpath(paths.to_os(path)))
-            other = find(db, real) if real != path else None
-            if other is not None and other.scanned:
-                return real, other
-            return None if found is None or not found.scanned else (path, found)
-
-        found = await core.database.read(query)
-        if found is None:
-            raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
-        return found
+        return await core.database.read(lambda db: find_indexed(db, given, field, follow=follow))
 
     @handlers.handle(Navigate)
     async def navigate(params: Navigate, ctx: Context) -> NavigateResult:
@@ -194,6 +178,25 @@ def add_reading(handlers: Handlers, core: Core) -> None:
             return Preferences(preferences=_preferences(db))
 
         return await core.database.write(change)
+
+
+def find_indexed(db: apsw.Connection, given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
+    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to.
+
+    Raises:
+        InvalidParams: it is not in the index.
+    """
+    path = paths.clean(given, field)
+    found = find(db, path)
+    if found is not None and found.scanned and not (follow and found.kind == schema.SYMLINK):
+        return path, found
+    real = paths.to_text(os.path.realpath(paths.to_os(path)))
+    other = find(db, real) if real != path else None
+    if other is not None and other.scanned:
+        return real, other
+    if found is None or not found.scanned:
+        raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
+    return path, found
 
 
 def node_uri(path: str) -> str:

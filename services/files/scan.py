@@ -23,7 +23,7 @@ from services.files.database import Database
 from services.files.listing import Ignored, Listing, look, open_folder, read_folder
 from services.files.rows import fetch_all
 from services.files.touched import Touched
-from services.files.tree import Edit, find, folder_path
+from services.files.tree import Edit, find
 
 BATCH_ENTRIES = 8_000
 BATCH_S = 0.5
@@ -144,6 +144,7 @@ class Scan:
         self._batch: list[_Listed] = []
         self._batch_entries = 0
         self._batch_since = time.monotonic()
+        self._mark = touched.mark
 
     def cancel(self) -> None:
         """Have `run` stop within a fraction of a second."""
@@ -157,7 +158,7 @@ class Scan:
             Cancelled: `cancel` was called; what was found until then is in the index.
             OSError: the path cannot be examined.
         """
-        mark = self._touched.mark
+        mark = self._mark = self._touched.mark
         root = self._root()
         if root is not None:
             with self._database.reader() as reader:
@@ -313,7 +314,8 @@ class Scan:
         if folder.id is None or self._touched.is_touched(folder.path, mark):
             # Others changed it since it was listed, or what holds it; it is listed again at the end.
             return
-        if not folder.fresh and folder_path(db, folder.id) != folder.path:
+        if (not folder.fresh or self._touched.mark != self._mark) and edit.path_of(folder.id) != folder.path:
+            # A directory above it was moved or removed.
             return
         if listing is None:
             edit.set_problem(folder.id, problem)

@@ -145,5 +145,35 @@ CREATE TABLE IF NOT EXISTS plan(
 ) WITHOUT ROWID;
 """
 
-FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, SOURCES, PLANS)
+CHANGES = """
+-- A change of the disk that the index has yet to follow, written before it is begun. `kind`: move, trash, restore,
+-- delete.
+CREATE TABLE IF NOT EXISTS intent(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL,
+    source TEXT NOT NULL,
+    target TEXT,
+    inode INTEGER NOT NULL,
+    device INTEGER NOT NULL,
+    trash_id INTEGER
+);
+-- What was deleted and can be restored; its file is named by its id.
+CREATE TABLE IF NOT EXISTS trash(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL,
+    kind INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    deleted INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS trash_path ON trash(path);
+"""
+
+HISTORY = """
+-- How large a directory (its path with its slash) was after a scan, where that had changed.
+CREATE TABLE IF NOT EXISTS history(
+    path TEXT NOT NULL, at INTEGER NOT NULL, size INTEGER NOT NULL, files INTEGER NOT NULL, PRIMARY KEY(path, at)
+) WITHOUT ROWID;
+"""
+
+FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, SOURCES, PLANS, CHANGES, HISTORY)
 """In the order in which they are made."""

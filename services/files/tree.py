@@ -103,6 +103,11 @@ class Edit:
         self.flush()
         return id_
 
+    def path_of(self, id_: int) -> str | None:
+        """The path of a directory, with its slash; None where it is gone."""
+        pending = self._folders.get(id_)
+        return str(pending[2]) if pending is not None else folder_path(self._db, id_)
+
     def _is_scanned(self, path: str) -> bool:
         found = find(self._db, path)
         return found is not None and found.scanned > 0

@@ -95,6 +95,10 @@ class OnDisk:
                 path = os.path.join(folder, name)
                 self.entries[path] = os.lstat(path)
 
+    def folders(self) -> list[str]:
+        """The directories, each before what is in it."""
+        return [path for path, status in self.entries.items() if stat.S_ISDIR(status.st_mode)]
+
     def sums(self, folder: str) -> tuple[int, int, int, int]:
         """Size, disk size (each inode once, directories included), files, directories below."""
         size = disk = files = directories = 0

@@ -1,0 +1,169 @@
+"""Operations of `files` that change the disk: renaming, moving, deleting, and restoring what was deleted.
+
+Each item has a status of its own, and one that fails does not stop the others. Nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import SERVICE, SURFACES, Path
+
+MAX_ITEMS = 10_000
+
+ItemStatus = Literal["success", "preview", "error"]
+
+DryRun = Annotated[bool, Meta(description="Change nothing; say what would happen, errors too")]
+
+
+class Relocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file or directory and its new path."""
+
+    from_: Annotated[Path, Meta(description="What is there")] = msgspec.field(name="from")
+    to: Annotated[Path, Meta(description="Its new path, its own name included; nothing may be there yet")]
+
+
+class RelocationOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of one of them."""
+
+    from_: str = msgspec.field(name="from")
+    to: str
+    status: ItemStatus
+    error: Annotated[str | None, Meta(description="Why it was not done")] = None
+
+
+class Relocations(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of each, in the order given."""
+
+    results: list[RelocationOutcome]
+    total: int
+    succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
+    failed: int
+    dry_run: bool = False
+
+
+@operation("rename-files", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=3600, surfaces=SURFACES)
+class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
+    """Rename files or directories; never overwrites. The index follows: sizes of all directories above, and
+    resource sets. Items are done in the order given."""
+
+    renames: Annotated[list[Relocation], Meta(min_length=1, max_length=MAX_ITEMS, description="What to rename to what")]
+    dry_run: DryRun = False
+
+
+@operation("move-files", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=86_400, surfaces=SURFACES)
+class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
+    """Move files or directories to a new path; never overwrites. To another file system they are copied, verified, and
+    only then deleted. The index follows: sizes of all directories above, and resource sets. Items are done in the
+    order given."""
+
+    moves: Annotated[list[Relocation], Meta(min_length=1, max_length=MAX_ITEMS, description="What to move where")]
+    dry_run: DryRun = False
+    make_directories: Annotated[bool, Meta(description="Make directories that lead to a new path and are missing")] = (
+        False
+    )
+
+
+class DeletionOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of one of them."""
+
+    path: str
+    status: ItemStatus
+    error: Annotated[str | None, Meta(description="Why it was not done")] = None
+    trash_id: Annotated[int | None, Meta(description="For restore-files, where deleted files are kept")] = None
+
+
+class Deletions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of each, in the order given."""
+
+    results: list[DeletionOutcome]
+    total: int
+    succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
+    failed: int
+    dry_run: bool = False
+
+
+@operation(
+    "delete-files", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=86_400, surfaces=SURFACES
+)
+class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
+    """Delete files or directories, a directory that is not empty only with `force`. Of a symbolic link the link is
+    deleted. Where the trash is on, what was deleted can be had back by restore-files."""
+
+    paths: Annotated[list[Path], Meta(min_length=1, max_length=MAX_ITEMS, description="What to delete")]
+    dry_run: DryRun = False
+    force: Annotated[bool, Meta(description="Delete directories with all that is in them")] = False
+
+
+class Trashed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A file or directory in the trash."""
+
+    trash_id: int
+    path: Annotated[str, Meta(description="Where it was")]
+    kind: str
+    size: Annotated[int, Meta(description="Bytes, as they were in the index; 0 where it was not in it")]
+    deleted_at: Annotated[str, Meta(description="RFC 3339")]
+
+
+class TrashList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is in the trash, newest first."""
+
+    items: list[Trashed]
+    total: int
+
+
+@operation("list-trash", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+class ListTrash(Params[TrashList], frozen=True, kw_only=True, rename="camel"):
+    """List what delete-files put into the trash, newest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")] = 100
+    offset: Annotated[int, Meta(ge=0, le=2**53, description="Items to pass over")] = 0
+
+
+class RestoreItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Something in the trash."""
+
+    trash_id: Annotated[int, Meta(ge=1, description="As delete-files or list-trash answered it")]
+    to: Annotated[Path | None, Meta(description="Another path than where it was")] = None
+
+
+@operation(
+    "restore-files", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=86_400, surfaces=SURFACES
+)
+class RestoreFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
+    """Bring deleted files or directories back from the trash to where they were; never overwrites. What is named by
+    its path is what was deleted there last."""
+
+    paths: Annotated[list[Path], Meta(max_length=MAX_ITEMS, description="Paths that were deleted")] = msgspec.field(
+        default_factory=list
+    )
+    items: Annotated[list[RestoreItem], Meta(max_length=MAX_ITEMS, description="Or items by id")] = msgspec.field(
+        default_factory=list
+    )
+    dry_run: DryRun = False
+
+
+class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is gone for good."""
+
+    deleted: int
+    failed: Annotated[int, Meta(description="Items that could not be deleted and stay in the trash")] = 0
+    problems: Annotated[list[str], Meta(description="Why, for the first of them")] = []
+
+
+@operation(
+    "empty-trash", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=86_400, surfaces=SURFACES
+)
+class EmptyTrash(Params[EmptiedTrash], frozen=True, kw_only=True, rename="camel"):
+    """Delete for good what is in the trash: the items named, or all that were deleted at least so long ago."""
+
+    trash_ids: Annotated[list[int], Meta(max_length=MAX_ITEMS, description="These items")] = msgspec.field(
+        default_factory=list
+    )
+    older_than_days: Annotated[
+        Annotated[float, Meta(ge=0)] | None, Meta(description="All deleted at least so many days ago; 0: all")
+    ] = None

@@ -1,0 +1,191 @@
+"""Operations of `files` about where the space goes: maps, the largest, duplicates, growth, age and type."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from proto.content import Content
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import SERVICE, SURFACES, FileEntry, Instant, Limit, Offset, Path
+
+Measure = Annotated[
+    Literal["apparent", "disk"], Meta(description="Bytes as files say (apparent), or as they take on the disk")
+]
+
+
+@operation("disk-treemap", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class DiskTreemap(Params[Content], frozen=True, kw_only=True, rename="camel"):
+    """Draw what an indexed directory holds as a map of rectangles, each as large as its share of the bytes."""
+
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    format: Annotated[
+        Literal["svg", "png"], Meta(description="SVG has names and sizes as titles; PNG is for models")
+    ] = "png"
+    depth: Annotated[int, Meta(ge=1, le=12, description="Levels of directories to draw into each other")] = 3
+    width: Annotated[int, Meta(ge=64, le=4096, description="Pixels")] = 1024
+    height: Annotated[int, Meta(ge=64, le=4096, description="Pixels")] = 768
+    measure: Measure = "apparent"
+
+
+class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The largest, largest first."""
+
+    path: str
+    entries: list[FileEntry]
+    total: Annotated[int, Meta(description="How many there are")]
+    has_more: bool = False
+    summary: str | None = None
+
+
+@operation("top-files", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
+    """List the largest files below an indexed directory."""
+
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    limit: Limit = 20
+    offset: Offset = 0
+    measure: Measure = "apparent"
+
+
+@operation("top-directories", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class TopDirectories(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
+    """List the largest directories below an indexed directory, each with all that is in it."""
+
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    limit: Limit = 20
+    offset: Offset = 0
+    measure: Measure = "apparent"
+    depth: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Only directories so many levels below; null: all")
+    ] = None
+
+
+class Duplicates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Files with the same content."""
+
+    size: Annotated[int, Meta(description="Bytes of each")]
+    paths: Annotated[list[str], Meta(description="One of each inode; hard links of it are not duplicates")]
+    wasted: Annotated[int, Meta(description="Bytes that one copy would save")]
+
+
+class DuplicateGroups(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Groups of equal files, those that waste most first."""
+
+    groups: list[Duplicates]
+    total: Annotated[int, Meta(description="Groups found")]
+    wasted: Annotated[int, Meta(description="Bytes that would be saved in all")]
+    compared: Annotated[int, Meta(description="Files whose content was read, in part or whole")]
+    unreadable: Annotated[int, Meta(description="Files that could not be read, or changed meanwhile")] = 0
+    has_more: bool = False
+    summary: str | None = None
+
+
+@operation("find-duplicates", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=3600, surfaces=SURFACES)
+class FindDuplicates(Params[DuplicateGroups], frozen=True, kw_only=True, rename="camel"):
+    """Find files with the same content below an indexed directory: same size, then same ends, then same hash of all."""
+
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    min_size: Annotated[int, Meta(ge=0, le=2**62, description="Leave out smaller files, in bytes")] = 1
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Groups to answer at most")] = 100
+    offset: Offset = 0
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How a directory changed."""
+
+    path: str
+    before: Annotated[int, Meta(description="Bytes then; 0 where it was not there")]
+    after: Annotated[int, Meta(description="Bytes at the later time; 0 where it is gone")]
+    change: int
+    files_before: int
+    files_after: int
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What grew and shrank, the largest changes first."""
+
+    path: str
+    since: Annotated[str, Meta(description="When the earlier scan ended, RFC 3339")]
+    until: Annotated[str, Meta(description="When the later one did; absent where it is the index as it is now")] = ""
+    change: Annotated[int, Meta(description="Bytes, of the whole")]
+    before: int
+    after: int
+    files_before: int
+    files_after: int
+    directories: list[Growth]
+    total: Annotated[int, Meta(description="Directories that changed")]
+    has_more: bool = False
+    scans: Annotated[list[str], Meta(description="When scans ended that can be compared, newest first")]
+
+
+@operation("compare-scans", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class CompareScans(Params[Comparison], frozen=True, kw_only=True, rename="camel"):
+    """Say how an indexed directory and those below it grew or shrank since an earlier scan. After each scan that was
+    asked for, the sizes of its directories are kept."""
+
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    since: Annotated[
+        Instant | None, Meta(description="The last scan then or earlier, else the first after it; null: the one before")
+    ] = None
+    until: Annotated[Instant | None, Meta(description="The last scan then or earlier; null: now")] = None
+    depth: Annotated[int, Meta(ge=0, le=1000, description="Levels of directories to compare")] = 3
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Directories to answer at most")] = 100
+    offset: Offset = 0
+
+
+class FileSystem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A mounted file system."""
+
+    path: Annotated[str, Meta(description="Where it is mounted")]
+    kind: str
+    source: str
+    size: int
+    used: int
+    free: Annotated[int, Meta(description="Bytes that may still be written")]
+    inodes: int
+    free_inodes: int
+    roots: Annotated[list[str], Meta(description="Those of this server's roots that lie on it")]
+
+
+class FileSystems(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """File systems that the roots are on, or that are mounted below them."""
+
+    file_systems: list[FileSystem]
+
+
+@operation("disk-free", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class DiskFree(Params[FileSystems], frozen=True, kw_only=True, rename="camel"):
+    """Say how much room each file system has that this server's roots reach."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Files that have something in common."""
+
+    name: Annotated[str, Meta(description="An age, a media type, or an extension")]
+    count: int
+    size: int
+
+
+class SpaceSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What files there are below a directory."""
+
+    path: str
+    size: int
+    disk_size: int
+    files: int
+    directories: int
+    by_age: Annotated[list[Share], Meta(description="By last change, newest first")]
+    by_type: Annotated[list[Share], Meta(description="By media type, largest first")]
+    by_extension: Annotated[list[Share], Meta(description="Largest first; files without one have an empty name")]
+    more_extensions: Annotated[int, Meta(description="Extensions left out")] = 0
+
+
+@operation("space-summary", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class SpaceSummaryOf(Params[SpaceSummary], frozen=True, kw_only=True, rename="camel"):
+    """Sum up the files below an indexed directory by age, media type and extension."""
+
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    extensions: Annotated[int, Meta(ge=1, le=1000, description="Extensions to answer at most")] = 20

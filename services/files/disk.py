@@ -1,0 +1,236 @@
+"""Changes on the disk that nobody can turn elsewhere, and that never overwrite.
+
+What is changed is a name in an open directory, reached from its root name by name with no link followed: a directory
+that is swapped for a link meanwhile is not entered. A rename takes place only where there is nothing at the new name,
+decided by the operating system in the same step. Names here are as `os` has them; messages are for clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from proto.errors import LinckiaError
+from services.files import paths
+from services.files.paths import Roots
+
+_RENAME_NOREPLACE = 1
+_O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refused(Exception):
+    """One item cannot be done; nothing of it was. The message is for the client."""
+
+
+class Place(NamedTuple):
+    """A name in an open directory."""
+
+    folder: int
+    """Its descriptor, good for `dir_fd` alone."""
+    name: str
+    path: str
+    """All of it, as text."""
+
+    def status(self) -> os.stat_result | None:
+        """Of what is there, no link followed; None where nothing is. Raises OSError."""
+        try:
+            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+
+@contextlib.contextmanager
+def opened(roots: Roots, path: str, field: str, *, make: bool = False) -> Iterator[Place]:
+    """The place of a path, of which every link but the last is followed.
+
+    Args:
+        make: make the directories that lead to it and are missing.
+
+    Raises:
+        Refused: it is no path below the roots, is itself a root, or a directory that leads to it is missing.
+    """
+    place = placed(roots, path, field)
+    root = max((root for root in roots.paths if paths.is_within(place, (root,))), key=len)
+    *folders, name = place[len(paths.as_folder(root)) :].split("/")
+    at = paths.as_folder(root)
+    try:
+        descriptor = os.open(paths.to_os(root), _O_FOLDER)
+        try:
+            for folder in folders:
+                at += f"{folder}/"
+                descriptor = _step(descriptor, paths.to_os(folder), make=make)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise Refused(f"`{field}`: {_of_folder(at[:-1] or '/', error)}") from None
+    try:
+        yield Place(descriptor, paths.to_os(name), place)
+    finally:
+        os.close(descriptor)
+
+
+def placed(roots: Roots, path: str, field: str) -> str:
+    """The path with every link but the last followed. Raises Refused."""
+    try:
+        place = roots.place(paths.clean(path, field), field)
+    except LinckiaError as error:
+        raise Refused(error.failure.message) from None
+    if place in roots.paths:
+        raise Refused(f"`{field}`: {paths.shown(place)} is a root, which stays where it is")
+    return place
+
+
+def _step(above: int, name: str, *, make: bool) -> int:
+    try:
+        below = os.open(name, _O_FOLDER, dir_fd=above)
+    except FileNotFoundError:
+        if not make:
+            raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=above)
+            sync(above)
+        below = os.open(name, _O_FOLDER, dir_fd=above)
+    os.close(above)
+    return below
+
+
+def _of_folder(path: str, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return f"there is no directory {paths.shown(path)}"
+    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+        return f"{paths.shown(path)} is not a directory"
+    return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
+
+
+def said(path: str, error: OSError) -> str:
+    """A failure in words."""
+    return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
+
+
+def sync(folder: int) -> None:
+    """Have the names in a directory on the disk. Raises OSError."""
+    try:
+        readable = os.open(".", O_READ_FOLDER, dir_fd=folder)
+    except PermissionError:
+        # It may be written to and not read: nothing can be asked of it.
+        return
+    try:
+        os.fsync(readable)
+    finally:
+        os.close(readable)
+
+
+# Renaming
+
+
+@functools.cache
+def _renameat2() -> ctypes._NamedFuncPointer | None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return function
+
+
+def rename(source: Place, target: Place) -> None:
+    """Give what is at `source` the place `target`, where nothing may be; never overwrites.
+
+    Raises:
+        FileExistsError: something is there.
+        OSError: with EXDEV, it is on another file system.
+    """
+    function = _renameat2()
+    if function is not None:
+        names = os.fsencode(source.name), os.fsencode(target.name)
+        if function(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise OSError(code, os.strerror(code))
+    rename_without_flag(source, target)
+
+
+def rename_without_flag(source: Place, target: Place) -> None:
+    """`rename` for file systems that cannot be asked not to replace: a second link, which cannot be made over anything,
+    or for a directory an empty one in its place, which alone a directory may replace. Raises OSError."""
+    status = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)
+        os.unlink(source.name, dir_fd=source.folder)
+        return
+    os.mkdir(target.name, dir_fd=target.folder)
+    try:
+        os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            os.rmdir(target.name, dir_fd=target.folder)
+            raise
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+
+
+# Removing
+
+
+def is_empty(place: Place) -> bool:
+    """Whether the directory at a place has nothing in it. Raises OSError."""
+    descriptor = os.open(place.name, O_READ_FOLDER, dir_fd=place.folder)
+    try:
+        with os.scandir(descriptor) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(descriptor)
+
+
+def remove(place: Place, *, force: bool) -> None:
+    """Remove what is at a place; of a directory with `force` all that is in it, however deep.
+
+    Raises:
+        OSError: it, or something in it, cannot be removed; what could be is gone.
+    """
+    status = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(place.name, dir_fd=place.folder)
+        return
+    if force:
+        _empty(os.open(place.name, O_READ_FOLDER, dir_fd=place.folder), place.path)
+    os.rmdir(place.name, dir_fd=place.folder)
+
+
+def _empty(descriptor: int, path: str) -> None:
+    """Take all out of an open directory, and close it."""
+    stack: list[tuple[int, str, Iterator[os.DirEntry[str]]]] = []
+    try:
+        stack.append((descriptor, "", _entries(descriptor)))
+        while stack:
+            folder, name, entries = stack[-1]
+            entry = next(entries, None)
+            if entry is None:
+                stack.pop()
+                os.close(folder)
+                if stack:
+                    os.rmdir(name, dir_fd=stack[-1][0])
+            elif entry.is_dir(follow_symlinks=False):
+                below = os.open(entry.name, O_READ_FOLDER, dir_fd=folder)
+                stack.append((below, entry.name, _entries(below)))
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    except OSError as error:
+        inside = "/".join([path, *(name for _, name, _ in stack[1:]), *([error.filename] if error.filename else [])])
+        raise OSError(error.errno, error.strerror, inside) from None
+    finally:
+        for folder, _, _ in stack:
+            os.close(folder)
+
+
+def _entries(descriptor: int) -> Iterator[os.DirEntry[str]]:
+    # Read when first asked for: by then the descriptor is where it will be closed.
+    with os.scandir(descriptor) as entries:
+        found = list(entries)
+    yield from found

@@ -1,0 +1,400 @@
+"""Renaming, moving, deleting and restoring: each item by itself, never over anything, the index in step."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import apsw
+import pytest
+
+from proto.ops.files_changes import (
+    DeleteFiles,
+    EmptyTrash,
+    ListTrash,
+    MoveFiles,
+    Relocation,
+    RelocationOutcome,
+    RenameFiles,
+    RestoreFiles,
+    RestoreItem,
+)
+from proto.ops.files_index import Index
+from proto.ops.files_resources import ResourceSearch
+from services.files import copying, disk, sets
+from services.files.disk import Place
+from services.files.tree import find
+from services.runtime.testing import Bench
+from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
+
+
+def pairs(*given: tuple[Path | str, Path | str]) -> list[Relocation]:
+    return [Relocation(from_=str(source), to=str(target)) for source, target in given]
+
+
+def statuses(results: list[RelocationOutcome]) -> list[str]:
+    return [result.status for result in results]
+
+
+def put_into_set(data: Path, name: str, *members: Path) -> None:
+    db = apsw.Connection(str(data / "files/files.db"))
+    with db:
+        id_ = sets.make(db, name)
+        for path in members:
+            entry = find(db, str(path))
+            assert entry is not None
+            sets.add(db, id_, [entry.id])
+    db.close()
+
+
+async def members(bench: Bench, name: str) -> list[str]:
+    page = await bench.call(ResourceSearch(name=name, sort_by="path", sort_desc=False))
+    return [entry.path for entry in page.entries]
+
+
+def small_tree(root: Path) -> None:
+    (root / "a/inner").mkdir(parents=True)
+    (root / "b").mkdir()
+    (root / "a/one").write_bytes(b"1" * 5000)
+    (root / "a/inner/two").write_bytes(b"2" * 70)
+    (root / "b/three").write_bytes(b"3" * 9)
+    os.link(root / "a/inner/two", root / "b/linked")
+    (root / "link").symlink_to("a")
+
+
+async def test_renamed_and_moved_entries_keep_sums_and_sets(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        put_into_set(data, "mine", root / "a/inner", root / "a/inner/two", root / "a/one")
+        renamed = await bench.call(RenameFiles(renames=pairs((root / "a/one", root / "a/ONE.txt"))))
+        assert (statuses(renamed.results), renamed.succeeded, renamed.failed) == (["success"], 1, 0)
+        moved = await bench.call(MoveFiles(moves=pairs((root / "a/inner", root / "b/deep"), (root / "b", root / "c"))))
+        assert statuses(moved.results) == ["success", "success"]
+        assert differences(data, root) == []
+        assert await members(bench, "mine") == [str(root / p) for p in ("a/ONE.txt", "c/deep", "c/deep/two")]
+        # What the index says of when it was scanned has moved too.
+        assert (await bench.call(Index(root=str(root / "c/deep"), async_=False))).skipped
+
+
+async def test_each_item_has_its_own_status_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    root, data, outside = tmp_path / "root", tmp_path / "data", tmp_path / "outside"
+    small_tree(root)
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"s")
+    (root / "way out").symlink_to(outside)
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        given = pairs(
+            (root / "a/one", root / "b/three"),
+            (root / "a/one", root / "b"),
+            (root / "nothing", root / "x"),
+            (root / "a", root / "a/inner/a"),
+            (root / "a/one", root / "no such folder/one"),
+            (root / "a/one", outside / "one"),
+            (root / "way out/secret", root / "secret"),
+            (root / "a/one", root / "way out/one"),
+            (root, root / "self"),
+            ("relative", root / "y"),
+            (root / "a/one", root / "a/one"),
+            (root / "a/one", root / "b/three/one"),
+            (root / "link", root / "renamed link"),
+            (root / "link", root / "twice"),
+        )
+        expected = ["error"] * 12 + ["success", "error"]
+        reasons = [
+            "exists already", "exists already", "does not exist", "lies within", "there is no directory",
+            "outside the roots", "outside the roots", "outside the roots", "is a root", "not an absolute path",
+            "exists already", "is not a directory", None, "does not exist",
+        ]  # fmt: skip
+        before = OnDisk(root).entries
+        dry = await bench.call(MoveFiles(moves=given, dry_run=True))
+        assert dry.dry_run
+        assert OnDisk(root).entries.keys() == before.keys()
+        assert statuses(dry.results) == [status.replace("success", "preview") for status in expected]
+        done = await bench.call(MoveFiles(moves=given))
+        assert statuses(done.results) == expected
+        for results in (dry.results, done.results):
+            for result, reason in zip(results, reasons, strict=True):
+                assert (reason is None and result.error is None) or (reason is not None and reason in str(result.error))
+        assert (root / "b/three").read_bytes() == b"3" * 9
+        assert os.listdir(outside) == ["secret"]
+        assert differences(data, root) == []
+
+
+async def test_items_follow_from_each_other_also_when_only_previewed(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        given = pairs(
+            (root / "a", root / "x"),
+            (root / "x/one", root / "b/one"),
+            (root / "x/inner", root / "a"),
+            (root / "a/two", root / "x/two"),
+            (root / "x/one", root / "z"),
+            (root / "b/three", root / "b/one"),
+        )
+        dry = await bench.call(RenameFiles(renames=given, dry_run=True))
+        assert statuses(dry.results) == ["preview"] * 4 + ["error"] * 2
+        done = await bench.call(RenameFiles(renames=given))
+        assert statuses(done.results) == ["success"] * 4 + ["error"] * 2
+        assert [result.error for result in dry.results] == [result.error for result in done.results]
+        assert differences(data, root) == []
+
+
+async def test_missing_directories_are_made_only_when_asked(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        moves = pairs((root / "a/one", root / "new/er/one"))
+        for dry_run in (True, False):
+            refused = await bench.call(MoveFiles(moves=moves, dry_run=dry_run))
+            assert "there is no directory" in str(refused.results[0].error)
+        dry = await bench.call(MoveFiles(moves=moves, dry_run=True, make_directories=True))
+        assert statuses(dry.results) == ["preview"]
+        assert not (root / "new").exists()
+        done = await bench.call(MoveFiles(moves=moves, make_directories=True))
+        assert statuses(done.results) == ["success"]
+        assert differences(data, root) == []
+
+
+async def test_what_was_not_in_the_index_is_taken_in_where_it_arrives(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    (root / "b/new/deeper").mkdir(parents=True)
+    async with files_service(data, root) as bench:
+        await index(bench, root / "a")
+        (root / "b/new/deeper/file").write_bytes(b"f" * 3)
+        done = await bench.call(
+            MoveFiles(moves=pairs((root / "b/new", root / "a/new"), (root / "a/inner", root / "b/inner")))
+        )
+        assert statuses(done.results) == ["success", "success"]
+        assert differences(data, root / "a", root / "b/inner") == []
+        assert str(root / "b") not in stored(data)
+
+
+async def test_deleted_entries_leave_the_index_and_a_full_directory_needs_force(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    (root / "empty").mkdir()
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        put_into_set(data, "mine", root / "a/one", root / "b/three")
+        given = [str(root / name) for name in ("a", "empty", "link", "nothing", "b/three")]
+        for dry_run in (True, False):
+            done = await bench.call(DeleteFiles(paths=given, dry_run=dry_run))
+            good = "preview" if dry_run else "success"
+            assert [result.status for result in done.results] == ["error", good, good, "error", good]
+            assert "`force`" in str(done.results[0].error)
+            assert (root / "empty").exists() is dry_run
+        assert (root / "a/one").exists()
+        assert differences(data, root) == []
+        forced = await bench.call(DeleteFiles(paths=[str(root / "a"), str(root / "a/one"), str(root)], force=True))
+        assert [result.status for result in forced.results] == ["success", "error", "error"]
+        assert differences(data, root) == []
+        assert await members(bench, "mine") == []
+
+
+async def test_a_very_deep_directory_can_be_deleted(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "deep").mkdir(parents=True)
+    at = os.open(root / "deep", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    async with files_service(data, root) as bench:
+        done = await bench.call(DeleteFiles(paths=[str(root / "deep")], force=True))
+        assert done.results[0].status == "success"
+        assert os.listdir(root) == []
+
+
+async def test_deleted_files_are_restored_from_the_trash(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    async with files_service(data, root, trash=True) as bench:
+        await index(bench, root)
+        done = await bench.call(DeleteFiles(paths=[str(root / "a"), str(root / "b/three")], force=True))
+        assert [result.status for result in done.results] == ["success", "success"]
+        assert not (root / "a").exists()
+        assert differences(data, root) == []
+        there = await bench.call(ListTrash())
+        assert [(item.path, item.kind, item.size) for item in there.items] == [
+            (str(root / "b/three"), "file", 9), (str(root / "a"), "directory", 5070),
+        ]  # fmt: skip
+        (root / "b/three").write_bytes(b"other")
+        back = await bench.call(
+            RestoreFiles(
+                paths=[str(root / "a"), str(root / "b/three"), str(root / "never")],
+                items=[RestoreItem(trash_id=done.results[1].trash_id or 0, to=str(root / "b/three again"))],
+            )
+        )
+        assert statuses(back.results) == ["success", "error", "error", "success"]
+        assert "exists already" in str(back.results[1].error)
+        assert "not in the trash" in str(back.results[2].error)
+        assert (root / "b/three again").read_bytes() == b"3" * 9
+        await index(bench, root)
+        assert differences(data, root) == []
+        assert (await bench.call(ListTrash())).total == 0
+        await bench.call(DeleteFiles(paths=[str(root / "a")], force=True))
+        assert (await bench.call(EmptyTrash(older_than_days=0))).deleted == 1
+        assert os.listdir(data / "files/trash") == []
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no second file system")
+async def test_a_move_to_another_file_system_copies_verifies_and_deletes(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    other = Path("/dev/shm") / f"linckia-test-{os.getpid()}"
+    other.mkdir()
+    try:
+        if os.stat(other).st_dev == os.stat(tmp_path).st_dev:
+            pytest.skip("one file system")
+        small_tree(root)
+        os.link(root / "a/one", root / "a/inner/one too")
+        os.chmod(root / "a/inner/two", 0o640)
+        os.utime(root / "a/inner/two", ns=(5_000_000_000, 7_000_000_007))
+        async with files_service(data, root, other) as bench:
+            await index(bench, root)
+            (other / "taken").write_bytes(b"t")
+            await index(bench, other)
+            put_into_set(data, "mine", root / "a/inner/two")
+            done = await bench.call(
+                MoveFiles(moves=pairs((root / "a", other / "a"), (root / "b/three", other / "taken")))
+            )
+            assert statuses(done.results) == ["success", "error"], done.results
+            assert not (root / "a").exists()
+            assert sorted(os.listdir(other)) == ["a", "taken"]
+            status = os.stat(other / "a/inner/two")
+            assert (status.st_mode & 0o777, status.st_mtime_ns, status.st_size) == (0o640, 7_000_000_007, 70)
+            assert os.stat(other / "a/one").st_ino == os.stat(other / "a/inner/one too").st_ino
+            assert await members(bench, "mine") == [str(other / "a/inner/two")]
+            assert differences(data, root, other) == []
+    finally:
+        disk.remove(Place(os.open("/dev/shm", os.O_RDONLY), other.name, str(other)), force=True)
+
+
+def test_a_copy_of_what_changes_meanwhile_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from/kept").write_bytes(b"k")
+    (tmp_path / "from/changed").write_bytes(b"c")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        copy = copying.Copy(Place(folder, "from", "/from"), Place(folder, "to", "/to"), lambda: None)
+        copy.make()
+        (tmp_path / "from/changed").write_bytes(b"other")
+        (tmp_path / "from/new").write_bytes(b"n")
+        with pytest.raises(disk.Refused, match="some of the original is left: 2 entries"):
+            copy.delete_original()
+        assert sorted(os.listdir(tmp_path / "from")) == ["changed", "new"]
+        with pytest.raises(disk.Refused, match="File exists"):
+            copying.Copy(Place(folder, "from", "/from"), Place(folder, "from", "/from"), lambda: None).make()
+    finally:
+        os.close(folder)
+
+
+def test_without_the_flag_of_the_system_nothing_is_overwritten_either(tmp_path: Path) -> None:
+    for name in ("file", "taken"):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/inside").write_bytes(b"i")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/there").write_bytes(b"t")
+    folder = os.open(tmp_path, os.O_RDONLY)
+
+    def at(name: str) -> Place:
+        return Place(folder, name, f"/{name}")
+
+    try:
+        for source, target in (("file", "taken"), ("folder", "full"), ("folder", "taken"), ("file", "full")):
+            with pytest.raises(FileExistsError):
+                disk.rename_without_flag(at(source), at(target))
+        disk.rename_without_flag(at("file"), at("new"))
+        disk.rename_without_flag(at("folder"), at("new folder"))
+    finally:
+        os.close(folder)
+    assert sorted(os.listdir(tmp_path)) == ["full", "new", "new folder", "taken"]
+    assert (tmp_path / "taken").read_bytes() == b"taken"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_any_order_of_changes_leaves_the_index_as_the_disk(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    root, data = tmp_path / "root", tmp_path / "data"
+    make_tree(root, chance, 120)
+    async with files_service(data, root, trash=seed % 2 == 1) as bench:
+        await index(bench, root)
+        for _ in range(12):
+            there = list(OnDisk(root).entries)[1:]
+            given = pairs(
+                *(
+                    (chance.choice(there), f"{chance.choice(there)}/m{chance.getrandbits(40)}")
+                    for _ in range(chance.randrange(1, 6))
+                )
+            )
+            await bench.call(MoveFiles(moves=given))
+            there = list(OnDisk(root).entries)[1:]
+            await bench.call(DeleteFiles(paths=[chance.choice(there)], force=chance.random() < 0.5))
+            assert differences(data, root) == []
+        if seed % 2:
+            back = await bench.call(ListTrash())
+            await bench.call(RestoreFiles(items=[RestoreItem(trash_id=item.trash_id) for item in back.items]))
+            assert differences(data, root) == []
+        change_tree(root, chance, 20)
+        await index(bench, root)
+        assert differences(data, root) == []
+
+
+async def test_a_change_that_a_crash_cut_off_is_in_the_index_at_the_next_start(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    async with files_service(data, root, trash=True) as bench:
+        await index(bench, root)
+        put_into_set(data, "mine", root / "a/inner/two", root / "b/three")
+        await bench.stop("files")
+        # Noted and done, noted and not begun, noted and copied in part, and put into the trash.
+        inner, three, one = (os.lstat(root / name) for name in ("a/inner", "b/three", "a/one"))
+        os.rename(root / "a/inner", root / "b/inner")
+        (root / "b/.linckia-moving-2").write_bytes(b"some")
+        (data / "files/trash").mkdir()
+        os.rename(root / "a/one", data / "files/trash/1")
+        db = apsw.Connection(str(data / "files/files.db"))
+        for row in (
+            ("move", str(root / "a/inner"), str(root / "b/inner"), inner.st_ino, inner.st_dev, None),
+            ("move", str(root / "b/three"), str(root / "b/four"), three.st_ino, three.st_dev, None),
+            ("trash", str(root / "a/one"), None, one.st_ino, one.st_dev, 1),
+            ("trash", str(root / "link"), None, 1, 1, 2),
+        ):
+            db.execute("INSERT INTO intent(kind, source, target, inode, device, trash_id) VALUES(?,?,?,?,?,?)", row)
+        for path in ("a/one", "link"):
+            db.execute("INSERT INTO trash(path, kind, size, deleted) VALUES(?, 0, 0, 0)", (str(root / path),))
+        db.close()
+        await bench.start("files")
+        assert differences(data, root) == []
+        assert await members(bench, "mine") == [str(root / "b/inner/two"), str(root / "b/three")]
+        assert [item.path for item in (await bench.call(ListTrash())).items] == [str(root / "a/one")]
+        assert not (root / "b/.linckia-moving-2").exists()
+        await bench.stop("files")
+        await bench.start("files")
+        assert differences(data, root) == []
+
+
+async def test_changes_during_a_scan_are_not_lost(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    root, data = tmp_path / "root", tmp_path / "data"
+    make_tree(root, chance, 1500)
+    async with files_service(data, root) as bench:
+        for round_ in range(3):
+            job = await bench.call(Index(root=str(root), force=True))
+            folders = OnDisk(root).folders()[1:]
+            for number in range(10):
+                source = chance.choice(folders)
+                await bench.call(MoveFiles(moves=pairs((source, f"{root}/moved{round_}-{number}"))))
+            assert job.job_id is not None
+            await index(bench, root)
+            assert differences(data, root) == []
