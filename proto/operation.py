@@ -62,13 +62,15 @@ class Params(msgspec.Struct, Generic[R], frozen=True, kw_only=True, forbid_unkno
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Where an operation of role RESOURCE is found.
 
-    `uri` may be a template (RFC 6570 level 1, `test://template/{id}/data`); its variables are the operation's
-    parameters.
+    `uri` may be a template (RFC 6570: `test://template/{id}/data`, and `{+path}` for a variable that holds slashes);
+    its variables are the operation's parameters.  `query` names parameters that may follow as `?name=value&…`; the URI
+    itself is listed without them.
     """
 
     uri: str
     name: str
     mime_type: str
+    query: tuple[str, ...] = ()
 
     @property
     def is_template(self) -> bool:

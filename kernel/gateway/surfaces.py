@@ -26,7 +26,7 @@ ALL = "all"
 SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
 """The names a client may ask for."""
 
-_VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Surface:
@@ -91,6 +91,16 @@ class Surface:
 
     def find_resource(self, uri: str) -> tuple[Operation[Any], dict[str, str]] | None:
         """The operation that reads `uri` and the arguments that `uri` carries; None where nothing does."""
+        found = self._matching(uri)
+        bare, mark, query = uri.partition("?")
+        if found is not None or not mark:
+            return found
+        found = self._matching(bare)
+        if found is None or found[0].resource is None or not found[0].resource.query:
+            return None
+        return found[0], dict(urllib.parse.parse_qsl(query, keep_blank_values=True)) | found[1]
+
+    def _matching(self, uri: str) -> tuple[Operation[Any], dict[str, str]] | None:
         op = self._resources.get(uri)
         if op is not None:
             return op, {}
@@ -109,9 +119,16 @@ class Surface:
 
 
 def template_pattern(template: str) -> re.Pattern[str]:
-    """A regular expression of an RFC 6570 level 1 template; a variable matches what such a template expands to."""
+    """A regular expression of an RFC 6570 template; a variable matches what such a template expands to.
+
+    `{name}` is simple expansion (level 1), which has no slash of its own; `{+name}` is reserved expansion (level 2).
+    """
     pieces = _VARIABLE.split(template)
-    return re.compile("".join(f"(?P<{p}>[^/?#]+)" if i % 2 else re.escape(p) for i, p in enumerate(pieces)))
+    return re.compile("".join(_variable(piece) if i % 2 else re.escape(piece) for i, piece in enumerate(pieces)))
+
+
+def _variable(name: str) -> str:
+    return f"(?P<{name[1:]}>[^?#]*)" if name.startswith("+") else f"(?P<{name}>[^/?#]+)"
 
 
 def annotations_of(operation: Operation[Any]) -> dict[str, bool]:

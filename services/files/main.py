@@ -18,10 +18,11 @@ from services.files.following import Follow
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
 from services.files.paths import Roots
-from services.files.reading import add_reading
+from services.files.reading import add_reading, node_uri
 from services.files.resources import add_resources
 from services.files.space import add_space
 from services.files.touched import Touched
+from services.files.uris import add_uris
 from services.runtime.handlers import Environment, Handlers
 
 _SWITCH_S = 0.001
@@ -62,10 +63,14 @@ def handlers_of(core: Core, changes: Changes) -> Handlers:
     add_resources(handlers, core)
     add_changing(handlers, core, changes)
     add_space(handlers, core)
+    add_uris(handlers, core)
     return handlers
 
 
 def _tell(env: Environment, job: int, status: str, root: str) -> None:
     """Tell clients that subscribed which resources read otherwise now."""
-    for uri in (f"synthesis://jobs/{job}", "synthesis://jobs", f"synthesis://jobs/{status}"):
+    uris = [f"synthesis://jobs/{job}", "synthesis://jobs", f"synthesis://jobs/{status}"]
+    if status not in ("pending", "running"):
+        uris += ["synthesis://nodes", node_uri(root)]
+    for uri in uris:
         env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=uri))

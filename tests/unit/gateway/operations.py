@@ -135,6 +135,18 @@ class PageOp(Params[str], frozen=True, kw_only=True):
     number: int
 
 
+@_op(
+    "t_paged",
+    role=Role.RESOURCE,
+    resource=Resource(uri="t://list", name="List", mime_type="text/plain", query=("offset", "limit")),
+)
+class PagedOp(Params[str], frozen=True, kw_only=True):
+    """A list, page by page."""
+
+    offset: int = 0
+    limit: int = 10
+
+
 @_op("t_asks", asks=True)
 class AsksOp(Params[str], frozen=True, kw_only=True):
     """Asks the user twice."""

@@ -117,6 +117,24 @@ def test_a_template_is_taken_literally_but_for_its_variables() -> None:
     assert not template_pattern("a.b/{x}").fullmatch("aXb/1")
 
 
+def test_a_reserved_variable_holds_slashes_and_leaves_a_query_alone() -> None:
+    pattern = template_pattern("a://{+path}/end")
+    match = pattern.fullmatch("a://b/c/end")
+    assert match is not None
+    assert match["path"] == "b/c"
+    assert not pattern.fullmatch("a://b/c?x/end")
+    assert template_pattern("a://{+path}").fullmatch("a://")
+
+
+def test_a_query_carries_only_what_the_resource_takes() -> None:
+    surface = Surface("all", TABLE)
+    found = surface.find_resource("t://list?offset=7&limit=")
+    assert found is not None
+    assert (found[0].name, found[1]) == ("t_paged", {"offset": "7", "limit": ""})
+    assert surface.find_resource("t://page/5?offset=7") is None
+    assert surface.find_resource("t://nothing?offset=7") is None
+
+
 def test_text_arguments_become_what_the_parameters_are() -> None:
     operation = TABLE["t_page"]
     assert operation.parse({"number": "5"}, strict=False) == PageOp(number=5)
