@@ -24,7 +24,7 @@ def call(arguments: argparse.Namespace) -> int:
         ControlError: the call failed.
     """
     params = _params(arguments.params)
-    progress = _Progress()
+    progress = Progress()
     on_progress = progress.show if sys.stderr.isatty() else None
     with Client(find_data_dir(arguments.data, os.environ)) as client:
         try:
@@ -73,7 +73,7 @@ def _unknown(name: str) -> str:
     return f"there is no operation {name!r}; {hint}"
 
 
-class _Progress:
+class Progress:
     """One line on stderr that is drawn over."""
 
     def __init__(self) -> None:

@@ -171,6 +171,16 @@ def build_parser() -> argparse.ArgumentParser:
     proxy.add_argument("--project", metavar="NAME", default="", help="the project, to record the turns under")
     _document_commands(command)
 
+    index = command("index", "files", "bring the index of files in step with the disk, and wait", INDEX_EPILOG)
+    index.add_argument("paths", metavar="PATH", nargs="+", help="at or below a root of the kernel")
+
+    du = command("du", "files", "what takes the space: a directory as a tree with bars, the largest first", DU_EPILOG)
+    du.add_argument("path", metavar="PATH", nargs="?", default=".", help="at or below a root (default: this folder)")
+    du.add_argument("--depth", metavar="N", type=int, default=2, help="levels of directories (default: 2)")
+    du.add_argument("--limit", metavar="N", type=int, default=10, help="entries of each directory (default: 10)")
+    du.add_argument("--fresh", action="store_true", help="scan even if the last scan is younger than an hour")
+    du.add_argument("--json", action="store_true", help="as JSON")
+
     tools = command("tools", "tools", "what can be called; works without a running kernel")
     tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
     tools.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
@@ -306,6 +316,16 @@ GREP_EPILOG = """\
 examples:
   linckia grep -w 'class \\w+Handler' src
   linckia grep -il todo
+"""
+
+INDEX_EPILOG = """\
+Directories that are as they were cost next to nothing. Interrupt this, and what was found so far stays in the index.
+"""
+
+DU_EPILOG = """\
+examples:
+  linckia du
+  linckia du ~/notes --depth 1 --fresh
 """
 
 COMPLETION_EPILOG = """\

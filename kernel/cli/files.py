@@ -1,0 +1,140 @@
+"""`linckia index` and `linckia du`: the index of the file system for people at a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kernel.cli.call import Progress
+from kernel.cli.main import Usage
+from kernel.control.address import find_data_dir
+from kernel.control.client import Client
+
+BAR_CELLS = 20
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+_NOT_UTF_8 = 0x10FE00 - 0xDC00
+"""What stands between a byte of a name that is no text, as Python has it, and the character that services take."""
+
+
+def index(arguments: argparse.Namespace) -> int:
+    """Bring the index in step with the disk, with progress on a terminal.  Exit code 1 where something was unreadable.
+
+    Raises:
+        ControlError: a path is not below a root, or the scan failed.
+    """
+    problems = 0
+    with Client(find_data_dir(arguments.data, os.environ)) as client:
+        for path in arguments.paths:
+            params = {"root": absolute(path), "async": False, "maxAge": 0}
+            answer = _indexed(client, params)
+            print(
+                f"{answer['root']}: {answer['files']:,} files, {answer['directories']:,} directories,"
+                f" {readable(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
+            )
+            for problem in answer.get("problems", ()):
+                print(f"linckia: {problem}", file=sys.stderr)
+            problems += answer.get("problemCount", 0)
+    return 1 if problems else 0
+
+
+def du(arguments: argparse.Namespace) -> int:
+    """Print what a directory holds as a tree with bars, the largest first.  Raises ControlError, Usage."""
+    if not 0 <= arguments.depth <= 100:
+        raise Usage(f"--depth is {arguments.depth}; it is from 0 to 100")
+    if not 1 <= arguments.limit <= 10_000:
+        raise Usage(f"--limit is {arguments.limit}; it is from 1 to 10000")
+    with Client(find_data_dir(arguments.data, os.environ)) as client:
+        path = absolute(arguments.path)
+        _indexed(client, {"root": path, "async": False, "maxAge": 0 if arguments.fresh else 3600})
+        top: dict[str, Any] = client.call("inspect", {"path": path})
+        lines = [Line(top["path"], top["size"], "", top["kind"] == "directory")]
+        if top["kind"] == "directory":
+            lines += _tree(client, top["path"], arguments.depth, arguments.limit, "")
+    if arguments.json:
+        print(json.dumps({**top, "tree": [line._asdict() for line in lines[1:]]}, ensure_ascii=False))
+        return 0
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
+    for line in lines:
+        print(drawn(line, top["size"], width, colour))
+    return 0
+
+
+class Line(NamedTuple):
+    """A line of the tree."""
+
+    name: str
+    size: int
+    branch: str
+    """What leads to the name."""
+    is_folder: bool
+
+
+def _tree(client: Client, path: str, depth: int, limit: int, branch: str) -> Iterator[Line]:
+    if not depth:
+        return
+    page: dict[str, Any] = client.call("navigate", {"path": path, "sort": "size", "desc": True, "limit": limit})
+    entries, more = page["entries"], page["total"] - len(page["entries"])
+    for number, entry in enumerate(entries, 1):
+        last = number == len(entries) and not more
+        folder = entry["kind"] == "directory"
+        yield Line(entry["name"], entry["size"], f"{branch}{'└─ ' if last else '├─ '}", folder)
+        if folder:
+            yield from _tree(client, entry["path"], depth - 1, limit, f"{branch}{'   ' if last else '│  '}")
+    if more:
+        yield Line(f"… {more:,} more", 0, f"{branch}└─ ", False)
+
+
+def drawn(line: Line, whole: int, width: int, colour: bool) -> str:
+    """Size, share, bar and name, cut to the width of the terminal."""
+    if line.name.startswith("… ") and not line.size:
+        return f"{'':{9 + 2 + 5 + 2 + BAR_CELLS + 2}}{line.branch}{line.name}"[:width]
+    share = min(1.0, line.size / whole) if whole else 0.0
+    eighths = round(share * BAR_CELLS * 8)
+    bar = (EIGHTHS[8] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")).ljust(BAR_CELLS)
+    name = f"{printable(line.name)}{'/' if line.is_folder and not line.name.endswith('/') else ''}"
+    before = f"{readable(line.size):>9}  {share * 100:4.0f}%  "
+    room = max(0, width - len(before) - BAR_CELLS - 2)
+    text = f"{line.branch}{name}"
+    if len(text) > room:
+        text = f"{text[: max(0, room - 1)]}…"
+    return f"{before}\x1b[32m{bar}\x1b[0m  {text}" if colour else f"{before}{bar}  {text}"
+
+
+def printable(name: str) -> str:
+    """A name on one line of a terminal, whatever is in it."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in name)
+
+
+def readable(size: int) -> str:
+    """Bytes in the unit that suits."""
+    value = float(size)
+    for unit in UNITS:
+        if value < 1024 or unit == UNITS[-1]:
+            break
+        value /= 1024
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def absolute(path: str) -> str:
+    """As services take paths: absolute, bytes that are no text as characters of the private area."""
+    whole = os.path.abspath(os.path.expanduser(path))
+    return "".join(chr(ord(char) + _NOT_UTF_8) if "\udc80" <= char <= "\udcff" else char for char in whole)
+
+
+def _indexed(client: Client, params: dict[str, Any]) -> dict[str, Any]:
+    progress = Progress()
+    try:
+        answer: dict[str, Any] = client.call(
+            "index", params, on_progress=progress.show if sys.stderr.isatty() else None
+        )
+    finally:
+        progress.clear()
+    return answer
