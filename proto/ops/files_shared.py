@@ -20,6 +20,8 @@ Kind = Literal["file", "directory", "symlink", "other"]
 
 SetName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a resource set")]
 
+Description = Annotated[str, Meta(max_length=65_536, description="What it is for")]
+
 Limit = Annotated[int, Meta(ge=1, le=1_000_000, description="Entries to answer at most")]
 Offset = Annotated[int, Meta(ge=0, le=2**53, description="Entries to pass over, for the next page")]
 
@@ -57,3 +59,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_mtime: Annotated[Instant | None, Meta(description="Changed then or earlier; a date means the whole day")] = None
     sort_by: Annotated[str, Meta(description="Sort field", extra_json_schema={"enum": list(SORTS)})] = "size"
     sort_desc: Annotated[bool, Meta(description="Sort descending")] = True
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was deleted."""
+
+    name: str
+    deleted: bool
+    message: str

@@ -19,6 +19,12 @@ from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
 from services.files.paths import Roots
 from services.files.reading import add_reading, node_uri
+from services.files.grouping import add_grouping
+from services.files.indexing import add_indexing
+from services.files.jobs import Jobs
+from services.files.paths import Roots
+from services.files.queries import add_queries
+from services.files.reading import add_reading
 from services.files.resources import add_resources
 from services.files.space import add_space
 from services.files.touched import Touched
@@ -64,6 +70,8 @@ def handlers_of(core: Core, changes: Changes) -> Handlers:
     add_changing(handlers, core, changes)
     add_space(handlers, core)
     add_uris(handlers, core)
+    add_queries(handlers, core)
+    add_grouping(handlers, core)
     return handlers
 
 

@@ -1,0 +1,102 @@
+"""Operations of `files`: queries under a name, run again and again over the whole index."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import SERVICE, SURFACES, Deleted, Description, FileEntry, Filter, Limit, Offset
+
+QueryName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a saved query")]
+
+Definition = Annotated[
+    Filter,
+    Meta(
+        description="What is looked for: kind, extension, path_contains, name_contains, min_size, max_size, min_mtime,"
+        " max_mtime, sort_by, sort_desc; what is not given is not asked"
+    ),
+]
+
+
+class SavedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query under its name."""
+
+    name: str
+    description: str
+    query: Filter
+    created_at: Annotated[str, Meta(description="RFC 3339")]
+    updated_at: Annotated[str, Meta(description="RFC 3339")]
+
+
+@operation("query-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=10, surfaces=SURFACES)
+class QueryCreate(Params[SavedQuery], frozen=True, kw_only=True):
+    """Save a query under a name that is still free; query-execute runs it over the whole index."""
+
+    name: QueryName
+    query: Definition
+    description: Description = ""
+
+
+class FoundEntries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of the entries that a query finds."""
+
+    query: Annotated[str, Meta(description="Name of the query")]
+    entries: list[FileEntry]
+    total_count: Annotated[int, Meta(description="How many match, whatever the page")]
+    returned_count: int
+    offset: int
+    limit: int
+    has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
+    summary: Annotated[
+        str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
+    ] = None
+
+
+@operation("query-execute", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class QueryExecute(Params[FoundEntries], frozen=True, kw_only=True):
+    """Find the entries of the index that a saved query asks for, in its order."""
+
+    name: QueryName
+    limit: Limit = 100
+    offset: Offset = 0
+
+
+class QueryListing(msgspec.Struct, frozen=True, kw_only=True):
+    """All saved queries, by name."""
+
+    queries: list[SavedQuery]
+    total: int
+
+
+@operation("query-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+class QueryList(Params[QueryListing], frozen=True, kw_only=True):
+    """List all saved queries."""
+
+
+@operation("query-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+class QueryGet(Params[SavedQuery], frozen=True, kw_only=True):
+    """Read the definition of a saved query."""
+
+    name: QueryName
+
+
+@operation("query-update", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=10, surfaces=SURFACES)
+class QueryUpdate(Params[SavedQuery], frozen=True, kw_only=True):
+    """Give a saved query another description, another definition, or both; what is not given stays. A definition
+    takes the place of the whole one before it."""
+
+    name: QueryName
+    description: Description | None = None
+    query: Definition | None = None
+
+
+@operation(
+    "query-delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=10, surfaces=SURFACES
+)
+class QueryDelete(Params[Deleted], frozen=True, kw_only=True):
+    """Delete a saved query; what it finds stays."""
+
+    name: QueryName

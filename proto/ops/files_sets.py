@@ -1,0 +1,158 @@
+"""Operations of `files`: making, filling and linking resource sets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import (
+    SERVICE,
+    SURFACES,
+    Deleted,
+    Description,
+    FileEntry,
+    Limit,
+    Offset,
+    Path,
+    SetName,
+)
+
+MAX_PATHS = 100_000
+"""Of one change."""
+
+SET_CHANGES = ("add", "remove")
+
+
+class ResourceSet(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource set; its counts are of the set itself, without those below it."""
+
+    name: str
+    description: str
+    entry_count: int
+    child_count: int
+    created_at: Annotated[str, Meta(description="RFC 3339")]
+    updated_at: Annotated[str, Meta(description="RFC 3339")]
+
+
+@operation(
+    "resource-set-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=10, surfaces=SURFACES
+)
+class ResourceSetCreate(Params[ResourceSet], frozen=True, kw_only=True):
+    """Make an empty resource set under a name that is still free. A set holds entries of the index and other sets."""
+
+    name: SetName
+    description: Description = ""
+
+
+class ResourceSets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All resource sets, by name."""
+
+    resource_sets: list[ResourceSet]
+    total: int
+    summary: Annotated[str | None, Meta(description="Where not all of them fit into an answer: how many there are")] = (
+        None
+    )
+
+
+@operation("resource-set-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class ResourceSetList(Params[ResourceSets], frozen=True, kw_only=True):
+    """List all resource sets."""
+
+
+class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=True):
+    """A resource set with what it is linked to, and one page of its entries where they were asked for."""
+
+    children: Annotated[list[str], Meta(description="Names of the sets directly below it")]
+    parents: Annotated[list[str], Meta(description="Names of the sets directly above it")]
+    total_size: Annotated[int, Meta(description="Bytes of the files among its own entries")]
+    entries: list[FileEntry] | None = None
+    limit: int | None = None
+    offset: int | None = None
+    has_more: Annotated[bool | None, Meta(description="Whether more entries follow the last one")] = None
+    summary: Annotated[
+        str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
+    ] = None
+
+
+@operation("resource-set-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class ResourceSetGet(Params[ResourceSetDetails], frozen=True, kw_only=True):
+    """Read what a resource set is, and with `include_entries` its own entries by path."""
+
+    name: SetName
+    include_entries: Annotated[bool, Meta(description="Answer its entries as well")] = False
+    limit: Limit = 100
+    offset: Offset = 0
+
+
+class SetChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a set changed."""
+
+    name: str
+    operation: str
+    changed: Annotated[int, Meta(description="Entries that were added, or removed")]
+    unchanged: Annotated[int, Meta(description="Entries that were in the set before, or were not in it")]
+    entry_count: Annotated[int, Meta(description="Entries of the set now")]
+    not_indexed: Annotated[list[Path], Meta(description="Paths to remove that are not in the index at all")] = []
+
+
+@operation(
+    "resource-set-modify", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=60, surfaces=SURFACES
+)
+class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
+    """Add entries of the index to a resource set, or remove them from it. Where a path to add is not in the index,
+    nothing is changed."""
+
+    name: SetName
+    operation: Annotated[str, Meta(description="add or remove", extra_json_schema={"enum": [*SET_CHANGES]})]
+    paths: Annotated[list[Path], Meta(max_length=MAX_PATHS, description="Paths of the entries")]
+
+
+@operation(
+    "resource-set-delete",
+    service=SERVICE,
+    access=Access.DESTRUCTIVE,
+    idempotent=False,
+    deadline_s=60,
+    surfaces=SURFACES,
+)
+class ResourceSetDelete(Params[Deleted], frozen=True, kw_only=True):
+    """Delete a resource set with its links to other sets; its entries, and those sets, stay."""
+
+    name: SetName
+
+
+class EdgeChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A link between two sets."""
+
+    parent: str
+    child: str
+    changed: Annotated[bool, Meta(description="False where the child was there before")]
+    message: str
+
+
+@operation(
+    "resource-set-add-child", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=10, surfaces=SURFACES
+)
+class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
+    """Put a resource set below another. A set may have several parents, but never be below itself."""
+
+    parent: SetName
+    child: SetName
+
+
+@operation(
+    "resource-set-remove-child",
+    service=SERVICE,
+    access=Access.WRITE,
+    idempotent=False,
+    deadline_s=10,
+    surfaces=SURFACES,
+)
+class ResourceSetRemoveChild(Params[EdgeChanged], frozen=True, kw_only=True):
+    """Take a resource set out from below another; both stay."""
+
+    parent: SetName
+    child: SetName
