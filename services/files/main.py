@@ -14,18 +14,16 @@ from services.files.changes import Changes
 from services.files.changing import add_changing
 from services.files.core import Core
 from services.files.database import Database
+from services.files.followers import Followers
 from services.files.following import Follow
-from services.files.indexing import add_indexing
-from services.files.jobs import Jobs
-from services.files.paths import Roots
-from services.files.reading import add_reading, node_uri
 from services.files.grouping import add_grouping
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
 from services.files.paths import Roots
 from services.files.queries import add_queries
-from services.files.reading import add_reading
+from services.files.reading import add_reading, node_uri
 from services.files.resources import add_resources
+from services.files.sources import add_sources, resume_sources
 from services.files.space import add_space
 from services.files.touched import Touched
 from services.files.uris import add_uris
@@ -53,7 +51,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await jobs.resume()
             for path in unfinished:
                 await jobs.start(path, background=True, force=True, max_age_s=0)
-            yield handlers_of(core, changes)
+            following = Followers(core, scans)
+            scans.start_soon(following.end_subscriptions)
+            await resume_sources(core, following)
+            yield handlers_of(core, changes, following)
+            await following.close()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
     finally:
@@ -61,7 +63,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await trio.to_thread.run_sync(database.close)
 
 
-def handlers_of(core: Core, changes: Changes) -> Handlers:
+def handlers_of(core: Core, changes: Changes, following: Followers) -> Handlers:
     """The operations, a family after the other."""
     handlers = Handlers()
     add_indexing(handlers, core)
@@ -72,6 +74,7 @@ def handlers_of(core: Core, changes: Changes) -> Handlers:
     add_uris(handlers, core)
     add_queries(handlers, core)
     add_grouping(handlers, core)
+    add_sources(handlers, core, following)
     return handlers
 
 

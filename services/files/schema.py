@@ -89,6 +89,7 @@ CREATE TABLE IF NOT EXISTS job(
     error TEXT
 );
 CREATE INDEX IF NOT EXISTS job_status ON job(status);
+CREATE INDEX IF NOT EXISTS job_root ON job(root);
 
 -- When each path that was asked for was last scanned to its end, in nanoseconds.
 CREATE TABLE IF NOT EXISTS scan(root TEXT PRIMARY KEY, finished INTEGER NOT NULL) WITHOUT ROWID;
@@ -133,16 +134,61 @@ CREATE TABLE IF NOT EXISTS saved_query(
 ) WITHOUT ROWID;
 """
 
+FOLLOWING = """
+-- A folder that is followed, under its name at the watcher: up to which of the changes the index is in step, NULL while
+-- the state is still to be taken. `ended`: the watcher is to be told.
+CREATE TABLE IF NOT EXISTS follow(
+    subscription TEXT PRIMARY KEY,
+    sequence INTEGER,
+    changes INTEGER NOT NULL DEFAULT 0,
+    latest INTEGER,
+    ended INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+"""
+
 SOURCES = """
+-- `wanted`: whether it is to run, by what was last asked for. `subscription` is its row of `follow`, while it does.
 CREATE TABLE IF NOT EXISTS source(
-    name TEXT PRIMARY KEY, definition TEXT NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL
+    name TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    wanted INTEGER NOT NULL,
+    subscription TEXT
 ) WITHOUT ROWID;
 """
 
 PLANS = """
 CREATE TABLE IF NOT EXISTS plan(
-    name TEXT PRIMARY KEY, definition TEXT NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL
+    name TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    status TEXT NOT NULL
 ) WITHOUT ROWID;
+
+-- A run of a plan as `definition` had it then. `source` and `after` say how far it is: which source, and up to which
+-- entry's id; `doing` is the path of an entry for which something was begun that must not be done twice.
+CREATE TABLE IF NOT EXISTS execution(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    plan TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    status TEXT NOT NULL,
+    started INTEGER NOT NULL,
+    finished INTEGER,
+    processed INTEGER NOT NULL DEFAULT 0,
+    matched INTEGER NOT NULL DEFAULT 0,
+    applied INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    error TEXT,
+    source INTEGER NOT NULL DEFAULT 0,
+    after INTEGER NOT NULL DEFAULT 0,
+    doing TEXT
+);
+CREATE INDEX IF NOT EXISTS execution_plan ON execution(plan);
+CREATE TRIGGER IF NOT EXISTS plan_departs AFTER DELETE ON plan BEGIN
+    DELETE FROM execution WHERE plan = OLD.name;
+END;
 """
 
 CHANGES = """
@@ -175,5 +221,5 @@ CREATE TABLE IF NOT EXISTS history(
 ) WITHOUT ROWID;
 """
 
-FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, SOURCES, PLANS, CHANGES, HISTORY)
+FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, FOLLOWING, SOURCES, PLANS, CHANGES, HISTORY)
 """In the order in which they are made."""

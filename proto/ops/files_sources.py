@@ -1,0 +1,130 @@
+"""Operations of `files`: sources, the folders that are followed or scanned under a name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import SERVICE, SURFACES, Deleted, Path
+
+SourceName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a source")]
+
+SOURCE_TYPES = ("live", "manual")
+
+SourceStatus = Literal["stopped", "starting", "running", "completed", "error"]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A source and how it stands."""
+
+    name: str
+    type: str
+    path: str
+    enabled: bool
+    watch_recursive: bool
+    debounce_ms: int
+    status: Annotated[
+        SourceStatus,
+        Meta(
+            description="stopped; starting, while the state is taken; running; completed, of a manual one after its"
+            " scan; error, while what keeps it from running lasts"
+        ),
+    ]
+    created_at: Annotated[str, Meta(description="RFC 3339")]
+    updated_at: Annotated[str, Meta(description="RFC 3339")]
+    error: Annotated[str | None, Meta(description="What is wrong")] = None
+
+
+@operation("source-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30, surfaces=SURFACES)
+class SourceCreate(Params[Source], frozen=True, kw_only=True):
+    """Name a folder to be kept in step with the disk (`live`: every change is in the index at once, through any
+    restart) or to be scanned by source-start (`manual`). A live source that is enabled runs from now on."""
+
+    name: SourceName
+    type: Annotated[str, Meta(description="live or manual", extra_json_schema={"enum": [*SOURCE_TYPES]})]
+    path: Annotated[Path, Meta(description="Folder below the roots")]
+    enabled: Annotated[bool, Meta(description="Whether a live source starts by itself")] = True
+    watch_recursive: Annotated[bool, Meta(description="Of live sources: whether folders below it are watched")] = True
+    debounce_ms: Annotated[
+        int,
+        Meta(ge=0, le=3_600_000, description="Of live sources: what follows a change so closely is taken in together"),
+    ] = 500
+
+
+class SourceStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a source is doing now."""
+
+    name: str
+    status: SourceStatus
+    message: str
+    job_id: Annotated[int | None, Meta(description="The scan of a manual source, for job-progress")] = msgspec.field(
+        name="jobId", default=None
+    )
+
+
+@operation("source-start", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class SourceStart(Params[SourceStarted], frozen=True, kw_only=True):
+    """Start a source: a live one follows its folder from now on, a manual one scans it once. Answers at once."""
+
+    name: SourceName
+
+
+@operation("source-stop", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class SourceStop(Params[SourceStarted], frozen=True, kw_only=True):
+    """Stop a source; it stays stopped until source-start. What is in the index stays."""
+
+    name: SourceName
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """All sources, by name."""
+
+    sources: list[Source]
+    total: int
+
+
+@operation("source-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class SourceList(Params[Sources], frozen=True, kw_only=True):
+    """List all sources and how they stand."""
+
+
+@operation("source-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class SourceGet(Params[Source], frozen=True, kw_only=True):
+    """Read what a source is and how it stands."""
+
+    name: SourceName
+
+
+@operation(
+    "source-delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=60, surfaces=SURFACES
+)
+class SourceDelete(Params[Deleted], frozen=True, kw_only=True):
+    """Stop a source and delete it; what is in the index stays."""
+
+    name: SourceName
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source has done."""
+
+    name: str
+    type: str
+    status: SourceStatus
+    entries_indexed: Annotated[int, Meta(description="Entries at or below its path that are in the index")]
+    last_scan_at: Annotated[str | None, Meta(description="When its path was last scanned to the end, RFC 3339")]
+    total_scans: Annotated[int, Meta(description="Scans of its path that are on record, whoever asked for them")]
+    failed_scans: int
+    average_scan_duration_ms: int
+    changes: Annotated[int, Meta(description="Of live sources: changes that were taken in since it was started")]
+    last_change_at: Annotated[str | None, Meta(description="When the last of them were, RFC 3339")]
+    error: Annotated[str | None, Meta(description="What is wrong")]
+
+
+@operation("source-stats", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class SourceStats(Params[Stats], frozen=True, kw_only=True):
+    """Sum up what a source has done: entries, scans and their duration, changes."""
+
+    name: SourceName

@@ -1,0 +1,226 @@
+"""Sources: what happens below a live one is in the index, through the death of either service; a manual one scans."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.errors import InvalidParams
+from proto.ops.files_index import ListJobs
+from proto.ops.files_reading import Navigate, SessionInfo
+from proto.ops.files_sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from proto.ops.files_sources import (
+    SourceCreate,
+    SourceDelete,
+    SourceGet,
+    SourceList,
+    SourceStart,
+    SourceStats,
+    SourceStop,
+)
+from proto.ops.watch import WatchStatus
+from services.files.main import open_service as open_files
+from services.runtime.testing import Bench, services_in_process
+from services.watch.main import open_service as open_watch
+from tests.unit.files.rig import change_tree, differences, files_service, make_tree
+
+PATIENCE_S = 20
+"""After which a test fails; nothing waits that long where all is well."""
+
+
+@asynccontextmanager
+async def files_and_watch(data: Path, root: Path) -> AsyncIterator[Bench]:
+    """Both services over one root."""
+    async with services_in_process(
+        {"watch": open_watch, "files": open_files}, data, roots=[root], settings={"files": {}, "watch": {}}
+    ) as bench:
+        yield bench
+        for name in ("files", "watch"):
+            if name in bench.running:
+                await bench.stop(name)
+
+
+async def until(check: Callable[[], list[str]]) -> None:
+    """Wait until there is nothing wrong."""
+    wrong = ["not looked at"]
+    with trio.move_on_after(PATIENCE_S):
+        while wrong:
+            await trio.sleep(0.02)
+            wrong = await trio.to_thread.run_sync(check)
+    assert wrong == []
+
+
+async def until_so(check: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again; nobody tells of what is asked for here."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            if await check():
+                return
+            await trio.sleep(0.01)
+
+
+async def until_status(bench: Bench, name: str, status: str) -> None:
+    async def check() -> bool:
+        return (await bench.call(SourceGet(name=name))).status == status
+
+    await until_so(check)
+
+
+async def live(bench: Bench, root: Path, name: str = "live", **options: bool) -> None:
+    await bench.call(SourceCreate(name=name, type="live", path=str(root), debounce_ms=0, **options))
+    if options.get("enabled", True):
+        await until_status(bench, name, "running")
+
+
+async def test_changes_are_in_the_index_without_being_asked_for(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    chance = random.Random(4)
+    make_tree(root / "tree", chance, 100)
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root)
+        assert differences(data, root) == []
+        for _ in range(4):
+            change_tree(root, chance, 40)
+            await until(lambda: differences(data, root))
+        stats = await bench.call(SourceStats(name="live"))
+        assert (stats.status, stats.total_scans) == ("running", 1)
+        assert stats.changes > 0
+        assert stats.entries_indexed == 1 + sum(len(folders) + len(files) for _, folders, files in os.walk(root))
+
+
+@pytest.mark.parametrize("dies", ["files", "watch"])
+async def test_nothing_is_lost_when_a_service_dies(tmp_path: Path, dies: str) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    chance = random.Random(5)
+    make_tree(root / "tree", chance, 60)
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root)
+        for _ in range(3):
+            change_tree(root, chance, 15)
+            await bench.stop(dies)
+            change_tree(root, chance, 15)
+            await bench.start(dies)
+            change_tree(root, chance, 15)
+            await until(lambda: differences(data, root))
+        assert (await bench.call(SourceGet(name="live"))).status == "running"
+
+
+async def test_what_is_renamed_keeps_its_place_in_sets(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "a/b").mkdir(parents=True)
+    (root / "a/b/file").write_bytes(b"x")
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root)
+        await bench.call(ResourceSetCreate(name="s"))
+        paths = [f"{root}/a/b", f"{root}/a/b/file"]
+        await bench.call(ResourceSetModify(name="s", operation="add", paths=paths))
+        (root / "a/b/file").rename(root / "a/b/other")
+        (root / "a").rename(root / "c")
+        (root / "c/new").touch()
+        await until(lambda: differences(data, root))
+        found = await bench.call(ResourceSetGet(name="s", include_entries=True))
+        assert [entry.path for entry in found.entries or []] == [f"{root}/c/b", f"{root}/c/b/other"]
+
+
+async def test_source_that_is_not_recursive_lists_its_folder_alone(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "inside").mkdir(parents=True)
+    (root / "inside/file").write_bytes(b"x")
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root, watch_recursive=False)
+        (root / "other").mkdir()
+        (root / "other/file").write_bytes(b"x")
+        (root / "file").write_bytes(b"xyz")
+
+        async def has_three() -> bool:
+            return (await bench.call(Navigate(path=str(root)))).total == 3
+
+        await until_so(has_three)
+        page = await bench.call(Navigate(path=str(root)))
+        assert [(entry.name, entry.size) for entry in page.entries] == [("file", 3), ("inside", 0), ("other", 0)]
+
+
+async def test_stopped_source_stays_stopped_until_it_is_started(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root)
+        assert (await bench.call(SourceStop(name="live"))).status == "stopped"
+        (root / "unseen").touch()
+        await bench.stop("files")
+        await bench.start("files")
+        assert (await bench.call(SourceGet(name="live"))).status == "stopped"
+
+        async def ended() -> bool:
+            return not (await bench.call(WatchStatus())).subscriptions
+
+        await until_so(ended)
+        assert (await bench.call(Navigate(path=str(root)))).total == 0
+        await bench.call(SourceStart(name="live"))
+        await until(lambda: differences(data, root))
+        assert (await bench.call(SourceStop(name="live"))).message != "it was not running"
+        assert (await bench.call(SourceStop(name="live"))).message == "it was not running"
+
+
+async def test_folder_that_goes_and_comes_back_is_followed_on(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "folder").mkdir(parents=True)
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root / "folder")
+        (root / "folder").rmdir()
+
+        async def gone() -> bool:
+            return (await bench.call(SessionInfo())).entry_count == 0
+
+        await until_so(gone)
+        (root / "folder").mkdir()
+        (root / "folder/file").write_bytes(b"x")
+        await until(lambda: differences(data, root / "folder"))
+
+
+async def test_manual_source_scans_when_it_is_started_and_only_then(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    (root / "file").touch()
+    async with files_service(data, root) as bench:
+        made = await bench.call(SourceCreate(name="m", type="manual", path=str(root)))
+        assert made.status == "stopped"
+        assert (await bench.call(ListJobs())).total == 0
+        for scans in (1, 2):
+            started = await bench.call(SourceStart(name="m"))
+            assert (started.status, started.job_id) == ("running", scans)
+            await until_status(bench, "m", "completed")
+            stats = await bench.call(SourceStats(name="m"))
+            assert (stats.total_scans, stats.entries_indexed, stats.failed_scans) == (scans, 2, 0)
+            assert stats.last_scan_at is not None
+        assert differences(data, root) == []
+        assert (await bench.call(SourceDelete(name="m"))).deleted
+        assert (await bench.call(SourceList())).sources == []
+        assert differences(data, root) == []
+
+
+async def test_source_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").touch()
+    async with files_service(tmp_path / "data", root) as bench:
+        for kind, path, field in (
+            ("periodic", root, "type"), ("live", root / "no", "path"), ("live", root / "file", "path"),
+            ("manual", tmp_path, "path"), ("manual", Path("relative"), "path"),
+        ):  # fmt: skip
+            with pytest.raises(InvalidParams) as refused:
+                await bench.call(SourceCreate(name="s", type=kind, path=str(path)))
+            assert refused.value.failure.field == field
+        await bench.call(SourceCreate(name="s", type="manual", path=str(root)))
+        with pytest.raises(InvalidParams, match="already"):
+            await bench.call(SourceCreate(name="s", type="manual", path=str(root)))
+        with pytest.raises(InvalidParams, match="there are: s"):
+            await bench.call(SourceStart(name="t"))
