@@ -119,13 +119,6 @@ class SchemaKeywords(Params[Content], frozen=True, kw_only=True):
         "else": {"required": ["email"]},
     }
 
-    name: Annotated[str, Meta(description="Whom to reach")] = ""
-    address: Address | None = None
-    contact_method: Annotated[Literal["phone", "email"], Meta(description="By which of the two")] = msgspec.field(
-        default="email", name="contactMethod"
-    )
-    phone: Annotated[str, Meta(description="Needed to be reached by phone")] = ""
-    email: Annotated[str, Meta(description="Needed to be reached by mail")] = ""
     name: Annotated[str, Meta(description="Who is meant")] = ""
     address: Address | None = None
     contact_method: Annotated[Literal["phone", "email"], Meta(description="How to reach them")] = msgspec.field(
