@@ -40,6 +40,8 @@ GROUP_BYTES = 8 * 1024 * 1024
 COMMIT_FILES = 4096
 COMMIT_BYTES = 48 * 1024 * 1024
 MAX_FAILED = 100
+GIVE_WAY_S = 5.0
+"""Long enough for thousands of files; after that a step is made in between, so that nothing waits for ever."""
 _RACY_NS = 20_000_000
 """Time stamps tick with the kernel's timer: shortly after a change, another may go unseen."""
 
@@ -130,6 +132,8 @@ class Adding:
         self.receiving = 0
         """Large contents on their way in: their chunks belong to nothing yet, and must not be collected."""
         self._threads = trio.CapacityLimiter(max(1, usable_cores()))
+        self._bulk = 0
+        self._over = trio.Event()
 
     @contextlib.contextmanager
     def receiving_chunks(self) -> Iterator[None]:
@@ -139,6 +143,23 @@ class Adding:
             yield
         finally:
             self.receiving -= 1
+
+    async def give_way(self) -> None:
+        """For work in the background: waits while a directory is being added, though never for long."""
+        if self._bulk:
+            with trio.move_on_after(GIVE_WAY_S):
+                await self._over.wait()
+
+    @contextlib.contextmanager
+    def _in_bulk(self) -> Iterator[None]:
+        self._bulk += 1
+        try:
+            yield
+        finally:
+            self._bulk -= 1
+            if not self._bulk:
+                self._over.set()
+                self._over = trio.Event()
 
     async def text(self, name: str, text: str, given: Given) -> tuple[AddResult, list[int]]:
         """Store a text under a name."""
@@ -229,7 +250,7 @@ class Adding:
         tally = Tally()
         listing: list[snapshots.Entry] = []
         # Until the snapshot is written: what it lists and nothing else holds must not go meanwhile.
-        with self.receiving_chunks():
+        with self.receiving_chunks(), self._in_bulk():
             await self._all(walk, given, tally, listing, ctx.progress)
             snapshot = await self.store.write(
                 lambda db: snapshots.take(db, walk.directory, label, given.collection, listing, time.time_ns())

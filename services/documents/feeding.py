@@ -18,6 +18,7 @@ from proto.errors import LinckiaError
 from proto.ops.documents import CORPUS
 from proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut
 from services.documents import objects, rows, texts
+from services.documents.add import Adding
 from services.documents.compress import Codec, Damaged
 from services.documents.passages import MAX_TEXT_CHARS, passages
 from services.documents.store import Store
@@ -42,8 +43,9 @@ class _Due:
 class SearchFeed:
     """The task."""
 
-    def __init__(self, env: Environment, store: Store, codec: Codec) -> None:
+    def __init__(self, env: Environment, store: Store, codec: Codec, adding: Adding) -> None:
         self._env = env
+        self._adding = adding
         self._store = store
         self._codec = codec
         self._wake = trio.Event()
@@ -89,6 +91,7 @@ class SearchFeed:
             await self._ended.wait()
 
     async def _step(self) -> bool:
+        await self._adding.give_way()
         due = await self._store.read(self._take)
         if not due.numbers:
             return False

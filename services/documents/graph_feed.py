@@ -16,6 +16,7 @@ import trio
 from proto.errors import LinckiaError
 from proto.ops.documents import CORPUS
 from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
+from services.documents.add import Adding
 from services.documents.codes import Parsing
 from services.documents.grammars import EXTENSIONS
 from services.documents.relations import AMBIGUOUS, Node, Relations, file_node, symbol_node
@@ -47,7 +48,8 @@ class _Due:
 class GraphFeed:
     """The task that parses code and tells the graph."""
 
-    def __init__(self, env: Environment, store: Store, parsing: Parsing) -> None:
+    def __init__(self, env: Environment, store: Store, parsing: Parsing, adding: Adding) -> None:
+        self._adding = adding
         self._env = env
         self._store = store
         self._parsing = parsing
@@ -69,8 +71,7 @@ class GraphFeed:
             with self._scope:
                 while True:
                     self._wake = trio.Event()
-                    while await self._parsing.step():
-                        pass
+                    await self._parse()
                     try:
                         while await self._step():
                             pause_s = FIRST_PAUSE_S
@@ -93,13 +94,17 @@ class GraphFeed:
         with trio.CancelScope(shield=True):
             await self._ended.wait()
 
+    async def _parse(self) -> None:
+        await self._adding.give_way()
+        while await self._parsing.step():
+            await self._adding.give_way()
+
     async def _step(self) -> bool:
         if self._epoch is None:
             await self._compare()
         if await self._spread():
             return True
-        if await self._parsing.step():
-            return True
+        await self._parse()
         due = await self._store.read(self._take)
         if not due.numbers:
             return False

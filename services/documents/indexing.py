@@ -53,12 +53,14 @@ class Indexing:
                 await self._store.write(self._collect_chunks)
                 while True:
                     self._wake = trio.Event()
+                    await self._adding.give_way()
                     worked = await self.extract_some()
                     worked = await self._index_some() or worked
                     worked = await self._collect_some() or worked
                     async with self.passed:
                         self.passed.notify_all()
                     if not worked:
+                        await self._store.tidy()
                         with trio.move_on_after(60 * PAUSE_S):
                             await self._wake.wait()
         finally:
@@ -135,8 +137,8 @@ class Indexing:
                 try:
                     text = b"".join(texts.pieces(db, self._codec, stored)).decode("utf-8", "replace")
                 except Damaged:
-                    # It stays stored as it is; reading it says what is wrong.
-                    work.gone.append(id_)
+                    # It stays stored as it is, and is looked at each time, which says what is wrong.
+                    work.long.append(id_)
                 else:
                     work.texts.append((id_, text))
                     size += len(text)

@@ -27,6 +27,8 @@ BUSY_TIMEOUT_MS = 10_000
 CHECKPOINT_PAGES = 16_384
 """64 MB of log: a bulk add writes each page of the store's trees fewer times."""
 
+TIDY_FROM_BYTES = 4 * 1024 * 1024
+
 _log = logging.getLogger("linckia.documents")
 
 
@@ -140,6 +142,26 @@ class Store:
             return result
 
         return await trio.to_thread.run_sync(run, limiter=self._index_turn)
+
+    async def tidy(self) -> None:
+        """Move long logs into the databases, so that they take no room twice; passed over while somebody reads."""
+
+        def truncate(connection: apsw.Connection) -> None:
+            connection.set_busy_timeout(0)
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except apsw.BusyError:
+                return
+            finally:
+                connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+
+        for path, connection, turn in (
+            (self.packs_path, self._writer, self._write_turn),
+            (self.index_path, self._index_writer, self._index_turn),
+        ):
+            log = path.with_name(path.name + "-wal")
+            if log.exists() and log.stat().st_size > TIDY_FROM_BYTES:
+                await trio.to_thread.run_sync(truncate, connection, limiter=turn)
 
     def size_bytes(self) -> int:
         """Of the databases with their logs."""
