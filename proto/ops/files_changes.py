@@ -44,6 +44,7 @@ class Relocations(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
     failed: int
     dry_run: bool = False
+    summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
 
 
 @operation("rename-files", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=3600, surfaces=SURFACES)
@@ -85,6 +86,7 @@ class Deletions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
     failed: int
     dry_run: bool = False
+    summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
 
 
 @operation(

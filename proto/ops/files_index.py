@@ -78,11 +78,12 @@ class JobProgress(Params[Job], frozen=True, kw_only=True, rename="camel"):
     job_id: Annotated[JobId, Meta(description="The job, as `index` answered it")]
 
 
-class JobList(msgspec.Struct, frozen=True, kw_only=True):
+class JobList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Jobs, newest first."""
 
     jobs: list[Job]
     total: Annotated[int, Meta(description="How many match, whatever the limit")]
+    summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
 
 
 @operation("list-jobs", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)

@@ -40,6 +40,7 @@ class Children(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resource_set: str
     children: list[SetNode]
     entries: Annotated[list[FileEntry] | None, Meta(description="The first entries of the set itself")] = None
+    summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
 
 
 @operation("resource-children", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
@@ -58,11 +59,12 @@ class ParentNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     depth: Annotated[int, Meta(description="Steps from the set that was asked for")] = 0
 
 
-class Parents(msgspec.Struct, frozen=True, kw_only=True):
+class Parents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sets above one, nearest first."""
 
     resource_set: str
     parents: list[ParentNode]
+    summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
 
 
 @operation("resource-parent", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)

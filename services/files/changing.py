@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 import apsw
 import trio
@@ -30,12 +31,14 @@ from proto.ops.files_changes import (
 from services.files import paths, schema, times
 from services.files.changes import Changes, Item
 from services.files.core import Core
-from services.files.entries import fitting
+from services.files.entries import MAX_BYTES, fitting
 from services.files.jobs import Jobs
 from services.files.preview import Preview
 from services.files.reading import node_uri
 from services.files.rows import fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, Handlers
+
+T = TypeVar("T", RelocationOutcome, DeletionOutcome)
 
 MAX_TOLD = 100
 """Of a call's changed paths that subscribers are told of."""
@@ -80,9 +83,11 @@ def add_changing(handlers: Handlers, core: Core, changes: Changes) -> None:
             for path, item in zip(params.paths, items, strict=True)
         ]
         failed = sum(item.error is not None for item in items)
+        shown, summary = _shown(results)
         return Deletions(
-            results=results, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=params.dry_run
-        )
+            results=shown, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=params.dry_run,
+            summary=summary,
+        )  # fmt: skip
 
     @handlers.handle(RestoreFiles)
     async def restore(params: RestoreFiles, ctx: Context) -> Relocations:
@@ -199,7 +204,22 @@ def _relocations(given: Sequence[tuple[str, str]], items: Sequence[Item], dry_ru
         for (source, target), item in zip(given, items, strict=True)
     ]
     failed = sum(item.error is not None for item in items)
-    return Relocations(results=results, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=dry_run)
+    shown, summary = _shown(results)
+    return Relocations(
+        results=shown, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=dry_run, summary=summary
+    )
+
+
+def _shown(results: list[T]) -> tuple[list[T], str | None]:
+    """All outcomes; where these are too long for an answer, those that failed before the others, and what was left."""
+    shown, cut = fitting(results)
+    if not cut:
+        return results, None
+    shown, _ = fitting(sorted(results, key=lambda result: result.status != "error"))
+    return shown, (
+        f"These are {len(shown)} of {len(results)} outcomes, those that failed first, as many as fit into {MAX_BYTES}"
+        " bytes; `succeeded` and `failed` count all."
+    )
 
 
 def _tell(core: Core, items: Sequence[Item]) -> None:

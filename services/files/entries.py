@@ -12,6 +12,7 @@ from proto.errors import InvalidParams
 from proto.ops.files_resources import EntryPage
 from proto.ops.files_shared import FileEntry, Instant
 from services.files import schema, times
+from services.files.functions import key
 from services.files.matching import Condition
 from services.files.rows import Row
 
@@ -44,7 +45,7 @@ COLUMNS = {
 """Of the view `node` as `n`, by the name that clients know."""
 
 _ORDERS = {
-    "name": "folded(n.name)", "size": "n.size", "mtime": "n.mtime", "ctime": "n.ctime", "path": "n.path",
+    "name": key("n.name"), "size": "n.size", "mtime": "n.mtime", "ctime": "n.ctime", "path": "n.path",
 }  # fmt: skip
 
 SELECTED = "n.path, n.name, n.kind, n.size, n.disk, n.mtime, n.ctime"
@@ -153,10 +154,13 @@ def page(db: apsw.Connection, select: Select, name: str, ordering: str, *, limit
     )
 
 
-def fitting(items: Iterable[T], encode: Callable[[T], bytes] = msgspec.json.encode) -> tuple[list[T], bool]:
-    """As many items, from the first, as fit into an answer as JSON; and whether some were left out."""
+def fitting(
+    items: Iterable[T], encode: Callable[[T], bytes] = msgspec.json.encode, *, used: int = 0
+) -> tuple[list[T], bool]:
+    """As many items, from the first, as fit into an answer as JSON, of which `used` bytes are taken; and whether some
+    were left out."""
     kept: list[T] = []
-    room = MAX_BYTES - _ROOM
+    room = MAX_BYTES - _ROOM - used
     for item in items:
         room -= len(encode(item)) + 1
         if room < 0:

@@ -19,6 +19,7 @@ from proto.ops.files_index import (
 )
 from services.files import paths
 from services.files.core import Core
+from services.files.entries import MAX_BYTES, fitting
 from services.files.jobs import ACTIVE, skip_reason
 from services.files.listing import look
 from services.files.scan import Counts
@@ -41,7 +42,7 @@ def add_indexing(handlers: Handlers, core: Core) -> None:
                     duration_ms=int((time.monotonic() - began) * 1000), skipped=True, skip_reason=reason,
                 )  # fmt: skip
         if not params.async_ and await trio.to_thread.run_sync(look, root) is None:
-            # What was indexed of it goes with it.
+            # What was indexed of it goes with it, if what held it is there.
             job = await core.jobs.start(root, background=False, force=True, max_age_s=0)
             await core.jobs.wait(job, lambda counts: None)
             raise OperationError(f"{paths.shown(root)} does not exist")
@@ -79,7 +80,12 @@ def add_indexing(handlers: Handlers, core: Core) -> None:
         if params.active_only:
             statuses = tuple(status for status in ACTIVE if not statuses or status in statuses) or ("none",)
         jobs, total = await core.jobs.list(statuses, params.min_progress, params.max_progress, params.limit)
-        return JobList(jobs=jobs, total=total)
+        shown, cut = fitting(jobs)
+        summary = (
+            f"{total} jobs match; these are the {len(shown)} newest, as many as fit into {MAX_BYTES} bytes. Narrow it"
+            " by status or progress, or read synthesis://jobs page by page."
+        )
+        return JobList(jobs=shown, total=total, summary=summary if cut else None)
 
     @handlers.handle(CancelJob)
     async def cancel_job(params: CancelJob, ctx: Context) -> CancelledJob:

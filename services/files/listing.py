@@ -56,13 +56,19 @@ class Found(NamedTuple):
         )  # fmt: skip
 
 
-class Listing(NamedTuple):
+class Listing:
     """All that is in a directory, and the names of what could not be examined."""
 
-    names: list[str]
-    statuses: list[os.stat_result]
-    fingerprint: bytes
-    unknown: list[str]
+    __slots__ = ("_totals", "fingerprint", "names", "statuses", "unknown")
+
+    def __init__(
+        self, names: list[str], statuses: list[os.stat_result], fingerprint: bytes, unknown: list[str]
+    ) -> None:
+        self.names = names
+        self.statuses = statuses
+        self.fingerprint = fingerprint
+        self.unknown = unknown
+        self._totals: tuple[int, int, int] | None = None
 
     def found(self) -> list[Found]:
         """The entries."""
@@ -70,17 +76,9 @@ class Listing(NamedTuple):
 
     def totals(self) -> tuple[int, int, int]:
         """How many files there are, how many bytes they and all but the subdirectories have, how many of those."""
-        files = size = folders = 0
-        for status in self.statuses:
-            kind = status.st_mode & 0o170000
-            if kind == 0o100000:
-                files += 1
-                size += status.st_size
-            elif kind == 0o040000:
-                folders += 1
-            else:
-                size += status.st_size
-        return files, size, folders
+        if self._totals is None:
+            self._totals = _sums(self.statuses)
+        return self._totals
 
     def folders(self) -> list[str]:
         """The names of the subdirectories."""
@@ -116,6 +114,20 @@ def read_folder(descriptor: int, path: str, ignored: Ignored | None) -> Listing:
         ]
         names, statuses = [name for name, _ in kept], [status for _, status in kept]
     return Listing(names, statuses, _fingerprint(names, statuses), unknown)
+
+
+def _sums(statuses: Iterable[os.stat_result]) -> tuple[int, int, int]:
+    files = size = folders = 0
+    for status in statuses:
+        kind = status.st_mode & 0o170000
+        if kind == 0o100000:
+            files += 1
+            size += status.st_size
+        elif kind == 0o040000:
+            folders += 1
+        else:
+            size += status.st_size
+    return files, size, folders
 
 
 def _one_by_one(entries: Iterable[os.DirEntry[str]]) -> tuple[list[os.DirEntry[str]], list[os.stat_result], list[str]]:

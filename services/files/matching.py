@@ -8,7 +8,7 @@ import re2  # type: ignore[import-untyped]  # ships no types; patterns are only 
 
 from proto.errors import InvalidParams
 from proto.ops.files_resources import MODES
-from services.files.functions import compiled
+from services.files.functions import key, searcher
 
 
 class Condition(NamedTuple):
@@ -42,7 +42,7 @@ def _literal(column: str, pattern: str, mode: str, case_sensitive: bool) -> Cond
         like = f"{'' if mode == 'prefix' else '%'}{escaped}{'' if mode == 'suffix' else '%'}"
         return Condition(f"{column} LIKE ? ESCAPE '\\'", (like,))
     if not case_sensitive:
-        column, pattern = f"folded({column})", pattern.casefold()
+        column, pattern = key(column), pattern.casefold()
     if mode == "contains":
         return Condition(f"instr({column}, ?) > 0", (pattern,))
     if mode == "prefix":
@@ -52,7 +52,7 @@ def _literal(column: str, pattern: str, mode: str, case_sensitive: bool) -> Cond
 
 def _regex(column: str, pattern: str, given: str) -> Condition:
     try:
-        compiled(pattern)
+        searcher(pattern)
     except re2.error as error:
         why = error.args[0]
         text = why.decode(errors="replace") if isinstance(why, bytes) else str(why)

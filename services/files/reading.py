@@ -32,6 +32,7 @@ from services.files import paths, schema, times
 from services.files.birth import birth_ns
 from services.files.core import Core
 from services.files.entries import MAX_BYTES, fitting, known
+from services.files.functions import key
 from services.files.jobs import last_scan
 from services.files.rows import fetch_all, fetch_one, fetch_value
 from services.files.tree import Stored, find
@@ -40,7 +41,7 @@ from services.runtime.handlers import Context, Handlers
 STALE_S = 3600
 """What `index` takes for out of date unless it is told otherwise."""
 
-_ORDERS = {"name": "folded(name)", "size": "size", "mtime": "mtime"}
+_ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
 
 def add_reading(handlers: Handlers, core: Core) -> None:
@@ -64,7 +65,7 @@ def add_reading(handlers: Handlers, core: Core) -> None:
             total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
             rows = db.execute(
                 "SELECT name, path, size, kind, mtime FROM node WHERE parent = ?"
-                f" ORDER BY {column} {direction}, folded(name), name LIMIT ? OFFSET ?",
+                f" ORDER BY {column} {direction}, {key('name')}, name LIMIT ? OFFSET ?",
                 (folder.id, params.limit, params.offset),
             )
             entries, cut = fitting(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import apsw
+import msgspec
 
 from proto.errors import InvalidParams
 from proto.ops.files_resources import (
@@ -32,9 +34,23 @@ from proto.ops.files_resources import (
 from proto.ops.files_shared import FileEntry
 from services.files import filters, paths, schema, sets, sums
 from services.files.core import Core
-from services.files.entries import COLUMNS, SELECTED, Select, between, entry_of, fitting, instant, known, order, page
+from services.files.entries import (
+    COLUMNS,
+    MAX_BYTES,
+    SELECTED,
+    Select,
+    between,
+    entry_of,
+    fitting,
+    instant,
+    known,
+    order,
+    page,
+)
 from services.files.matching import Condition, text_matches
 from services.runtime.handlers import Context, Handlers
+
+T = TypeVar("T")
 
 ENTRIES_OF_A_SET = 100
 """Answered with a set."""
@@ -61,11 +77,9 @@ def add_resources(handlers: Handlers, core: Core) -> None:
                         entries=first_entries(db, id_) if params.include_entries else None,
                     )
                 )
-            return Children(
-                resource_set=params.name,
-                children=nodes,
-                entries=first_entries(db, start) if params.include_entries else None,
-            )
+            own = first_entries(db, start) if params.include_entries else None
+            shown, summary = _as_many_as_fit(nodes, len(msgspec.json.encode(own)))
+            return Children(resource_set=params.name, children=shown, entries=own, summary=summary)
 
         return await core.database.read(query)
 
@@ -74,10 +88,8 @@ def add_resources(handlers: Handlers, core: Core) -> None:
         def query(db: apsw.Connection) -> Parents:
             above = sets.around(db, sets.find(db, params.name), down=False, depth=params.depth)
             names = sets.names(db, [id_ for id_, _ in above])
-            return Parents(
-                resource_set=params.name,
-                parents=[ParentNode(name=names[id_], depth=depth) for id_, depth in above],
-            )
+            shown, summary = _as_many_as_fit([ParentNode(name=names[id_], depth=depth) for id_, depth in above])
+            return Parents(resource_set=params.name, parents=shown, summary=summary)
 
         return await core.database.read(query)
 
@@ -150,6 +162,17 @@ def add_resources(handlers: Handlers, core: Core) -> None:
             return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
 
         return await core.database.read(query)
+
+
+def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]:
+    """Nodes of the graph, where `used` bytes of the answer are taken already; and in words what was left out."""
+    shown, cut = fitting(nodes, used=used)
+    return shown, (
+        f"{len(nodes)} sets; these are the {len(shown)} nearest, as many as fit into {MAX_BYTES} bytes. Go on from one of"
+        " them, with a smaller depth, or without entries."
+        if cut
+        else None
+    )
 
 
 def _sets(db: apsw.Connection, name: str, include_children: bool) -> Sequence[int]:

@@ -25,7 +25,7 @@ from services.files.rows import fetch_all
 from services.files.touched import Touched
 from services.files.tree import Edit, find
 
-BATCH_ENTRIES = 8_000
+BATCH_ENTRIES = 20_000
 BATCH_S = 0.5
 """How long what was found may wait to be written, and a cancellation or a progress to be seen."""
 
@@ -154,7 +154,8 @@ class Scan:
         """Scan to the end.
 
         Raises:
-            Missing: there is nothing at the path; what was indexed of it has been taken out.
+            Missing: there is nothing at the path; what was indexed of it has been taken out if the directory that
+                held it is there and can be read.
             Cancelled: `cancel` was called; what was found until then is in the index.
             OSError: the path cannot be examined.
         """
@@ -177,7 +178,8 @@ class Scan:
             edit = Edit(db, time.time_ns())
             if found is None:
                 gone = find(db, self._path)
-                if gone is not None:
+                # Where nobody can look into what holds it, or that is gone too, it may be there again tomorrow.
+                if gone is not None and _readable(folder):
                     edit.remove(gone)
                     edit.finish()
             else:
@@ -327,3 +329,13 @@ class Scan:
         for each in inside:
             if each.id is None:
                 each.id = new.get(each.name)
+
+
+def _readable(folder: str) -> bool:
+    """Whether a directory, by its path with slash, is there and can be listed."""
+    try:
+        descriptor = open_folder(folder, None)
+    except OSError:
+        return False
+    os.close(descriptor)
+    return True

@@ -8,7 +8,7 @@ inode below it once, whichever of its names came or went.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import apsw
@@ -69,7 +69,11 @@ class Edit:
         self._db = db
         self._now = now
         self._next_id: int = fetch_value(db, "SELECT max(id) FROM entry") + 1
-        self._inserts: list[tuple[int | str, ...]] = []
+        self._inserts: list[Sequence[int | str]] = []
+        self._rows: dict[int, list[int | str]] = {}
+        """Those of `_inserts` that are directories, by id: their sums may still be added to."""
+        self._parents: dict[int, int] = {}
+        """Of directories that are new."""
         self._folders: dict[int, list[int | str | bytes | None]] = {}
         self._deltas: dict[int, list[int]] = {}
         self._chains: dict[int, tuple[int, ...]] = {}
@@ -99,6 +103,7 @@ class Edit:
             id_ = self._next_id
             self._next_id += 1
             self._inserts.append((id_, parent, name, schema.DIRECTORY, 0, 0, 0, 0, 0, 0, 0, 0, 1, "", 0))
+            self._parents[id_] = parent
             self._folders[id_] = [id_, parent, paths.as_folder(path), 0, None, None, 0, 0, 0]
         self.flush()
         return id_
@@ -169,7 +174,7 @@ class Edit:
 
     def _fill(self, folder: int, path: str, listing: Listing, new: dict[str, int]) -> None:
         """Put all that was listed into an empty directory. Ordinary files, which most entries are, on a short way."""
-        id_, now, extension = self._next_id, self._now, paths.extension
+        id_, now = self._next_id, self._now
         add = self._inserts.append
         size = disk = files = 0
         others = []
@@ -186,9 +191,10 @@ class Edit:
             size += own_size
             disk += own_disk
             files += 1
+            dot = name.rfind(".")
+            extension = "" if dot < 0 else name[dot + 1 :].lower() if name[0] != "." else paths.extension(name)
             add((
-                id_, folder, name, 0, own_size, own_disk, 0, 0, mtime, ctime, inode, status.st_dev, 1,
-                extension(name), now,
+                id_, folder, name, 0, own_size, own_disk, 0, 0, mtime, ctime, inode, status.st_dev, 1, extension, now,
             ))  # fmt: skip
             id_ += 1
         self._next_id = id_
@@ -206,6 +212,7 @@ class Edit:
         if kind == schema.DIRECTORY:
             extension = ""
             new[name] = id_
+            self._parents[id_] = parent
             self._folders[id_] = [id_, parent, f"{path}{name}/", disk, None, None, 0, 0, 0]
             self._add(parent, 0, disk, 0, 1)
         else:
@@ -215,9 +222,12 @@ class Edit:
                 self._add(parent, size, 0, kind == schema.FILE, 0)
             else:
                 self._add(parent, size, disk, kind == schema.FILE, 0)
-        self._inserts.append(
-            (id_, parent, name, kind, size, disk, 0, 0, mtime, ctime, inode, device, links, extension, self._now)
-        )
+        row: list[int | str] = [
+            id_, parent, name, kind, size, disk, 0, 0, mtime, ctime, inode, device, links, extension, self._now
+        ]  # fmt: skip
+        if kind == schema.DIRECTORY:
+            self._rows[id_] = row
+        self._inserts.append(row)
         return id_
 
     def _put(self, parent: int, path: str, found: Found, before: Stored | None, new: dict[str, int]) -> int:
@@ -295,6 +305,7 @@ class Edit:
             (f"{target}{name}/", len(bounds[0]) + 1, *bounds),
         )
         self._chains.clear()
+        self._parents.pop(moved.id, None)
         self._add(parent, moved.size, moved.disk, moved.files, moved.directories + bool(moved.scanned))
 
     # Sums
@@ -373,8 +384,7 @@ class Edit:
         """A directory and all above it, from the inside."""
         chain = self._chains.get(folder)
         if chain is None:
-            pending = self._folders.get(folder)
-            parent = pending[1] if pending is not None else None
+            parent = self._parents.get(folder)
             if parent is None:
                 parent = fetch_value(self._db, "SELECT parent FROM folder WHERE id = ?", (folder,))
             above = self._chain_of(parent)
@@ -392,9 +402,13 @@ class Edit:
         self._db.executemany("INSERT INTO folder VALUES(?,?,?,?,?,?,?,?,?)", map(tuple, self._folders.values()))
         self._inserts.clear()
         self._folders.clear()
+        self._rows.clear()
 
     def finish(self) -> None:
         """Write all of it, with the sums of every directory above a change."""
+        if not self._groups:
+            # New directories are written with their sums, not written and then changed.
+            self._settle()
         self.flush()
         for inode, device in self._groups:
             query = "SELECT parent, disk FROM entry WHERE inode=? AND device=? AND kind <> 1 AND links > 1"
@@ -420,5 +434,8 @@ class Edit:
                 total[2] += files
                 total[3] += directories
         for id_, (size, disk, files, directories) in sums.items():
-            if size or disk or files or directories:
+            row = self._rows.get(id_)
+            if row is not None:
+                row[4:8] = (row[4] + size, row[5] + disk, row[6] + files, row[7] + directories)  # type: ignore[operator]  # integers, all four
+            elif size or disk or files or directories:
                 yield size, disk, files, directories, id_

@@ -1,0 +1,236 @@
+"""The index of the file system beside `find -printf`, `gdu` and `ncdu`: first scan, rescan, memory, sizes, filters.
+
+    scripts/bench files [--entries 500000] [--folder DIR] [--rows 1000000]
+
+Scans run in processes of their own, so that their memory is theirs; times are processor seconds, and wall in brackets.
+Peers that are not installed are named and left out. Sizes of 1,000 directories must equal those of `du`. Filters are
+the tools themselves over a resource set of `--rows` entries, p50 and p95 in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import apsw
+import trio
+
+from proto.operation import Params
+from proto.ops.files_reading import Navigate
+from proto.ops.files_resources import (
+    ResourceFuzzyMatch,
+    ResourceIs,
+    ResourceMetricRange,
+    ResourceSearch,
+    ResourceSum,
+    ResourceTimeRange,
+)
+from proto.ops.files_space import SpaceSummaryOf, TopFiles
+from services.files import schema, sets
+from services.files.database import Database
+from services.files.main import open_service
+from services.files.scan import Scan
+from services.files.touched import Touched
+from services.runtime.testing import Bench, services_in_process
+
+FILES_EACH = 12
+EXTENSIONS = (".txt", ".jpg", ".py", ".mp4", ".JSON", "")
+ROUNDS = 12
+
+
+def make_tree(root: Path, entries: int) -> None:
+    """Directories of a dozen files, four deep; sizes without content."""
+    made = number = 0
+    while made < entries:
+        folder = root / f"project{number // 400}/module{number // 20 % 20}/folder number {number % 20}"
+        folder.mkdir(parents=True, exist_ok=True)
+        made += 1
+        for each in range(FILES_EACH):
+            name = f"some file {number}-{each}{EXTENSIONS[(number + each) % len(EXTENSIONS)]}"
+            descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT)
+            os.ftruncate(descriptor, number * each % 9999)
+            os.close(descriptor)
+            made += 1
+        number += 1
+
+
+def scan(tree: str, data: str) -> None:
+    """Twice, in this process; prints entries, processor seconds, wall seconds of each, and memory in MiB."""
+    database = Database(Path(data) / "files.db")
+    for _ in range(2):
+        run = Scan(database, tree, Touched(), None)
+        cpu, wall = time.process_time(), time.perf_counter()
+        run.run()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            run.counts.files + run.counts.directories, time.process_time() - cpu, time.perf_counter() - wall, memory,
+            flush=True,
+        )  # fmt: skip
+    database.close()
+
+
+def show(name: str, entries: int, cpu: float, wall: float, note: str = "") -> float:
+    """One line; entries per processor second."""
+    print(f"{name:<38} {cpu:7.2f} s ({wall:6.2f} s)  {entries / cpu:9,.0f} entries/cpu-s  {note}")
+    return entries / cpu
+
+
+def timed(command: list[str]) -> tuple[float, float]:
+    """Processor and wall seconds of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, stdin=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.perf_counter() - began
+
+
+def scans(tree: Path, data: Path) -> None:
+    """Ours and the peers', on a tree that is in the page cache."""
+    timed(["find", str(tree), "-printf", "%p %s\\n"])
+    lines = subprocess.run(
+        [sys.executable, "-m", "tests.bench.files", "--scan", str(tree), str(data)],
+        check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    (entries, cpu, wall, memory), (_, cpu_again, wall_again, memory_again) = (
+        map(float, line.split()) for line in lines
+    )
+    count = int(entries)
+    ours = show("first scan", count, cpu, wall, f"{memory:.0f} MiB")
+    show("rescan, nothing changed", count, cpu_again, wall_again, f"{memory_again:.0f} MiB")
+    print(f"{'first / rescan':<38} {cpu / cpu_again:7.2f}")
+    peers = {
+        "find -printf": ["find", str(tree), "-printf", "%p %s %b %i %n %T@ %C@\\n"],
+        "gdu -n": ["gdu", "-n", "-p", "-c", str(tree)],
+        "ncdu -o": ["ncdu", "-0", "-o", os.devnull, str(tree)],
+    }
+    for name, command in peers.items():
+        if shutil.which(command[0]) is None:
+            print(f"{name:<38} is not installed (apt install {command[0]})")
+            continue
+        peer = show(name, count, *timed(command))
+        print(f"{f'first scan / {name}':<38} {ours / peer:7.2f}")
+
+
+def sizes(tree: Path, data: Path, chance: random.Random) -> None:
+    """1,000 directories beside `du`."""
+    db = apsw.Connection(str(data / "files.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    rows = list(db.execute("SELECT path, size, disk FROM node WHERE kind = 1 AND path >= ?", (str(tree),)))
+    some = chance.sample(rows, min(1000, len(rows)))
+    wrong = 0
+    for path, size, disk in some:
+        # `du` counts the directories themselves in the apparent size too.
+        folders = sum(os.lstat(folder).st_size for folder, _, _ in os.walk(path))
+        for option, ours in (("--apparent-size", size + folders), ("--disk", disk)):
+            options = ["--apparent-size"] if option == "--apparent-size" else []
+            found = subprocess.run(["du", "-s", "-B1", *options, path], check=True, capture_output=True, text=True)
+            wrong += int(found.stdout.split("\t")[0]) != ours
+    print(f"{f'du -sb and du -s of {len(some)} directories':<38} {wrong} differ")
+    db.close()
+
+
+def fill(database: Path, rows: int) -> None:
+    """Entries in the tables, without files: what filters work on."""
+    db = Database(database)
+    with db.transaction() as connection:
+        now = time.time_ns()
+        folders = rows // (FILES_EACH + 1)
+        connection.execute("INSERT INTO folder(id, parent, path, own_disk) VALUES(2, 1, '/bench/', 0)")
+        connection.execute("INSERT INTO entry VALUES(2, 1, 'bench', 1, 0,0,0,0,?,?,2,1,1,'',?)", (now, now, now))
+        for number in range(folders):
+            id_ = 3 + number * (FILES_EACH + 1)
+            name = f"folder number {number}"
+            connection.execute(
+                "INSERT INTO folder(id, parent, path, own_disk) VALUES(?,2,?,0)", (id_, f"/bench/{name}/")
+            )
+            made = [(id_, 2, name, schema.DIRECTORY, 0, 0, 0, 0, now, now, id_, 1, 1, "", now)]
+            for each in range(FILES_EACH):
+                extension = EXTENSIONS[(number + each) % len(EXTENSIONS)]
+                file = f"{'Übung' if each == 3 else 'some file'} {number}-{each}{extension}"
+                size = number * each % 99_999
+                at = now - number * 1_000_000_000
+                made.append(
+                    (id_ + each + 1, id_, file, 0, size, size, 0, 0, at, at, id_ + each + 1, 1, 1,
+                     extension[1:].lower(), now)
+                )  # fmt: skip
+            connection.executemany("INSERT INTO entry VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", made)
+        set_id = sets.make(connection, "all")
+        connection.execute("INSERT INTO member SELECT ?, id, ? FROM entry WHERE id > 2", (set_id, now))
+    db.close()
+
+
+async def filters(folder: Path, rows: int) -> None:
+    """The tools over one set of all rows."""
+    (folder / "files").mkdir(parents=True)
+    fill(folder / "files/files.db", rows)
+    asked: dict[str, Params[Any]] = {
+        "resource-sum size": ResourceSum(name="all", metric="size"),
+        "resource-sum count": ResourceSum(name="all", metric="count"),
+        "resource-is extension": ResourceIs(name="all", field="extension", value="jpg"),
+        "resource-metric-range size": ResourceMetricRange(name="all", metric="size", min=90_000),
+        "resource-time-range mtime": ResourceTimeRange(name="all", field="mtime", min="2020-01-01"),
+        "resource-fuzzy-match contains": match("name", "FILE 77", "contains"),
+        "resource-fuzzy-match not ASCII": match("name", "übung 77", "contains"),
+        "resource-fuzzy-match regex": match("path", "7+-1\\.txt$", "regex"),
+        "resource-fuzzy-match glob": match("path", "*/some*77*.py", "glob"),
+        "resource-search by size": ResourceSearch(name="all", kind="file", extension="py"),
+        "resource-search by name": ResourceSearch(name="all", kind="file", sort_by="name", sort_desc=False),
+        "navigate a large directory by name": Navigate(path="/bench"),
+        "top-files": TopFiles(path="/bench"),
+        "space-summary": SpaceSummaryOf(path="/bench"),
+    }  # fmt: skip
+    async with services_in_process({"files": open_service}, folder, roots=[folder]) as bench:
+        for name, params in asked.items():
+            await show_calls(bench, name, params)
+
+
+def match(field: str, pattern: str, mode: str) -> ResourceFuzzyMatch:
+    return ResourceFuzzyMatch(name="all", field=field, pattern=pattern, mode=mode)
+
+
+async def show_calls(bench: Bench, name: str, params: Params[Any]) -> None:
+    """Some calls of one kind."""
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        await bench.call(params, timeout_s=120)
+        times.append((time.perf_counter() - began) * 1000)
+    print(f"{name:<38} p50 {statistics.median(times):9.1f}   p95 {statistics.quantiles(times, n=20)[18]:9.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entries", type=int, default=500_000, help="of the tree that is scanned")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the set that is filtered; 0: none")
+    parser.add_argument("--folder", help="where the tree is made, and removed again (default: a temporary folder)")
+    parser.add_argument("--tree", help="scan this tree instead of making one")
+    parser.add_argument("--scan", nargs=2, metavar=("TREE", "DATA"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.scan:
+        scan(*arguments.scan)
+        return
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder = Path(name).resolve()
+        if arguments.entries:
+            tree = Path(arguments.tree).resolve() if arguments.tree else folder / "tree"
+            if not arguments.tree:
+                make_tree(tree, arguments.entries)
+            data = folder / "data"
+            data.mkdir()
+            scans(tree, data)
+            sizes(tree, data, random.Random(1))
+        if arguments.rows:
+            trio.run(filters, folder / "filters", arguments.rows)
+
+
+if __name__ == "__main__":
+    main()
