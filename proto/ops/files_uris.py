@@ -23,7 +23,8 @@ PAGED = ("offset", "limit")
 PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")]
 
 
-def _resource(uri: str, name: str, *, paged: bool = False) -> dict[str, Any]:
+def resource(uri: str, name: str, *, paged: bool = False) -> dict[str, Any]:
+    """What `@operation` is told of a resource at `synthesis://` and `uri`, in JSON; `paged` ones take `PAGED`."""
     return {
         "service": SERVICE, "access": Access.READ, "idempotent": True, "deadline_s": 30, "role": Role.RESOURCE,
         "surfaces": SURFACES,
@@ -43,7 +44,7 @@ class NodePage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next: Annotated[str, Meta(description="The URI of the next page")] = ""
 
 
-@operation("files_nodes", **_resource("nodes", "nodes", paged=True))
+@operation("files_nodes", **resource("nodes", "nodes", paged=True))
 class Nodes(Params[NodePage], frozen=True, kw_only=True):
     """All entries of the index, directory by directory; `?offset=` and `?limit=` lead through them."""
 
@@ -51,7 +52,7 @@ class Nodes(Params[NodePage], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_node", **_resource("nodes/{+path}", "node"))
+@operation("files_node", **resource("nodes/{+path}", "node"))
 class Node(Params[InspectResult], frozen=True, kw_only=True):
     """One entry of the index: `synthesis://nodes` and its absolute path, percent-encoded."""
 
@@ -79,7 +80,7 @@ class SetSummaries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     next: Annotated[str, Meta(description="The URI of the next page")] = ""
 
 
-@operation("files_sets", **_resource("resource-sets", "resource-sets", paged=True))
+@operation("files_sets", **resource("resource-sets", "resource-sets", paged=True))
 class Sets(Params[SetSummaries], frozen=True, kw_only=True):
     """All resource sets."""
 
@@ -90,14 +91,14 @@ class Sets(Params[SetSummaries], frozen=True, kw_only=True):
 SetNameOfUri = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a resource set")]
 
 
-@operation("files_set", **_resource("resource-sets/{name}", "resource-set"))
+@operation("files_set", **resource("resource-sets/{name}", "resource-set"))
 class OneSet(Params[SetSummary], frozen=True, kw_only=True):
     """A resource set by its name."""
 
     name: SetNameOfUri
 
 
-@operation("files_set_entries", **_resource("resource-sets/{name}/entries", "resource-set-entries", paged=True))
+@operation("files_set_entries", **resource("resource-sets/{name}/entries", "resource-set-entries", paged=True))
 class SetEntries(Params[NodePage], frozen=True, kw_only=True):
     """The entries of a resource set itself, by path; `?offset=` and `?limit=` lead through them."""
 
@@ -106,14 +107,14 @@ class SetEntries(Params[NodePage], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_set_children", **_resource("resource-sets/{name}/children", "resource-set-children"))
+@operation("files_set_children", **resource("resource-sets/{name}/children", "resource-set-children"))
 class SetChildren(Params[Children], frozen=True, kw_only=True):
     """The sets directly below a resource set."""
 
     name: SetNameOfUri
 
 
-@operation("files_set_parents", **_resource("resource-sets/{name}/parents", "resource-set-parents"))
+@operation("files_set_parents", **resource("resource-sets/{name}/parents", "resource-set-parents"))
 class SetParents(Params[Parents], frozen=True, kw_only=True):
     """The sets directly above a resource set."""
 
@@ -137,14 +138,14 @@ class SetStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     extensions: Annotated[dict[str, int], Meta(description="Files by extension, the 20 most frequent")] = {}
 
 
-@operation("files_set_stats", **_resource("resource-sets/{name}/stats", "resource-set-stats"))
+@operation("files_set_stats", **resource("resource-sets/{name}/stats", "resource-set-stats"))
 class SetStats(Params[SetStatistics], frozen=True, kw_only=True):
     """A resource set in numbers."""
 
     name: SetNameOfUri
 
 
-@operation("files_set_metric", **_resource("resource-sets/{name}/metrics/{metric}", "resource-set-metric"))
+@operation("files_set_metric", **resource("resource-sets/{name}/metrics/{metric}", "resource-set-metric"))
 class SetMetric(Params[SumResult], frozen=True, kw_only=True):
     """A metric (size, count, files or directories) over a resource set and those below it."""
 
@@ -152,7 +153,7 @@ class SetMetric(Params[SumResult], frozen=True, kw_only=True):
     metric: str
 
 
-@operation("files_jobs", **_resource("jobs", "jobs", paged=True))
+@operation("files_jobs", **resource("jobs", "jobs", paged=True))
 class Jobs(Params[JobList], frozen=True, kw_only=True):
     """All indexing jobs, newest first."""
 
@@ -160,7 +161,7 @@ class Jobs(Params[JobList], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_jobs_pending", **_resource("jobs/pending", "jobs-pending", paged=True))
+@operation("files_jobs_pending", **resource("jobs/pending", "jobs-pending", paged=True))
 class PendingJobs(Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that wait."""
 
@@ -168,7 +169,7 @@ class PendingJobs(Params[JobList], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_jobs_running", **_resource("jobs/running", "jobs-running", paged=True))
+@operation("files_jobs_running", **resource("jobs/running", "jobs-running", paged=True))
 class RunningJobs(Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that run."""
 
@@ -176,7 +177,7 @@ class RunningJobs(Params[JobList], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_jobs_completed", **_resource("jobs/completed", "jobs-completed", paged=True))
+@operation("files_jobs_completed", **resource("jobs/completed", "jobs-completed", paged=True))
 class CompletedJobs(Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that came to their end."""
 
@@ -184,7 +185,7 @@ class CompletedJobs(Params[JobList], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_jobs_failed", **_resource("jobs/failed", "jobs-failed", paged=True))
+@operation("files_jobs_failed", **resource("jobs/failed", "jobs-failed", paged=True))
 class FailedJobs(Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that failed, with the reason."""
 
@@ -192,7 +193,7 @@ class FailedJobs(Params[JobList], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_jobs_cancelled", **_resource("jobs/cancelled", "jobs-cancelled", paged=True))
+@operation("files_jobs_cancelled", **resource("jobs/cancelled", "jobs-cancelled", paged=True))
 class CancelledJobs(Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that were cancelled."""
 
@@ -200,7 +201,7 @@ class CancelledJobs(Params[JobList], frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-@operation("files_job", **_resource("jobs/{id}", "job"))
+@operation("files_job", **resource("jobs/{id}", "job"))
 class OneJob(Params[Job], frozen=True, kw_only=True):
     """An indexing job by its number."""
 

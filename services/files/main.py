@@ -20,6 +20,7 @@ from services.files.grouping import add_grouping
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
 from services.files.paths import Roots
+from services.files.plan_uris import add_plan_uris
 from services.files.queries import add_queries
 from services.files.reading import add_reading, node_uri
 from services.files.resources import add_resources
@@ -72,6 +73,7 @@ def handlers_of(core: Core, changes: Changes, following: Followers) -> Handlers:
     add_changing(handlers, core, changes)
     add_space(handlers, core)
     add_uris(handlers, core)
+    add_plan_uris(handlers, core)
     add_queries(handlers, core)
     add_grouping(handlers, core)
     add_sources(handlers, core, following)

@@ -168,8 +168,8 @@ def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]
     """Nodes of the graph, where `used` bytes of the answer are taken already; and in words what was left out."""
     shown, cut = fitting(nodes, used=used)
     return shown, (
-        f"{len(nodes)} sets; these are the {len(shown)} nearest, as many as fit into {MAX_BYTES} bytes. Go on from one of"
-        " them, with a smaller depth, or without entries."
+        f"{len(nodes)} sets; these are the {len(shown)} nearest, as many as fit into {MAX_BYTES} bytes. Go on from one"
+        " of them, with a smaller depth, or without entries."
         if cut
         else None
     )

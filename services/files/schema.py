@@ -59,9 +59,11 @@ CREATE TABLE IF NOT EXISTS folder(
 );
 CREATE INDEX IF NOT EXISTS folder_parent ON folder(parent);
 
-CREATE VIEW IF NOT EXISTS node AS
+-- Every entry has its folder; joined from the left, the folder is not looked up where no path is asked for.
+DROP VIEW IF EXISTS node;
+CREATE VIEW node AS
     SELECT entry.*, folder.path AS folder, folder.path || entry.name AS path
-    FROM entry JOIN folder ON folder.id = entry.parent WHERE entry.scanned > 0;
+    FROM entry LEFT JOIN folder ON folder.id = entry.parent WHERE entry.scanned > 0;
 
 INSERT OR IGNORE INTO folder(id, parent, path, own_disk) VALUES(0, -1, '', 0), (1, 0, '/', 0);
 INSERT OR IGNORE INTO entry VALUES(1, 0, '/', 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, '', 0);

@@ -80,7 +80,7 @@ def add_uris(handlers: Handlers, core: Core) -> None:
             more = end < total
             return SetSummaries(
                 resource_sets=found, total=total, offset=params.offset, has_more=more,
-                next=_next("resource-sets", end, params.limit) if more else "",
+                next=next_page("resource-sets", end, params.limit) if more else "",
             )  # fmt: skip
 
         return await core.database.read(query)
@@ -104,7 +104,7 @@ def add_uris(handlers: Handlers, core: Core) -> None:
             uri = f"resource-sets/{urllib.parse.quote(params.name, safe='')}/entries"
             return NodePage(
                 entries=found, total=total, offset=params.offset, has_more=end < total,
-                next=_next(uri, end, params.limit) if end < total else "",
+                next=next_page(uri, end, params.limit) if end < total else "",
             )  # fmt: skip
 
         return await core.database.read(query)
@@ -147,11 +147,12 @@ def _page(rows: Iterable[Row], total: int, offset: int, limit: int, uri: str) ->
     end = offset + len(found)
     more = end < total
     return NodePage(
-        entries=found, total=total, offset=offset, has_more=more, next=_next(uri, end, limit) if more else ""
+        entries=found, total=total, offset=offset, has_more=more, next=next_page(uri, end, limit) if more else ""
     )
 
 
-def _next(uri: str, offset: int, limit: int) -> str:
+def next_page(uri: str, offset: int, limit: int) -> str:
+    """The URI that a page names as the one after it."""
     return f"synthesis://{uri}?offset={offset}&limit={limit}"
 
 

@@ -131,3 +131,30 @@ async def test_jobs_are_read_by_number_and_status(tmp_path: Path) -> None:
             await read(bench, "synthesis://jobs/999")
         with pytest.raises(InvalidParams, match="id"):
             await read(bench, "synthesis://jobs/what")
+
+
+async def test_plans_and_their_executions_are_read(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    async with files_service(data, root) as bench:
+        db = apsw.Connection(str(data / "files/files.db"))
+        for name in ("daily", "in/out"):
+            db.execute("INSERT INTO plan VALUES(?, '{\"mode\": \"oneshot\"}', 0, 0, 'active')", (name,))
+        for number in range(3):
+            db.execute(
+                "INSERT INTO execution(plan, definition, status, started, finished, processed, matched)"
+                " VALUES('in/out', '{}', 'completed', 5000000000, 7000000000, ?, 1)",
+                (number,),
+            )
+        db.close()
+        assert [plan.name for plan in (await read(bench, "synthesis://plans")).plans] == ["daily", "in/out"]
+        assert (await read(bench, "synthesis://plans/in%2Fout")).definition == {"mode": "oneshot"}
+        page = await read(bench, "synthesis://plans/in%2Fout/executions?limit=2")
+        assert [(run.entries_processed, run.started_at, run.completed_at) for run in page.executions] == [
+            (2, 5, 7), (1, 5, 7),
+        ]  # fmt: skip
+        assert [run.entries_processed for run in (await read(bench, page.next)).executions] == [0]
+        assert (await read(bench, "synthesis://plan-executions")).total == 3
+        assert (await read(bench, "synthesis://plans/daily/executions")).executions == []
+        with pytest.raises(InvalidParams, match="there are: daily, in/out"):
+            await read(bench, "synthesis://plans/weekly")
