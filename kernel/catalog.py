@@ -39,6 +39,7 @@ ZYGOTES = (
             "services.transcripts.main",
             "services.files.main",
             "services.watch.main",
+            "services.media.main",
             "services.llm.main",
         ),
         env=_ONE_THREAD,
@@ -47,6 +48,12 @@ ZYGOTES = (
     ZygoteSpec(
         name="documents",
         preload=("services.runtime.main", "services.documents.main"),
+        env=_ONE_THREAD,
+        wait_s=_WAIT_S,
+    ),
+    ZygoteSpec(
+        name="decode",
+        preload=("services.runtime.main", "services.decode.main"),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
     ),
@@ -216,6 +223,21 @@ def entries() -> tuple[Entry, ...]:
                 memory_limit_bytes=GIB,
                 # Each reader has one call waiting for news.
                 in_flight=256,
+            ),
+            roots=Roots.READ,
+        ),
+        Entry(
+            spec=ServiceSpec(name="media", module="services.media.main", zygote="light", memory_limit_bytes=GIB),
+            roots=Roots.READ,
+        ),
+        Entry(
+            # It dies of hostile files, and is back at once: what is refused is decided by `media`, for each content.
+            spec=ServiceSpec(
+                name="decode",
+                module="services.decode.main",
+                zygote="decode",
+                memory_limit_bytes=2 * GIB,
+                in_flight=4,
             ),
             roots=Roots.READ,
         ),

@@ -1,0 +1,130 @@
+"""Operations of `media`: what can be made from a file (a thumbnail, frames of a video) and said of it, by its content.
+
+Everything is made once for each content, and kept under the content's hash. A file that cannot be decoded is a file
+without a thumbnail; one that takes its decoder's life twice is not decoded again.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
+
+SERVICE = "media"
+
+MAX_CHUNK_BYTES = 128 * 1024
+
+THUMBNAIL, POSTER, TIMELINE = "thumbnail", "video-poster", "video-timeline"
+"""Types of artefacts; the poster of a video is its thumbnail as well."""
+
+Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file's content")]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,40}\.jpg$", description="Of an artefact, such as `thumb.jpg`")]
+
+
+class MediaKind(enum.StrEnum):
+    """What a file is, by its first bytes."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+    PDF = "pdf"
+    TEXT = "text"
+    OTHER = "other"
+
+
+class MediaArtifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture that was made from a file."""
+
+    name: Name
+    type: Annotated[str, Meta(description="thumbnail, video-poster or video-timeline")]
+    mime_type: str
+    path: Annotated[str, Meta(description="What `media_content`, and so /api/content?path=, knows it by")]
+    width: int
+    height: int
+    size: Annotated[int, Meta(description="Bytes")]
+    metadata: Annotated[dict[str, Any], Meta(description="Of a frame of a video: its number and its time")]
+
+
+class MediaInspection(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a file's content."""
+
+    path: Annotated[str, Meta(description="The file's real path")]
+    kind: MediaKind
+    mime_type: str
+    size: Annotated[int, Meta(description="Bytes")]
+    hash: Annotated[str | None, Meta(description="SHA-256 of the content; null where nothing can be made from it")]
+    metadata: Annotated[
+        dict[str, Any],
+        Meta(description="Dimensions, EXIF, duration, codecs, tags, pages, counts of a text: what this kind has"),
+    ]
+    artifacts: list[MediaArtifact]
+    problem: Annotated[str | None, Meta(description="Why there is less than there could be")]
+
+
+@operation(
+    "media_inspect",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=120,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class MediaInspect(Params[MediaInspection], frozen=True, kw_only=True):
+    """Say what a file's content is, and make the pictures of it that are not there yet."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=4096, description="A file below the roots")]
+
+
+class ArtifactContent(msgspec.Struct, frozen=True, kw_only=True):
+    """An artefact."""
+
+    mime_type: str
+    data: bytes
+
+
+@operation(
+    "media_artifact",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class MediaArtifactParams(Params[ArtifactContent], frozen=True, kw_only=True):
+    """Read an artefact that `media_inspect` named."""
+
+    hash: Hash
+    name: Name
+
+
+class ContentChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a file, or of an artefact."""
+
+    data: bytes
+    size: Annotated[int, Meta(description="Bytes of the whole")]
+    mime_type: str
+    version: Annotated[str, Meta(description="Another one is of another content: the chunks do not fit together")]
+    modified: Annotated[float, Meta(description="Seconds since 1970")]
+
+
+@operation(
+    "media_content",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=(CLIENT, OPERATOR),
+)
+class MediaContent(Params[ContentChunk], frozen=True, kw_only=True):
+    """Read a part of a file below the roots, or of an artefact."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=4096, description="A file's path, or an artefact's")]
+    offset: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=0, le=MAX_CHUNK_BYTES)] = MAX_CHUNK_BYTES

@@ -1,0 +1,79 @@
+"""What decoders share: what they answer, and how a picture becomes a thumbnail."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from PIL import Image, ImageOps
+
+from proto.ops.decode import Picture
+
+SIDE: Final = 320
+MAX_PIXELS: Final = 120_000_000
+"""Of a picture that is decoded whole; a few hundred megabytes of memory."""
+MAX_TEXT_CHARS: Final = 2000
+MAX_TAGS: Final = 200
+
+
+class NotDecoded(Exception):
+    """Why there is no picture; the words are for the user."""
+
+
+@dataclass(slots=True)
+class Made:
+    """What was made so far."""
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    pictures: list[Picture] = field(default_factory=list)
+    problem: str | None = None
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Raises NotDecoded for a picture that is too large, or none."""
+    if width <= 0 or height <= 0:
+        raise NotDecoded("it has no pixels")
+    if width * height > MAX_PIXELS:
+        raise NotDecoded(f"it has {width} × {height} pixels, more than the {MAX_PIXELS} that are decoded")
+
+
+def picture(name: str, kind: str, source: Image.Image, **metadata: object) -> Picture:
+    """A JPEG that fits into 320 × 320, never larger than the source; what is transparent becomes white."""
+    image = ImageOps.exif_transpose(source)
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    if image.mode.startswith(("I", "F")):
+        # High grey levels would be cut off, not scaled.
+        image = ImageOps.autocontrast(image.convert("F").point(lambda value: value / 256).convert("L"))
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    if image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    out = io.BytesIO()
+    # What the source says of itself (place, camera, profile) stays there.
+    image.save(out, "JPEG", quality=82, optimize=True)
+    return Picture(
+        name=name, type=kind, width=image.width, height=image.height, data=out.getvalue(), metadata=dict(metadata)
+    )
+
+
+def plain(value: object) -> Any:
+    """A value of a library as JSON has them; None where it has none."""
+    if isinstance(value, bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, bytes):
+        return plain(value.decode("utf-8", "replace")) if len(value) <= MAX_TEXT_CHARS else f"{len(value)} bytes"
+    if isinstance(value, str):
+        return value.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_TEXT_CHARS].strip()
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value[:MAX_TAGS]]
+    if isinstance(value, dict):
+        return {str(plain(str(key))): plain(each) for key, each in list(value.items())[:MAX_TAGS]}
+    try:
+        return plain(float(value))  # type: ignore[arg-type]  # a rational; what is none raises
+    except (TypeError, ValueError, ZeroDivisionError):
+        return plain(str(value))

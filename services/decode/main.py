@@ -1,0 +1,97 @@
+"""The service `decode`: one file at a time, in a thread; whoever takes too long takes the process with it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import stat
+from collections.abc import AsyncIterator, Callable
+from typing import BinaryIO
+
+import trio
+
+from proto.errors import OperationError
+from proto.ops.decode import TIME_LIMIT_S, DecodeFile, Decoded
+from proto.ops.media import MediaKind
+from services.decode.documents import pdf
+from services.decode.images import image
+from services.decode.made import Made, NotDecoded
+from services.decode.moving import audio, video
+from services.runtime.handlers import Context, Environment, Handlers
+
+MEMORY_BYTES = 3 * 1024**3
+"""Of address space: past it an allocation fails, which is an error and not the end."""
+
+SPENT_EXIT = 75
+
+_DECODERS: dict[MediaKind, Callable[[BinaryIO], Made]] = {
+    MediaKind.IMAGE: image,
+    MediaKind.VIDEO: video,
+    MediaKind.AUDIO: audio,
+    MediaKind.PDF: pdf,
+}
+
+_log = logging.getLogger("linckia.decode")
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready at once."""
+    roots = tuple(str(root) for root in env.roots)
+    turn = trio.CapacityLimiter(1)
+    handlers = Handlers()
+    if env.settings.get("limit_memory", True):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+    @handlers.handle(DecodeFile)
+    async def decode_file(params: DecodeFile, ctx: Context) -> Decoded:
+        async with turn:
+            with trio.move_on_after(TIME_LIMIT_S):
+                return await trio.to_thread.run_sync(decode, params, roots, abandon_on_cancel=True)
+        # A thread cannot be ended, and what it holds cannot be had back.
+        _log.error("%s is not decoded after %.0f s: this process ends", params.path, TIME_LIMIT_S)
+        os._exit(SPENT_EXIT)
+
+    yield handlers
+
+
+def decode(params: DecodeFile, roots: tuple[str, ...]) -> Decoded:
+    """Blocks.  Raises OperationError where the file cannot be opened, or is not below the roots."""
+    decoder = _DECODERS.get(params.kind)
+    if decoder is None:
+        return Decoded(metadata={}, pictures=[], problem=None)
+    try:
+        descriptor = os.open(params.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        raise OperationError(f"{params.path} cannot be opened: {error.strerror}") from None
+    with open(descriptor, "rb") as file:
+        real = os.readlink(f"/proc/self/fd/{descriptor}")
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not any(real.startswith(root.rstrip("/") + "/") for root in roots):
+            raise OperationError(f"{params.path} is no file below the roots")
+        if version(status) != params.version:
+            return Decoded(metadata={}, pictures=[], problem=None, changed=True)
+        made = _decoded(decoder, file, params)
+        if version(os.fstat(descriptor)) != params.version:
+            return Decoded(metadata={}, pictures=[], problem=None, changed=True)
+    return Decoded(metadata=made.metadata, pictures=made.pictures, problem=made.problem)
+
+
+def _decoded(decoder: Callable[[BinaryIO], Made], file: BinaryIO, params: DecodeFile) -> Made:
+    try:
+        return decoder(file)
+    except NotDecoded as error:
+        return Made(problem=str(error))
+    except MemoryError:
+        return Made(problem="it takes more memory than a file may have")
+    except Exception as error:
+        # Libraries raise what they like at broken files; it is the file's error, and the log's.
+        _log.info("%s: %s", params.path, error, exc_info=True)
+        return Made(problem=f"it cannot be decoded: {str(error)[:300] or type(error).__name__}")
+
+
+def version(status: os.stat_result) -> str:
+    """What tells a file from what it was or what else it could be."""
+    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
