@@ -138,12 +138,12 @@ async def run(
                 await gateway.loaded.wait()
                 await trio.to_thread.run_sync(_load_http)
                 from kernel.gateway.http import serve_http
-                from kernel.web import metrics, transcripts
+                from kernel.web import content, metrics, transcripts
                 from kernel.web.models import Models
 
                 models = Models(router).routes(config.http.max_body_bytes)
                 kept = transcripts.routes(router, config.http.max_body_bytes, enabled="transcripts" not in unserved)
-                routes = [*models, *metrics.routes(supervisor, router), *kept]
+                routes = [*models, *metrics.routes(supervisor, router), *kept, *content.routes(router)]
                 await serve_http(
                     gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
                 )

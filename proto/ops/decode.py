@@ -21,7 +21,7 @@ TIME_LIMIT_S = 30.0
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """A JPEG that was made from a file; at most 320 × 320."""
+    """A JPEG that was made from a file; at most 320 by 320."""
 
     name: str
     type: str

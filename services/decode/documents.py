@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-import pypdfium2 as pdfium
+import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 
 from proto.ops.media import THUMBNAIL
 from services.decode.made import SIDE, Made, NotDecoded, picture, plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO
 
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from proto.ops.media import THUMBNAIL
 from services.decode.made import SIDE, Made, NotDecoded, check_pixels, picture, plain
@@ -22,7 +22,7 @@ def image(file: BinaryIO) -> Made:
     made = Made()
     try:
         opened = Image.open(file, formats=FORMATS)
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise NotDecoded("it is no picture of a format that is known") from None
     with opened as source:
         made.metadata.update(

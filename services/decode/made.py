@@ -35,11 +35,11 @@ def check_pixels(width: int, height: int) -> None:
     if width <= 0 or height <= 0:
         raise NotDecoded("it has no pixels")
     if width * height > MAX_PIXELS:
-        raise NotDecoded(f"it has {width} × {height} pixels, more than the {MAX_PIXELS} that are decoded")
+        raise NotDecoded(f"it has {width} by {height} pixels, more than the {MAX_PIXELS} that are decoded")
 
 
 def picture(name: str, kind: str, source: Image.Image, **metadata: object) -> Picture:
-    """A JPEG that fits into 320 × 320, never larger than the source; what is transparent becomes white."""
+    """A JPEG that fits into 320 by 320, never larger than the source; what is transparent becomes white."""
     image = ImageOps.exif_transpose(source)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     if image.mode.startswith(("I", "F")):

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import trio
 
 from proto.errors import OperationError
-from proto.ops.decode import TIME_LIMIT_S, DecodeFile, Decoded
+from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile
 from proto.ops.media import MediaKind
 from services.decode.documents import pdf
 from services.decode.images import image
@@ -66,10 +66,13 @@ def decode(params: DecodeFile, roots: tuple[str, ...]) -> Decoded:
         descriptor = os.open(params.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise OperationError(f"{params.path} cannot be opened: {error.strerror}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OperationError(f"{params.path} is not a file")
     with open(descriptor, "rb") as file:
         real = os.readlink(f"/proc/self/fd/{descriptor}")
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or not any(real.startswith(root.rstrip("/") + "/") for root in roots):
+        if not any(real.startswith(root.rstrip("/") + "/") for root in roots):
             raise OperationError(f"{params.path} is no file below the roots")
         if version(status) != params.version:
             return Decoded(metadata={}, pictures=[], problem=None, changed=True)

@@ -26,7 +26,8 @@ SOFT_LIMIT_S: Final = 15.0
 """After this no further frame is looked for."""
 
 CONTAINERS: Final = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,mp3,flac,wav,w64,aac,asf,aiff,amr,ape,caf,wv"
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,mp3,flac,wav,w64,aac,asf,aiff,amr,ape,"
+    "caf,wv"
 )
 _OPTIONS: Final = {"format_whitelist": CONTAINERS, "protocol_whitelist": "", "probesize": "5000000"}
 
@@ -143,6 +144,6 @@ def _image(frame: VideoFrame) -> Image.Image:
     check_pixels(frame.width, frame.height)
     scale = min(1.0, 2 * SIDE / max(frame.width, frame.height))
     size = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
-    image: Image.Image = frame.reformat(width=size[0], height=size[1], format="rgb24").to_image()
+    image: Image.Image = frame.reformat(width=size[0], height=size[1], format="rgb24").to_image()  # type: ignore[no-untyped-call]  # typed, but for this
     # Counter-clockwise, as Pillow turns.
     return image.rotate(frame.rotation, expand=True) if frame.rotation else image

@@ -1,0 +1,129 @@
+"""Files below the roots, and what was made from them, over HTTP: `GET /api/content?path=…`, whole or in parts.
+
+The bytes come through `media`, which checks where the path truly leads, in chunks, so that a file of any size takes
+no more memory than one of them. Nothing that is served may act: what could be a page or a script comes as a download,
+in a sandbox, with its type as it is said and not as it may be guessed.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import os
+import re
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from kernel.gateway.failures import message_of
+from kernel.ports import Dispatcher
+from proto.errors import Kind, LinckiaError
+from proto.operation import operation_of
+from proto.ops.media import MAX_CHUNK_BYTES, ContentChunk, MediaContent
+
+PATH = "/api/content"
+
+_SHOWN = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_STATUS = {
+    Kind.INVALID_PARAMS: 400,
+    Kind.FORBIDDEN: 403,
+    Kind.OPERATION: 404,
+    Kind.TIMEOUT: 504,
+}
+
+
+def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
+    """The route."""
+    return [Route(PATH, Content(dispatcher).answer, methods=["GET"])]
+
+
+class Content:
+    """The endpoint, over `media_content`."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    async def answer(self, request: Request) -> Response:
+        """200, 206, 304 or 416; 403 outside the roots, 404 where there is no such file."""
+        path = request.query_params.get("path", "")
+        if not path:
+            return _error(400, "path parameter is required")
+        try:
+            first = await self._chunk(path, 0, 0)
+        except LinckiaError as error:
+            return _error(_STATUS.get(error.failure.kind, 503), message_of(error.failure))
+        headers = _headers(path, first)
+        if _is_known(request, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        start, end, status = 0, first.size, 200
+        asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
+        if asked and request.headers.get("if-range", headers["ETag"]) in (headers["ETag"], headers["Last-Modified"]):
+            part = _part(asked, first.size)
+            if part is None:
+                return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{first.size}"})
+            if part != (0, 0):
+                (start, end), status = part, 206
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{first.size}"
+        headers["Content-Length"] = str(end - start)
+        if request.method == "HEAD":
+            return Response(status_code=status, headers=headers, media_type=first.mime_type)
+        body = self._body(path, first.version, start, end)
+        return StreamingResponse(body, status_code=status, headers=headers, media_type=first.mime_type)
+
+    async def _body(self, path: str, version: str, start: int, end: int) -> AsyncIterator[bytes]:
+        while start < end:
+            chunk = await self._chunk(path, start, min(MAX_CHUNK_BYTES, end - start))
+            if chunk.version != version or not chunk.data:
+                # What has been sent cannot be taken back; that the rest is missing shows in the length.
+                raise ConnectionAbortedError(f"{path} changed while it was sent")
+            start += len(chunk.data)
+            yield chunk.data
+
+    async def _chunk(self, path: str, offset: int, limit: int) -> ContentChunk:
+        operation = operation_of(MediaContent)
+        params = operation.parse({"path": path, "offset": offset, "limit": limit})
+        return msgspec.convert(await self._dispatcher.call(operation, params), ContentChunk)
+
+
+def _headers(path: str, chunk: ContentChunk) -> dict[str, str]:
+    name = os.path.basename(path)
+    shown = chunk.mime_type.startswith(_SHOWN) and "svg" not in chunk.mime_type
+    return {
+        "ETag": f'"{hashlib.sha256(chunk.version.encode()).hexdigest()[:32]}"',
+        "Last-Modified": email.utils.formatdate(chunk.modified, usegmt=True),
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, no-cache",
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+        "Cross-Origin-Resource-Policy": "same-site",
+        "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(name, safe='')}",
+    }
+
+
+def _is_known(request: Request, etag: str) -> bool:
+    tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    return etag in tags or "*" in tags
+
+
+def _part(asked: re.Match[str], size: int) -> tuple[int, int] | None:
+    """From and up to which byte; (0, 0) where the header means nothing, None where there is nothing there."""
+    first, last = asked[1], asked[2]
+    if not first and not last:
+        return 0, 0
+    if not first:
+        return (max(0, size - int(last)), size) if int(last) and size else None
+    start = int(first)
+    if last and int(last) < start:
+        return 0, 0
+    if start >= size:
+        return None
+    return start, min(size, int(last) + 1) if last else size
+
+
+def _error(status: int, message: str) -> Response:
+    return Response(msgspec.json.encode({"error": message}), status_code=status, media_type="application/json")

@@ -1,0 +1,101 @@
+"""The service `media`: what files are, what is made from them, and their bytes for the web."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from proto.errors import OperationError
+from proto.operation import Params
+from proto.ops.media import (
+    ArtifactContent,
+    ContentChunk,
+    MediaArtifactParams,
+    MediaContent,
+    MediaInspect,
+    MediaInspection,
+)
+from services.media.kinds import HEAD_BYTES, kind_of
+from services.media.making import Making
+from services.media.reading import opened
+from services.media.store import CACHE_BYTES, Store
+from services.runtime.handlers import Context, Environment, Handlers
+
+_ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """A text, looked at and read."""
+    note = root / "note.txt"
+    note.write_text("text\n", encoding="utf-8")
+    return [MediaInspect(path=str(note)), MediaContent(path=str(note))]
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready once the database is open."""
+    cache_bytes = env.settings.get("cache_bytes", CACHE_BYTES)
+    if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes <= 0:
+        raise ValueError(f"setting `cache_bytes` of media: {cache_bytes!r} is not a number of bytes above 0")
+    store = await trio.to_thread.run_sync(Store, env.data_dir / "media.db", cache_bytes)
+    try:
+        yield handlers_of(store, tuple(str(root) for root in env.roots))
+    finally:
+        store.close()
+
+
+def handlers_of(store: Store, roots: tuple[str, ...]) -> Handlers:
+    """The operations."""
+    handlers = Handlers()
+    making = Making(store, roots)
+    reading = trio.CapacityLimiter(8)
+
+    @handlers.handle(MediaInspect)
+    async def inspect(params: MediaInspect, ctx: Context) -> MediaInspection:
+        return await making.inspect(params.path, ctx)
+
+    async def picture(hash_: bytes, name: str) -> bytes:
+        found = await store.use(lambda db: store.picture(db, hash_, name))
+        if found is None:
+            raise OperationError(f"there is no artefact {name} of {hash_.hex()}; `inspect` makes and names them")
+        return found
+
+    @handlers.handle(MediaArtifactParams)
+    async def artifact(params: MediaArtifactParams, ctx: Context) -> ArtifactContent:
+        return ArtifactContent(mime_type="image/jpeg", data=await picture(bytes.fromhex(params.hash), params.name))
+
+    @handlers.handle(MediaContent)
+    async def content(params: MediaContent, ctx: Context) -> ContentChunk:
+        known = _ARTIFACT.fullmatch(params.path)
+        if known is not None:
+            data = await picture(bytes.fromhex(known[3]), known[4])
+            return ContentChunk(
+                data=data[params.offset : params.offset + params.limit],
+                size=len(data),
+                mime_type="image/jpeg",
+                version=f"{known[3]}-{known[4]}-{len(data)}",
+                modified=0,
+            )
+
+        def read() -> ContentChunk:
+            with opened(params.path, roots) as found:
+                head = found.file.read(HEAD_BYTES)
+                _, mime = kind_of(os.path.basename(found.path), head)
+                data = os.pread(found.file.fileno(), params.limit, params.offset) if params.limit else b""
+                return ContentChunk(
+                    data=data,
+                    size=found.status.st_size,
+                    mime_type=mime,
+                    version=found.version,
+                    modified=found.status.st_mtime,
+                )
+
+        return await trio.to_thread.run_sync(read, limiter=reading)
+
+    return handlers

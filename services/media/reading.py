@@ -1,0 +1,71 @@
+"""Files below the roots, opened so that no link leads out of them and no pipe blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from proto.errors import Forbidden, OperationError
+
+_PIECE: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open file, where it truly is, and what tells it from what it was."""
+
+    file: BinaryIO
+    path: str
+    status: os.stat_result
+
+    @property
+    def version(self) -> str:
+        return version(self.status)
+
+
+def version(status: os.stat_result) -> str:
+    """As `decode` says it."""
+    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
+
+
+@contextlib.contextmanager
+def opened(path: str, roots: Sequence[str]) -> Iterator[Opened]:
+    """Open a regular file below the roots.
+
+    Raises:
+        Forbidden: it is outside, or a link leads there; said of what is not there as well, so that nothing can be
+            learned of what is.
+        OperationError: it is there and cannot be read, or is no file.
+    """
+    try:
+        real = os.path.realpath(path) if "\0" not in path and os.path.isabs(path) else ""
+        if not any(real.startswith(root.rstrip("/") + "/") for root in roots):
+            raise Forbidden(f"{path[:200]} is not below a root")
+        # Checked before it is opened, for to open some things does something; and after, for it may have changed.
+        descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise OperationError(f"{path[:200]} cannot be opened: {error.strerror}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OperationError(f"{path[:200]} is not a file")
+    with open(descriptor, "rb", buffering=0) as raw:
+        there = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not any(there.startswith(root.rstrip("/") + "/") for root in roots):
+            raise Forbidden(f"{path[:200]} is not below a root")
+        yield Opened(raw, real, status)
+
+
+def digest(file: BinaryIO, check: Callable[[], None]) -> bytes:
+    """SHA-256 of a file from its start; `check` is called now and then, and may raise to give up."""
+    file.seek(0)
+    found = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        found.update(piece)
+        check()
+    return found.digest()
