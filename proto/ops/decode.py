@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import OPERATOR, Access, Params, Role, operation
 from proto.ops.media import MediaKind
 
 SERVICE = "decode"
@@ -56,3 +56,24 @@ class DecodeFile(Params[Decoded], frozen=True, kw_only=True):
     path: Annotated[str, Meta(max_length=4096, description="Its real path, below the roots")]
     kind: MediaKind
     version: Annotated[str, Meta(description="Device, inode, size and times of the file that is meant")]
+
+
+class Formats(msgspec.Struct, frozen=True, kw_only=True):
+    """What there are decoders for."""
+
+    pictures: list[str]
+    containers: Annotated[list[str], Meta(description="Of videos and of sound")]
+    documents: list[str]
+
+
+@operation(
+    "decode_formats",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=30,
+    role=Role.INTERNAL,
+    callers=(OPERATOR,),
+)
+class DecodeFormats(Params[Formats], frozen=True, kw_only=True):
+    """List the formats that pictures and metadata are made from."""

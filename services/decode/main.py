@@ -13,12 +13,12 @@ from typing import BinaryIO
 import trio
 
 from proto.errors import OperationError
-from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile
+from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile, DecodeFormats, Formats
 from proto.ops.media import MediaKind
 from services.decode.documents import pdf
-from services.decode.images import image
+from services.decode.images import FORMATS, image
 from services.decode.made import Made, NotDecoded
-from services.decode.moving import audio, video
+from services.decode.moving import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers
 
 MEMORY_BYTES = 3 * 1024**3
@@ -53,6 +53,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         # A thread cannot be ended, and what it holds cannot be had back.
         _log.error("%s is not decoded after %.0f s: this process ends", params.path, TIME_LIMIT_S)
         os._exit(SPENT_EXIT)
+
+    @handlers.handle(DecodeFormats)
+    async def decode_formats(params: DecodeFormats, ctx: Context) -> Formats:
+        return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF"])
 
     yield handlers
 

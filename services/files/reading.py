@@ -28,7 +28,7 @@ from proto.ops.files_reading import (
     SessionInfoResult,
     SessionSetPreferences,
 )
-from services.files import paths, schema, times
+from services.files import media, paths, schema, times
 from services.files.birth import birth_ns
 from services.files.core import Core
 from services.files.entries import MAX_BYTES, fitting, known
@@ -123,7 +123,17 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 problem=problem,
             )
 
-        return await core.database.read(query)
+        found = await core.database.read(query)
+        if not within or entry.kind != schema.FILE or not entry.size:
+            return found
+        made = await media.artifacts(ctx, path)
+        return msgspec.structs.replace(
+            found,
+            metadata_count=len(made),
+            metadata=made,
+            thumbnail_uri=media.first(made, media.THUMBNAIL),
+            timeline_uri=media.first(made, media.TIMELINE),
+        )
 
     @handlers.handle(DbDiagnose)
     async def diagnose(params: DbDiagnose, ctx: Context) -> Diagnosis:

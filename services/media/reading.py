@@ -43,7 +43,7 @@ def opened(path: str, roots: Sequence[str]) -> Iterator[Opened]:
         OperationError: it is there and cannot be read, or is no file.
     """
     try:
-        real = os.path.realpath(path) if "\0" not in path and os.path.isabs(path) else ""
+        real = "" if "\0" in path else os.path.realpath(_absolute(path, roots))
         if not any(real.startswith(root.rstrip("/") + "/") for root in roots):
             raise Forbidden(f"{path[:200]} is not below a root")
         # Checked before it is opened, for to open some things does something; and after, for it may have changed.
@@ -59,6 +59,14 @@ def opened(path: str, roots: Sequence[str]) -> Iterator[Opened]:
         if not any(there.startswith(root.rstrip("/") + "/") for root in roots):
             raise Forbidden(f"{path[:200]} is not below a root")
         yield Opened(raw, real, status)
+
+
+def _absolute(path: str, roots: Sequence[str]) -> str:
+    """A relative path is one below the first root that has such an entry."""
+    if os.path.isabs(path):
+        return path
+    candidates = [os.path.join(root, path) for root in roots]
+    return next((each for each in candidates if os.path.lexists(each)), "/")
 
 
 def digest(file: BinaryIO, check: Callable[[], None]) -> bytes:

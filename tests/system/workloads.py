@@ -87,6 +87,12 @@ WORKLOADS = {
             lambda n: ("graph_neighbors", {"id": f"note-{n % NOTES}", "direction": "out"}),
             lambda n, result: [node["id"] for node in result["nodes"]] == [f"note-{(n + 1) % NOTES}"],
         ),
+        Workload(
+            "media",
+            lambda n: ("media_content", {"path": f"note-{n % NOTES}.md"}),
+            lambda n, result: result["mime_type"] == "text/markdown" and result["size"] > 50,
+        ),
+        Workload("decode", lambda n: ("decode_formats", {}), lambda n, result: "JPEG" in result["pictures"]),
         Workload("files", lambda n: ("list-jobs", {"limit": 1 + n % 9}), lambda n, result: result["jobs"] == []),
         Workload(
             "documents",

@@ -1,0 +1,88 @@
+"""Media on a real kernel: served over HTTP in parts, and a decoder that is killed costs nobody anything."""
+
+from __future__ import annotations
+
+import signal
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.system.running import RunningKernel, running
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    root = tmp_path_factory.mktemp("root")
+    (root / "big.bin").write_bytes(bytes(range(256)) * 4096)
+    (root / "page.html").write_text("<html><script>alert(1)</script></html>")
+    (root / "empty.txt").touch()
+    Image.effect_noise((900, 600), 60).save(root / "a.png")
+    (root.parent / "secret.txt").write_text("treasure")
+    (root / "link.txt").symlink_to(root.parent / "secret.txt")
+    with running(tmp_path_factory.mktemp("data"), [root], options=("--http", "127.0.0.1:0")) as started:
+        yield started
+
+
+def get(kernel: RunningKernel, path: object, **headers: str) -> tuple[int, Message, bytes]:
+    base = str(kernel.status()["http_url"]).removesuffix("/mcp")
+    url = f"{base}/api/content?" + urllib.parse.urlencode({"path": str(path)})
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=named), timeout=30) as response:
+            return response.status, response.headers, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+def root_of(kernel: RunningKernel) -> Path:
+    return Path(kernel.status()["roots"][0])
+
+
+def test_file_is_served_whole_and_in_parts(kernel: RunningKernel) -> None:
+    file = root_of(kernel) / "big.bin"
+    data = file.read_bytes()
+    status, headers, body = get(kernel, file)
+    assert (status, body) == (200, data)
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Length"] == str(len(data))
+    for asked, start, end in (("0-9", 0, 10), ("1000000-", 1000000, len(data)), ("-5", len(data) - 5, len(data)),
+                              ("300000-700000", 300000, 700001)):  # fmt: skip
+        status, headers, body = get(kernel, file, Range=f"bytes={asked}")
+        assert (status, body) == (206, data[start:end])
+        assert headers["Content-Range"] == f"bytes {start}-{end - 1}/{len(data)}"
+    status, headers, _ = get(kernel, file, Range=f"bytes={len(data)}-")
+    assert (status, headers["Content-Range"]) == (416, f"bytes */{len(data)}")
+    assert get(kernel, file, Range="bytes=9-2")[0] == 200
+    assert get(kernel, file, If_None_Match=headers["ETag"])[0] == 304
+    assert get(kernel, root_of(kernel) / "empty.txt")[::2] == (200, b"")
+
+
+def test_what_could_act_comes_as_a_download_in_a_sandbox(kernel: RunningKernel) -> None:
+    _, headers, _ = get(kernel, root_of(kernel) / "page.html")
+    assert headers["Content-Disposition"].startswith("attachment")
+    assert "sandbox" in headers["Content-Security-Policy"]
+
+
+def test_nothing_outside_the_roots_is_served(kernel: RunningKernel) -> None:
+    root = root_of(kernel)
+    data = kernel.data_dir / "services/media/media.db"
+    for path in ("/etc/passwd", root / "link.txt", root / "../secret.txt", data, "../secret.txt", "cache/../x", "\0"):
+        status, _, body = get(kernel, path)
+        assert (status, b"treasure" in body) == (403, False), path
+    assert get(kernel, root / "not-there")[0] == 404
+    assert get(kernel, "")[0] == 400
+
+
+def test_artefact_is_made_once_and_served_while_its_decoder_is_dead(kernel: RunningKernel) -> None:
+    found = kernel.call("media_inspect", {"path": str(root_of(kernel) / "a.png")})
+    (thumbnail,) = found["artifacts"]
+    kernel.kill("decode", signal.SIGKILL)
+    status, headers, body = get(kernel, thumbnail["path"])
+    assert (status, headers["Content-Type"], len(body)) == (200, "image/jpeg", thumbnail["size"])
+    assert kernel.call("media_inspect", {"path": str(root_of(kernel) / "a.png")}) == found
