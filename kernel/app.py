@@ -11,6 +11,7 @@ import functools
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Callable
@@ -40,6 +41,9 @@ LINGER_S = 2.0
 """How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
 warm."""
 
+KEY_BYTES = 24
+"""Of the operator's page; beyond guessing."""
+
 FIRST_ANSWER_S = 0.25
 """How long services may wait for the client that a kernel was started for: their start would take the cores from its
 first answer."""
@@ -54,7 +58,7 @@ async def run(
     ephemeral: bool = False,
     conformance: bool = False,
     extra: tuple[Entry, ...] = (),
-    on_ready: Callable[[str | None], None] = lambda url: None,
+    on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
 ) -> None:
     """Run the system until a signal, `kernel_shutdown`, or the last client of an ephemeral kernel ends it.
 
@@ -63,7 +67,8 @@ async def run(
         ephemeral: end a while after the last attached client has left.
         conformance: serve the fixtures of the protocol's test suite as well.
         extra: further services.
-        on_ready: told the URL of the HTTP front (None without one) once clients can be served.
+        on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP) once clients can be
+            served.
 
     Raises:
         ConfigError: a setting names a service that is not there or a pool of no possible size, or HTTP cannot listen
@@ -90,6 +95,8 @@ async def run(
     started = trio.Event()
     stop = trio.Event()
     http_url: str | None = None
+    page_url: str | None = None
+    key = secrets.token_urlsafe(KEY_BYTES)
 
     def all_ready() -> bool:
         idle = (ServiceState.READY, ServiceState.STOPPED)
@@ -114,6 +121,7 @@ async def run(
                 logs,
                 clients=lambda: gateway.clients,
                 http_url=lambda: http_url,
+                page_url=lambda: page_url,
                 shut_down=stop.set,
             ).register()
             scratchpad.register(router.serve_local)
@@ -139,11 +147,13 @@ async def run(
                 await trio.to_thread.run_sync(_load_http)
                 from kernel.gateway.http import serve_http
                 from kernel.web import content, metrics, transcripts
+                from kernel.web import metrics, page, transcripts
                 from kernel.web.models import Models
 
                 models = Models(router).routes(config.http.max_body_bytes)
                 kept = transcripts.routes(router, config.http.max_body_bytes, enabled="transcripts" not in unserved)
                 routes = [*models, *metrics.routes(supervisor, router), *kept, *content.routes(router)]
+                routes = [*models, *metrics.routes(supervisor, router), *kept, *page.routes(router, key)]
                 await serve_http(
                     gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
                 )
@@ -161,9 +171,10 @@ async def run(
                 except* OSError as group:
                     raise ConfigError(_cannot_listen(config, group)) from None
                 http_url = f"{bound[0].rstrip('/')}/mcp"
+                page_url = f"{bound[0].rstrip('/')}/#{key}"
             _log.info("serving %d operations of %d services", len(table), len(entries))
             nursery.start_soon(_collect_garbage, gateway.loaded)
-            on_ready(http_url)
+            on_ready(http_url, page_url)
             await stop.wait()
             _log.info("ending in order")
             await supervisor.shutdown()
@@ -174,6 +185,7 @@ def _load_http() -> None:
     import kernel.gateway.http
     import kernel.web.metrics
     import kernel.web.models
+    import kernel.web.page
     import kernel.web.transcripts  # noqa: F401
 
 

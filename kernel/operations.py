@@ -17,6 +17,7 @@ from kernel.supervisor.status import ServiceReport
 from kernel.supervisor.supervisor import Supervisor
 from kernel.version import VERSION
 from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.operation import OPERATOR
 from proto.ops.kernel import (
     Done,
     KernelLogs,
@@ -48,6 +49,7 @@ class KernelOperations:
         *,
         clients: Callable[[], int],
         http_url: Callable[[], str | None],
+        page_url: Callable[[], str | None],
         shut_down: Callable[[], None],
     ) -> None:
         self._config = config
@@ -56,6 +58,7 @@ class KernelOperations:
         self._log_dir = log_dir
         self._clients = clients
         self._http_url = http_url
+        self._page_url = page_url
         self._shut_down = shut_down
         self._started_at = datetime.datetime.now(datetime.UTC)
         self._started = trio.current_time()
@@ -85,6 +88,8 @@ class KernelOperations:
             data_dir=str(self._config.data_dir),
             roots=[str(root) for root in self._config.roots],
             http_url=self._http_url(),
+            # Whoever has it may restart services.
+            page_url=self._page_url() if caller == OPERATOR else None,
             clients=self._clients(),
             rss_bytes=procfs.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],

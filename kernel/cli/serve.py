@@ -92,12 +92,13 @@ def flags_of(arguments: argparse.Namespace) -> Flags:
     )
 
 
-def announce(config: Config, http_url: str | None) -> None:
+def announce(config: Config, http_url: str | None, page_url: str | None) -> None:
     """Tell people, once clients can be served, where."""
     roots = ", ".join(map(str, config.roots)) or "none: operations on files are refused"
     print(
         f"Linckia {VERSION} is ready (process {os.getpid()})\n"
         f"  MCP over HTTP   {http_url or 'off'}\n"
+        f"  operator's page {page_url or 'off'}\n"
         f"  MCP over stdio  linckia stdio --data {config.data_dir}\n"
         f"  control         {socket_path(config.data_dir)}\n"
         f"  roots           {roots}\n"

@@ -62,6 +62,7 @@ def heading(answer: Mapping[str, Any]) -> str:
             f"Linckia {answer['version']}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
             f"{size(answer.get('pss_bytes') or answer.get('rss_bytes'))}, stdio clients: {answer['clients']}",
             f"http   {answer['http_url'] or 'off'}",
+            f"page   {answer.get('page_url') or 'off'}",
             f"roots  {roots}",
             f"data   {answer['data_dir']}",
         )

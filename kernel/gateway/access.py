@@ -26,8 +26,9 @@ _HEADERS = (
 _EXPOSED = "Content-Length, Content-Type, Mcp-Session-Id"
 _PREFLIGHT_FRESH_S = 86400
 
-OPEN_PATHS = frozenset({"/health"})
-"""Answered without the token: a supervisor of this machine must be able to ask, and learns nothing but up or down."""
+OPEN_PATHS = frozenset({"/health", "/"})
+"""Answered without the token: a supervisor of this machine must be able to ask, and learns nothing but up or down; and
+a browser must get the page that asks for the token, which holds nothing else."""
 
 
 class InsecureBind(ValueError):

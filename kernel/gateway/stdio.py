@@ -214,6 +214,9 @@ class _Session:
         key = None if envelope is None else request_key(envelope)
         if pending is not None and key is not None:
             pending.expect()
+            if (other := self._batched.get(key)) is not None:
+                # The id was used again: an answer to it belongs to the later batch, and holds up no other.
+                other.drop()
             self._batched[key] = pending
             refuse = partial(self._respond, key)
         call = None if envelope is None else sdk.recognise(envelope)

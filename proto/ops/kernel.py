@@ -62,6 +62,9 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str
     roots: list[str]
     http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
+    page_url: Annotated[
+        str | None, Meta(description="The operator's page with its key; told to the command line only")
+    ] = None
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
     rss_bytes: int
     pss_bytes: int | None
