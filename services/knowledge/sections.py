@@ -25,6 +25,9 @@ _SENTENCE = re.compile(r"(?<=[.!?;:,。！？])\s*")  # noqa: RUF001 - the full-
 _CHARS_PER_WORD = 8
 """Text without spaces (a table, minified data) is measured by its length instead."""
 
+_WINDOW = (TARGET_WORDS + 1) * _CHARS_PER_WORD
+"""So many characters count for more than `TARGET_WORDS` words, whatever they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -198,17 +201,18 @@ def _sentences(line: str) -> Iterator[str]:
         stop = match.end() if match and match.end() > position else len(line)
         piece = line[position:stop]
         position = stop
-        size = count_words(piece)
-        while size > TARGET_WORDS:
+        # By windows, of which a full one is always too much: counting all that is left for each cut would be quadratic.
+        begin = 0
+        while (size := count_words(window := piece[begin : begin + _WINDOW])) > TARGET_WORDS:
             if taken:
                 yield taken
                 taken, words = "", 0
-            cut = max(1, len(piece) * TARGET_WORDS // (size + 1))
-            space = piece.rfind(" ", cut // 2, cut)
+            cut = max(1, len(window) * TARGET_WORDS // (size + 1))
+            space = window.rfind(" ", cut // 2, cut)
             cut = space + 1 if space > 0 else cut
-            yield piece[:cut]
-            piece = piece[cut:]
-            size = count_words(piece)
+            yield window[:cut]
+            begin += cut
+        piece = window
         if taken and words + size > TARGET_WORDS:
             yield taken
             taken, words = "", 0

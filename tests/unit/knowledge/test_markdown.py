@@ -87,6 +87,20 @@ def test_text_without_spaces_is_still_cut_to_size() -> None:
     assert all(s.words <= TARGET_WORDS for s in note("知識" * 5_000).sections)
 
 
+def test_a_line_of_megabytes_is_counted_once_not_once_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = 0
+
+    def count(text: str) -> int:
+        nonlocal counted
+        counted += len(text)
+        return count_words(text)
+
+    monkeypatch.setattr("services.knowledge.sections.count_words", count)
+    text = "word " * 100_000
+    assert len(outline(text).sections) > 400
+    assert counted < 5 * len(text)
+
+
 def test_code_fence_is_never_read_as_headings() -> None:
     text = f"# Real\n\n```sh\n# comment\n{words(100)}\n```\n\n~~~\n## another\n~~~\n"
     assert outline(text).headings == ("Real",)
