@@ -276,16 +276,40 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
     Raises:
         InvalidParams: with `field` set and a message that says what would be right.
     """
+    taken: object = arguments
     try:
         parsed: P
         try:
             parsed = msgspec.convert(arguments, tp, strict=strict)
         except msgspec.ValidationError:
             # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
-            parsed = msgspec.convert(_integral(arguments), tp, strict=strict)
-        return parsed
+            taken = _integral(arguments)
+            parsed = msgspec.convert(taken, tp, strict=strict)
     except msgspec.ValidationError as error:
         raise _invalid(tp, str(error)) from None
+    path = _too_large(taken)
+    if path is not None:
+        field = _short(path)
+        raise InvalidParams(f"parameter `{field}`: no integer may be beyond {_LARGEST} or -{_LARGEST}", field=field)
+    return parsed
+
+
+_LARGEST = 2**63 - 1
+"""What the frames and the databases hold; JSON itself knows no bound."""
+
+
+def _too_large(value: object, path: str = "") -> str | None:
+    """The path of an integer beyond `_LARGEST`, if there is one."""
+    match value:
+        case int():
+            return None if -_LARGEST <= value <= _LARGEST else path
+        case Mapping():
+            found = (_too_large(item, f"{path}.{key}" if path else str(key)) for key, item in value.items())
+        case list():
+            found = (_too_large(item, f"{path}[{index}]") for index, item in enumerate(value))
+        case _:
+            return None
+    return next((place for place in found if place is not None), None)
 
 
 def _integral(value: object) -> object:

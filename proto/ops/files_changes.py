@@ -167,5 +167,5 @@ class EmptyTrash(Params[EmptiedTrash], frozen=True, kw_only=True, rename="camel"
         default_factory=list
     )
     older_than_days: Annotated[
-        Annotated[float, Meta(ge=0)] | None, Meta(description="All deleted at least so many days ago; 0: all")
+        Annotated[float, Meta(ge=0, le=36500)] | None, Meta(description="All deleted at least so many days ago; 0: all")
     ] = None

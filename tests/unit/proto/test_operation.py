@@ -24,6 +24,8 @@ class Inner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Nested."""
 
     depth: Annotated[int, Meta(ge=1, le=5)] = 1
+    at_most: int | None = None
+    more: dict[str, Any] = {}
 
 
 @operation("find", service="finder", access=Access.READ, idempotent=True, deadline_s=1.5)
@@ -134,6 +136,20 @@ def test_bad_argument_is_named_with_what_would_be_right(arguments: dict[str, Any
         validate(Find, arguments)
     assert caught.value.failure.field == field
     assert says in caught.value.failure.message
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30, -(2**63), 1e30])
+def test_an_integer_that_no_frame_or_database_holds_is_refused_by_its_name(number: float) -> None:
+    with pytest.raises(InvalidParams, match="no integer may be beyond") as caught:
+        validate(Find, {"name": "a", "inner": {"at_most": number}})
+    assert caught.value.failure.field == "inner.at_most"
+
+
+def test_an_integer_too_large_is_found_in_what_has_no_type() -> None:
+    with pytest.raises(InvalidParams, match="no integer may be beyond") as caught:
+        validate(Find, {"name": "a", "inner": {"more": {"a": [0, {"n": 2**64}]}}})
+    assert caught.value.failure.field == "inner.more.a[1].n"
+    assert validate(Find, {"name": "a", "inner": {"more": {"n": 1e300}}}).inner == Inner(more={"n": 1e300})
 
 
 def test_integral_float_is_an_integer_as_json_schema_says() -> None:
