@@ -121,7 +121,7 @@ class Endpoint:
         try:
             envelope = read_envelope(body)
         except NotJson as error:
-            message = error_message(None, PARSE_ERROR, f"Parse error: {error}")
+            message = error_message(error.request_id, PARSE_ERROR, f"Parse error: {error}")
             await Response(message, status_code=400, media_type="application/json")(scope, receive, send)
             return
         if envelope is None and batch.is_batch(body) and self._takes_batches(headers, session):

@@ -5,6 +5,9 @@ Nothing of the SDK is needed here, which takes a second to load: a client's firs
 
 from __future__ import annotations
 
+import json
+import re
+
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
@@ -35,7 +38,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NotJson(ValueError):
-    """What was sent is not JSON, or nested beyond reason."""
+    """What was sent is not JSON, or nested beyond reason; with the id of the request where one can be read."""
+
+    def __init__(self, text: str, request_id: RequestId | None = None) -> None:
+        super().__init__(text)
+        self.request_id = request_id
 
 
 def read_envelope(data: bytes) -> Envelope | None:
@@ -49,9 +56,26 @@ def read_envelope(data: bytes) -> Envelope | None:
     except msgspec.ValidationError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotJson(str(error)) from None
+        raise _refused(data, str(error)) from None
     except RecursionError:
         raise NotJson("nested too deeply") from None
+
+
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def _refused(data: bytes, text: str) -> NotJson:
+    """Why `data` is refused, with its id: clients in JavaScript that cut a text within an emoji send half a surrogate
+    pair, escaped, and would wait for ever for an answer without an id."""
+    try:
+        message = json.loads(data)
+        half = _HALF_A_PAIR.search(json.dumps(message, ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return NotJson(text)
+    if half is not None:
+        text = f"a string holds \\u{ord(half[0]):04x}, half of a surrogate pair, which is no character"
+    request_id = message.get("id") if isinstance(message, dict) else None
+    return NotJson(text, request_id if isinstance(request_id, int | str) else None)
 
 
 def request_key(envelope: Envelope) -> RequestId | None:

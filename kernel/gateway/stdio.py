@@ -166,7 +166,7 @@ class _Session:
         try:
             envelope = read_envelope(line.data)
         except NotJson as error:
-            self._post(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
+            self._post(error_message(error.request_id, PARSE_ERROR, f"Parse error: {error}"))
             return
         sdk = self._sdk
         if sdk is None or not self._sdk_ready.is_set():

@@ -70,6 +70,17 @@ async def test_what_is_no_message_is_refused_and_the_connection_goes_on(line: by
         assert (await wire.receive())["id"] == 2
 
 
+async def test_half_a_surrogate_pair_is_refused_under_the_id_of_its_request() -> None:
+    async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
+        await wire.initialize()
+        await wire.send_bytes(
+            b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"t_string","arguments":{"a":"\\ud83d"}},"id":7}\n'
+        )
+        refused = await wire.receive()
+        assert (refused["id"], refused["error"]["code"]) == (7, -32700)
+        assert "\\ud83d, half of a surrogate pair" in refused["error"]["message"]
+
+
 async def test_blank_lines_and_carriage_returns_are_no_messages() -> None:
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.send_bytes(b"\n\r\n  \n" + INITIALIZE.replace(b"\n", b"\r\n") + INITIALIZED + b"\n")
