@@ -346,6 +346,24 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     if match := _MISSING.match(text):
         field = prefix + _short(match["field"])
         return InvalidParams(f"missing required parameter `{field}`", field=field)
+    if text.startswith(("Invalid enum value", "Invalid value")) and (allowed := _choices(tp, path)):
+        text += f"; there are: {', '.join(allowed)}"
     if not path:
         return InvalidParams(f"invalid parameters: {_short(text[0].lower() + text[1:])}")
     return InvalidParams(f"parameter `{path}`: {_short(text[0].lower() + text[1:])}", field=path)
+
+
+def _choices(tp: type[msgspec.Struct], path: str) -> list[str]:
+    """The values that an enumeration at `path` has; [] where it is none, or cannot be found."""
+    schema = json_schema(tp)
+    definitions = schema.get("$defs", {})
+
+    def below(node: dict[str, Any], steps: list[str]) -> list[str]:
+        node = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+        found = [value for choice in node.get("anyOf", ()) for value in below(choice, steps)]
+        if not steps:
+            return found + [str(value) for value in node.get("enum", ())]
+        inner = node.get("items") if steps[0] == "[...]" else node.get("properties", {}).get(steps[0])
+        return found + (below(inner, steps[1:]) if isinstance(inner, dict) else [])
+
+    return below(schema, re.findall(r"\[\.\.\.\]|[^.\[\]]+", re.sub(r"\[\d+\]", "[...]", path)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -20,11 +21,18 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Its name")]
 
 
+class Order(enum.Enum):
+    UP = "up"
+    DOWN = "down"
+
+
 class Inner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nested."""
 
     depth: Annotated[int, Meta(ge=1, le=5)] = 1
     at_most: int | None = None
+    order: Order | None = None
+    orders: list[Order] = []
     more: dict[str, Any] = {}
 
 
@@ -72,7 +80,7 @@ def test_rules_that_no_type_can_say_are_part_of_the_schema() -> None:
     schema = operation_of(Either).input_schema
     assert schema["type"] == "object"
     assert schema["anyOf"] == [{"required": ["a"]}, {"required": ["b"]}]
-    assert set(schema["$defs"]) == {"X", "Inner"}
+    assert set(schema["$defs"]) == {"X", "Inner", "Order"}
     assert set(schema["properties"]) == {"a", "b"}
 
 
@@ -129,6 +137,8 @@ def test_description_is_the_docstring_and_deadline_is_in_milliseconds() -> None:
         ({"name": "a", "tags": "x"}, "tags", "expected `array`, got `str`"),
         ({"name": "a", "inner": {"depth": 9}}, "inner.depth", "<= 5"),
         ({"name": "a", "inner": {"width": 9}}, "inner.width", "unknown parameter"),
+        ({"name": "a", "inner": {"order": "u"}}, "inner.order", "'u'; there are: down, up"),
+        ({"name": "a", "inner": {"orders": ["up", "u"]}}, "inner.orders[1]", "'u'; there are: down, up"),
     ],
 )
 def test_bad_argument_is_named_with_what_would_be_right(arguments: dict[str, Any], field: str, says: str) -> None:
