@@ -52,6 +52,8 @@ def compiled(pattern: str, *, ignore_case: bool, word: bool, literal: bool) -> M
     options.max_mem = RE2_MEMORY_BYTES
     options.case_sensitive = not ignore_case
     try:
+        # Alone first, so that an error repeats what the caller wrote.
+        re2.compile(body.encode(), options)
         return _Linear(re2.compile(f"(?m)(?:{body})".encode(), options))
     except re2.error as error:
         reason = error.args[0] if error.args else "it is no regular expression"
