@@ -137,9 +137,8 @@ class YamlFiles:
         path = self.roots.resolve(file)
         if dry_run:
             return self._dry_run(path, file, edits, document, if_match)
-        message = (
-            text if text is not None else f"{len(edits)} edits in {file} (lossless: comments and formatting preserved)"
-        )
+        done = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
+        message = text if text is not None else f"{done} in {file} (lossless: comments and formatting preserved)"
         try:
             with self.locks.hold(path):
                 for attempt in range(_ATTEMPTS):
