@@ -146,8 +146,7 @@ async def run(
                 await gateway.loaded.wait()
                 await trio.to_thread.run_sync(_load_http)
                 from kernel.gateway.http import serve_http
-                from kernel.web import content, metrics, transcripts
-                from kernel.web import metrics, page, transcripts
+                from kernel.web import content, metrics, page, transcripts
                 from kernel.web.models import Models
 
                 models = Models(router).routes(config.http.max_body_bytes)

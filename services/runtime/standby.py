@@ -20,6 +20,11 @@ import trio
 from proto.birth import MAX_PACKET_BYTES, PREPARED, Birth, Wake
 from services.runtime.rehearsal import rehearse
 
+LEAVE_S = 1.0
+"""How long a rehearsal may take to end once its process is wanted."""
+
+EXIT_STUCK = 1
+
 _decoder = msgspec.msgpack.Decoder(Wake)
 
 _log = logging.getLogger("linckia.service")
@@ -54,11 +59,18 @@ async def stand_by(birth: Birth, control_fd: int, module: ModuleType) -> Called 
 
 async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> None:
     began = trio.current_time()
+    over = trio.Event()
     async with trio.open_nursery() as nursery:
 
         async def wanted() -> None:
             await trio.lowlevel.wait_readable(control)
             nursery.cancel_scope.cancel()
+            # A service that does not let itself be cancelled would hold up the one that is wanted, with all its calls.
+            with trio.move_on_after(LEAVE_S, shield=True):
+                await over.wait()
+                return
+            _log.error("the rehearsal of %s does not end; another process takes its place", birth.service)
+            os._exit(EXIT_STUCK)
 
         nursery.start_soon(wanted)
         try:
@@ -66,6 +78,8 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
         except Exception:
             # The service's own start-up will meet it again, if it is more than the rehearsal's.
             _log.exception("the rehearsal of %s failed", birth.service)
+        finally:
+            over.set()
         # Else the collector would look through all that was just made, in the middle of the first calls.
         gc.collect()
         gc.freeze()

@@ -61,9 +61,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
     store = await trio.to_thread.run_sync(Store, env.data_dir / "transcripts.db")
-    await env.background.start(store.run)
     feed = Feed(env, store, strip)
     try:
+        store.begin(env.background)
         env.background.start_soon(feed.run)
         ingest = Ingest(store, redactor, strip)
         env.info(redaction="on" if redactor else "off")

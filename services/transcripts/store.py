@@ -106,7 +106,7 @@ class _Waiting:
 
 
 class Store:
-    """The open database; opening blocks. `run` must run for `write` to return."""
+    """The open database; opening blocks. `begin` before the first `write`."""
 
     def __init__(self, path: Path) -> None:
         """Open `path`, or begin it.
@@ -124,14 +124,23 @@ class Store:
         self._queue: list[_Waiting] = []
         self._has_work = trio.Event()
         self._closing = False
+        self._running = False
         self._ended = trio.Event()
         self.commits = 0
         """Transactions so far; fewer than changes, where changes shared one."""
         self.outbox_filled = trio.Event()
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Let `nursery` run the task that commits.
+
+        Not by `nursery.start`: cancelled in the middle of that, it would wait for the end of a task that only `close`
+        ends.
+        """
+        self._running = True
+        nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
         """Commit what `write` hands in, until `close`."""
-        task_status.started()
         try:
             # What was handed in is carried out, also where the service is told to end.
             with trio.CancelScope(shield=True):
@@ -242,7 +251,8 @@ class Store:
         self._closing = True
         self._has_work.set()
         with trio.CancelScope(shield=True):
-            await self._ended.wait()
+            if self._running:
+                await self._ended.wait()
             await trio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:

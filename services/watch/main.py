@@ -201,7 +201,9 @@ def handlers_of(reading: Reading) -> Handlers:
             counted: dict[int, int] = {}
             each = []
             for caller, name, number, stored in rows:
-                tree = watcher.tracker.trees[number]
+                tree = watcher.tracker.trees.get(number)
+                if tree is None:
+                    continue  # Its subscription ends at this moment.
                 if number not in counted:
                     ((counted[number],),) = select(
                         db, "SELECT count(*) FROM entry JOIN folder USING(folder) WHERE tree=?", (number,)

@@ -38,7 +38,7 @@ async def main():
             said.append({"role": "assistant", "content": f"answer {which} {n}"})
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(store.run)
+        store.begin(nursery)
         for which in range(6):
             nursery.start_soon(client, which)
 
@@ -103,7 +103,7 @@ async def test_changes_that_arrive_together_share_a_commit_and_not_their_failure
             for n in range(100):
                 writers.start_soon(write, n)
             await trio.testing.wait_all_tasks_blocked()
-            await nursery.start(store.run)
+            store.begin(nursery)
         assert sorted(failed) == list(range(3, 100, 10))
         kept = await store.read(lambda db: db.execute("SELECT count(*) FROM setting").fetchone()[0])
         assert kept == 90
@@ -117,7 +117,7 @@ async def test_a_full_disk_fails_the_change_and_changes_nothing(tmp_path: Path) 
 
     async with trio.open_nursery() as nursery:
         store = Store(tmp_path / "t.db")
-        await nursery.start(store.run)
+        store.begin(nursery)
         await store.write(lambda db: db.execute("PRAGMA max_page_count=60").fetchall())
         with pytest.raises(
             OperationError, match=r"cannot be written \(database or disk is full\); nothing was changed"
