@@ -18,8 +18,13 @@ from kernel.supervisor.supervisor import Supervisor
 from kernel.version import VERSION
 from proto.errors import InvalidParams, OperationError, Unavailable
 from proto.operation import OPERATOR
+from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
+from proto.operation import CLIENT, Role
 from proto.ops.kernel import (
+    SERVICE,
+    Called,
     Done,
+    KernelCall,
     KernelLogs,
     KernelRestart,
     KernelShutdown,
@@ -33,6 +38,8 @@ from proto.ops.kernel import (
 )
 
 _TAIL_BLOCK_BYTES = 64 * 1024
+
+_TOOLS = (Role.TOOL, Role.STEP)
 
 _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
@@ -72,6 +79,7 @@ class KernelOperations:
         serve("kernel_stop", self._stop)
         serve("kernel_logs", self._logs)
         serve("kernel_shutdown", self._shutdown)
+        serve("kernel_call", self._call)
 
     async def _status(self, params: KernelStatusParams, caller: str) -> KernelStatus:
         pid = os.getpid()
@@ -185,6 +193,13 @@ class KernelOperations:
     async def _shutdown(self, params: KernelShutdown, caller: str) -> Done:
         self._shut_down()
         return Done(message="the kernel is ending")
+
+    async def _call(self, params: KernelCall, caller: str) -> Called:
+        operation = self._router.operation(params.operation)
+        # The kernel's own are a person's hand on the services, or need the client's connection.
+        if not operation.admits(CLIENT) or operation.service == SERVICE or operation.role not in _TOOLS:
+            raise Forbidden(f"{operation.name} may not be called on behalf of a client")
+        return Called(result=await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT))
 
     def _processes_of(self, name: str) -> list[str]:
         """All of the pool that a service's name stands for; one process where it names a process."""

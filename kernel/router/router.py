@@ -102,6 +102,10 @@ class Router:
         """The lane of a service, or of the service that an instance is of."""
         return self._lanes[service]
 
+    def operation(self, name: str) -> Operation[Any]:
+        """The operation of that name. Raises UnknownOperation."""
+        return self._table.find(name)
+
     # ---- Dispatcher -----------------------------------------------------------------------------------------------
 
     async def call(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import CLIENT, OPERATOR, Access, Params, operation
+from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
 
 SERVICE = "kernel"
 
@@ -165,3 +165,26 @@ class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
 )
 class KernelShutdown(Params[Done], frozen=True, kw_only=True):
     """End the whole system in order: every service finishes what it has in hand."""
+
+
+class Called(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operation answered."""
+
+    result: Any
+
+
+@operation(
+    "kernel_call",
+    service=SERVICE,
+    access=Access.DESTRUCTIVE,
+    idempotent=False,
+    deadline_s=24 * 3600,
+    role=Role.INTERNAL,
+    callers=("files",),
+)
+class KernelCall(Params[Called], frozen=True, kw_only=True):
+    """Call an operation on behalf of a client who asked for it beforehand, as a plan does: with a client's rights,
+    whatever the service's own are. What the kernel itself answers cannot be called so."""
+
+    operation: Annotated[str, Meta(max_length=200, description="Name of an operation that clients may call")]
+    arguments: Annotated[dict[str, Any], Meta(description="Its parameters, as a client would give them")]

@@ -47,3 +47,12 @@ def key(column: str) -> str:
 def _folded(*arguments: Any) -> str:
     text: str = arguments[0]
     return text.casefold()
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it is a regular expression that RE2 takes."""
+    try:
+        compiled(text)
+    except re2.error:
+        return False
+    return True

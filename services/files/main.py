@@ -12,15 +12,19 @@ from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from services.files import ignoring, settings
 from services.files.changes import Changes
 from services.files.changing import add_changing
+from services.files.classifying import Classifying, add_classifying
 from services.files.core import Core
 from services.files.database import Database
+from services.files.executions import Executions
 from services.files.followers import Followers
 from services.files.following import Follow
 from services.files.grouping import add_grouping
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
+from services.files.outcomes import Doing
 from services.files.paths import Roots
 from services.files.plan_uris import add_plan_uris
+from services.files.plans import add_plans
 from services.files.queries import add_queries
 from services.files.reading import add_reading, node_uri
 from services.files.resources import add_resources
@@ -54,9 +58,15 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
                 await jobs.start(path, background=True, force=True, max_age_s=0)
             following = Followers(core, scans)
             scans.start_soon(following.end_subscriptions)
+            classifying = Classifying(core)
+            scans.start_soon(classifying.run)
+            executions = Executions(core, following, Doing(core, classifying), scans)
             await resume_sources(core, following)
-            yield handlers_of(core, changes, following)
+            await executions.resume()
+            yield handlers_of(core, changes, following, executions, classifying)
+            await executions.close()
             await following.close()
+            classifying.close()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
     finally:
@@ -64,7 +74,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await trio.to_thread.run_sync(database.close)
 
 
-def handlers_of(core: Core, changes: Changes, following: Followers) -> Handlers:
+def handlers_of(
+    core: Core, changes: Changes, following: Followers, executions: Executions, classifying: Classifying
+) -> Handlers:
     """The operations, a family after the other."""
     handlers = Handlers()
     add_indexing(handlers, core)
@@ -77,6 +89,8 @@ def handlers_of(core: Core, changes: Changes, following: Followers) -> Handlers:
     add_queries(handlers, core)
     add_grouping(handlers, core)
     add_sources(handlers, core, following)
+    add_plans(handlers, core, executions)
+    add_classifying(handlers, core, classifying)
     return handlers
 
 

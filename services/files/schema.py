@@ -223,5 +223,20 @@ CREATE TABLE IF NOT EXISTS history(
 ) WITHOUT ROWID;
 """
 
-FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, FOLLOWING, SOURCES, PLANS, CHANGES, HISTORY)
+CLASSIFIERS = """
+CREATE TABLE IF NOT EXISTS classifier_job(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL,
+    operations TEXT NOT NULL,
+    status TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    started INTEGER,
+    finished INTEGER,
+    error TEXT
+);
+CREATE INDEX IF NOT EXISTS classifier_job_status ON classifier_job(status);
+CREATE INDEX IF NOT EXISTS classifier_job_path ON classifier_job(path);
+"""
+
+FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, FOLLOWING, SOURCES, PLANS, CLASSIFIERS, CHANGES, HISTORY)
 """In the order in which they are made."""

@@ -89,3 +89,10 @@ def counts(db: apsw.Connection, id_: int) -> tuple[int, int]:
     entries: int = fetch_value(db, "SELECT count(*) FROM member WHERE set_id = ?", (id_,))
     children: int = fetch_value(db, "SELECT count(*) FROM edge WHERE parent = ?", (id_,))
     return entries, children
+
+
+def present(db: apsw.Connection, entries: Sequence[int]) -> set[int]:
+    """Those ids of which there is an entry."""
+    return {
+        id_ for entry in entries for (id_,) in fetch_all(db, "SELECT id FROM entry WHERE id = ? AND scanned", (entry,))
+    }

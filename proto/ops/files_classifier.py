@@ -1,0 +1,76 @@
+"""Operations of `files`: jobs that make thumbnails and metadata of files anew."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_index import JobId
+from proto.ops.files_shared import SERVICE, SURFACES, Path
+
+CLASSIFIERS = ("thumbnail", "timeline", "metadata")
+
+ClassifierStatus = Literal["pending", "running", "completed", "failed"]
+
+
+class ClassifierJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The making of thumbnails and metadata of one file."""
+
+    id: int
+    source_path: str
+    operations: list[str]
+    status: ClassifierStatus
+    progress: Annotated[int, Meta(description="0 to 100")]
+    created_at: Annotated[str, Meta(description="RFC 3339")]
+    started_at: str | None = None
+    completed_at: str | None = None
+    error: Annotated[str | None, Meta(description="Why it failed")] = None
+
+
+class ClassifierStarted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The job that does it."""
+
+    job_id: Annotated[int, Meta(description="For classifier-job-progress")]
+    source_path: str
+    operations: list[str]
+    status: ClassifierStatus
+
+
+@operation("rerun-classifier", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rename="camel"):
+    """Make the thumbnail, timeline and metadata of a file anew. Answers a job at once."""
+
+    source_path: Annotated[Path, Meta(description="File in the index")]
+    operations: Annotated[
+        list[str],
+        Meta(max_length=100, description=f"Of {', '.join(CLASSIFIERS)}; all where none is given"),
+    ] = msgspec.field(default_factory=list)
+
+
+@operation(
+    "classifier-job-progress", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES
+)
+class ClassifierJobProgress(Params[ClassifierJob], frozen=True, kw_only=True, rename="camel"):
+    """Say how far a classifier job has come."""
+
+    job_id: Annotated[JobId, Meta(description="The job, as `rerun-classifier` answered it")]
+
+
+class ClassifierJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Classifier jobs, newest first."""
+
+    jobs: list[ClassifierJob]
+    total: Annotated[int, Meta(description="How many there are, whatever the limit")]
+
+
+@operation(
+    "list-classifier-jobs", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES
+)
+class ListClassifierJobs(Params[ClassifierJobs], frozen=True, kw_only=True):
+    """List classifier jobs, newest first."""
+
+    status: Annotated[ClassifierStatus | None, Meta(description="Only jobs of this status")] = None
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Jobs to answer at most")] = 50

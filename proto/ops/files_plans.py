@@ -1,0 +1,300 @@
+"""Operations of `files`: plans, which find entries, choose among them and do something with each, once or from now on.
+
+A plan has sources (what is found), conditions (which of it are meant) and outcomes (what happens to those). A run of it
+is an execution, which is on record.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import Access, Params, operation
+from proto.ops.files_shared import SERVICE, SURFACES, Deleted, Description, Filter, Instant, Path, SetName, Whole
+
+PlanName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a plan")]
+
+Mode = Literal["oneshot", "continuous"]
+PlanStatus = Literal["active", "paused", "disabled"]
+SourceType = Literal["filesystem.index", "filesystem.watch", "query", "resource-set"]
+UpdateMode = Literal["replace", "append", "merge"]
+MediaType = Literal["image", "video", "audio", "document"]
+
+
+class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a source looks at."""
+
+    path: Annotated[Path | None, Meta(description="Of filesystem sources: what is scanned, or watched")] = None
+    recursive: Annotated[bool, Meta(description="Of filesystem sources: whether folders below it are taken in")] = True
+    debounce_ms: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="While watching: what follows so closely is taken together")
+    ] = 500
+    query: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1024)] | Filter | None,
+        Meta(description="Of query sources: the name of a saved query, or a query itself"),
+    ] = None
+    resource_set: Annotated[SetName | None, Meta(description="Of resource-set sources: its name")] = None
+    name: Annotated[str, Meta(min_length=1, max_length=1024, description="The same as `query` or `resource_set`")] = ""
+    include_children: Annotated[bool, Meta(description="Of resource-set sources: the sets below it as well")] = True
+    include_directories: Annotated[bool, Meta(description="Of filesystem sources: directories, not files alone")] = (
+        False
+    )
+
+
+class PlanSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where entries come from."""
+
+    type: Annotated[
+        SourceType,
+        Meta(
+            description="filesystem.index scans a path and filesystem.watch follows it; query and resource-set read the"
+            " index. In a continuous plan both filesystem sources are followed."
+        ),
+    ]
+    name: Annotated[str, Meta(max_length=1024, description="What it is called in errors")] = ""
+    target_set: Annotated[SetName | None, Meta(description="Resource set that all its entries go into")] = None
+    update_mode: Annotated[
+        UpdateMode,
+        Meta(
+            description="What becomes of those that are in `target_set` already: `replace` takes out what this run does"
+            " not find, `append` and `merge` leave them"
+        ),
+    ] = "append"
+    config: SourceConfig = SourceConfig()
+
+
+class _Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    conditions: Annotated[list[Condition], Meta(max_length=1000, description="Conditions it is made of")]
+
+
+class All(_Group, frozen=True, kw_only=True, tag="all"):
+    """Met where all of them are."""
+
+
+class AnyOf(_Group, frozen=True, kw_only=True, tag="any"):
+    """Met where at least one of them is."""
+
+
+class NoneOf(_Group, frozen=True, kw_only=True, tag="none"):
+    """Met where not one of them is."""
+
+
+class MediaCondition(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="media_type"
+):
+    """Files of a kind, by their extension."""
+
+    mediaType: MediaType
+
+
+class SizeCondition(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type",
+    tag="size",
+):  # fmt: skip
+    """Entries of a size, both ends inclusive."""
+
+    minSize: Annotated[Whole | None, Meta(description="Bytes")] = None
+    maxSize: Annotated[Whole | None, Meta(description="Bytes")] = None
+
+
+class TimeCondition(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type",
+    tag="time",
+):  # fmt: skip
+    """Entries of a time, both ends inclusive: RFC 3339, a date, or Unix seconds."""
+
+    minMtime: Instant | None = None
+    maxMtime: Instant | None = None
+    minCtime: Instant | None = None
+    maxCtime: Instant | None = None
+
+
+_Part = Annotated[str, Meta(max_length=8192)]
+
+
+class PathCondition(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type",
+    tag="path",
+):  # fmt: skip
+    """Entries whose path has all of these, in either case."""
+
+    pathContains: _Part | None = None
+    pathPrefix: _Part | None = None
+    pathSuffix: _Part | None = None
+    pathPattern: Annotated[
+        _Part | None,
+        Meta(
+            description="A glob of the whole path (`*` crosses `/`), or a regular expression (RE2) where it has signs"
+            " that only those have, as `\\`, `^`, `$`, `+`, `|`, `(` or `.*`"
+        ),
+    ] = None
+
+
+Condition: TypeAlias = All | AnyOf | NoneOf | MediaCondition | SizeCondition | TimeCondition | PathCondition
+
+
+class SelectionOutcome(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="selection_set"
+):
+    """Put entries into a resource set, which is made where it is missing, or take them out of it."""
+
+    selectionSetName: SetName
+    operation: Literal["add", "remove"] = "add"
+
+
+class ClassifierOutcome(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="classifier"
+):
+    """Make thumbnails and metadata of files, by a job each."""
+
+    operations: Annotated[
+        list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100, description="Which; all where none is given")
+    ] = []
+
+
+class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="tool"):
+    """Call an operation for each entry, with the rights of a client."""
+
+    tool: Annotated[str, Meta(min_length=1, max_length=200, description="Name of the operation")]
+    arguments: Annotated[
+        dict[str, Any],
+        Meta(
+            description="Its parameters. {{entry.path}} and {{entry.name}}, parent, kind, extension, size, mtime and"
+            " ctime stand for what the entry has"
+        ),
+    ] = {}
+
+
+class ChainedOutcome(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="chained"
+):
+    """Several outcomes, one after the other."""
+
+    outcomes: Annotated[list[Outcome], Meta(max_length=1000)]
+    stopOnError: Annotated[bool, Meta(description="Leave out the rest for an entry of which one failed")] = False
+
+
+Outcome: TypeAlias = SelectionOutcome | ClassifierOutcome | ToolOutcome | ChainedOutcome
+
+Sources = Annotated[list[PlanSource], Meta(min_length=1, max_length=100, description="Where entries come from")]
+Outcomes = Annotated[list[Outcome], Meta(max_length=100, description="What happens to each entry that is meant")]
+Conditions = Annotated[Condition, Meta(description="Which entries are meant; all where there is none")]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A plan as it is defined."""
+
+    name: str
+    description: str
+    mode: Mode
+    status: PlanStatus
+    sources: list[PlanSource]
+    outcomes: list[Outcome]
+    created_at: Annotated[str, Meta(description="RFC 3339")]
+    updated_at: Annotated[str, Meta(description="RFC 3339")]
+    execution_count: int
+    conditions: Condition | None = None
+    last_execution_at: Annotated[str | None, Meta(description="When it was last begun, RFC 3339")] = None
+
+
+@operation("plan-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30, surfaces=SURFACES)
+class PlanCreate(Params[Plan], frozen=True, kw_only=True):
+    """Define a plan: entries from its sources that meet its conditions get its outcomes. plan-execute begins it."""
+
+    name: PlanName
+    sources: Sources
+    description: Description = ""
+    mode: Annotated[Mode, Meta(description="oneshot, or continuous: on each change from then on")] = "oneshot"
+    conditions: Conditions | None = None
+    outcomes: Outcomes = msgspec.field(default_factory=list)
+
+
+ExecutionStatus = Literal["running", "completed", "failed", "cancelled"]
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """The execution that runs now."""
+
+    execution_id: int
+    plan_name: str
+    status: ExecutionStatus
+    started_at: Annotated[int, Meta(description="Unix seconds")]
+
+
+@operation(
+    "plan-execute", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=30, surfaces=SURFACES
+)
+class PlanExecute(Params[Started], frozen=True, kw_only=True):
+    """Begin a plan and answer at once; plan-get tells how it goes. While it runs, it is not begun again. Its tools may
+    do whatever a client may."""
+
+    name: PlanName
+
+
+class Plans(msgspec.Struct, frozen=True, kw_only=True):
+    """All plans, by name."""
+
+    plans: list[Plan]
+    total: int
+
+
+@operation("plan-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class PlanList(Params[Plans], frozen=True, kw_only=True):
+    """List all plans."""
+
+
+class Execution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run of a plan."""
+
+    execution_id: int
+    plan_name: str
+    mode: Mode
+    status: ExecutionStatus
+    started_at: Annotated[int, Meta(description="Unix seconds")]
+    duration_ms: int
+    entries_processed: Annotated[int, Meta(description="Entries of its sources that were looked at")]
+    entries_matched: Annotated[int, Meta(description="Of those, how many met the conditions")]
+    outcomes_applied: Annotated[int, Meta(description="Outcomes that were done, each for each entry")]
+    outcomes_failed: int
+    completed_at: Annotated[int | None, Meta(description="Unix seconds")] = None
+    error: Annotated[str | None, Meta(description="Why it ended; or the first outcome that failed, and why")] = None
+
+
+class PlanDetails(Plan, frozen=True, kw_only=True, omit_defaults=True):
+    """A plan and its executions, latest first."""
+
+    executions: list[Execution] | None = None
+
+
+@operation("plan-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
+    """Read the definition of a plan and how its executions went."""
+
+    name: PlanName
+    include_executions: Annotated[bool, Meta(description="Answer its executions as well")] = True
+    execution_limit: Annotated[int, Meta(ge=1, le=10_000, description="Executions to answer at most")] = 10
+
+
+@operation("plan-update", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=True, deadline_s=60, surfaces=SURFACES)
+class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
+    """Change what is named of a plan; the rest stays. A continuous plan that runs goes on with what is changed; one
+    that is paused or disabled is ended."""
+
+    name: PlanName
+    description: Description | None = None
+    mode: Mode | None = None
+    status: Annotated[PlanStatus | None, Meta(description="active, paused or disabled")] = None
+    sources: Sources | None = None
+    conditions: Conditions | None = None
+    outcomes: Outcomes | None = None
+
+
+@operation(
+    "plan-delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=60, surfaces=SURFACES
+)
+class PlanDelete(Params[Deleted], frozen=True, kw_only=True):
+    """End and delete a plan with the record of its executions; entries and resource sets stay."""
+
+    name: PlanName
