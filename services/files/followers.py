@@ -8,31 +8,44 @@ it says what is wrong and tries again.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import apsw
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.watch import MAX_WAIT_S, Change, ChangeKind, WatchChanges, WatchSubscribe, WatchUnsubscribe
+from proto.ops.watch import (
+    MAX_WAIT_S,
+    Change,
+    ChangeKind,
+    EntryKind,
+    WatchChanges,
+    WatchStatus,
+    WatchSubscribe,
+    WatchUnsubscribe,
+)
 from services.files import paths
 from services.files.core import Core
 from services.files.listing import look
-from services.files.live import Hint, Live
+from services.files.live import Hint, Live, doubt, doubted, trust
 from services.files.mounts import without_files
 from services.files.rows import fetch_all, fetch_one
 from services.files.scanning import scan_anew
+from services.files.tree import find
 
 BATCH = 5_000
 """Changes that are dealt with at once."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.05, 5.0
 """Between one attempt and the next, while the watcher does not answer."""
+
+SETTLE_S = 0.2
+"""Between two looks at whether the watcher has seen what the index has."""
 
 _log = logging.getLogger("linckia.files")
 
@@ -110,7 +123,8 @@ class Follower:
             raise LookupError(f"{followed.subscription} is not stored")
         sequence: int | None = stored[0]
         while True:
-            wait_s = MAX_WAIT_S if self.in_step else 0
+            sure = not self.in_step or await self._make_sure()
+            wait_s = (MAX_WAIT_S if sure else SETTLE_S) if self.in_step else 0
             answer = await self._core.env.call(
                 WatchChanges(
                     subscription=followed.subscription,
@@ -152,13 +166,33 @@ class Follower:
             news = [hint_of(change).path for change in changes if change.change is not ChangeKind.DELETED]
             await self._deal(list(dict.fromkeys(news)))
 
+    async def _make_sure(self) -> bool:
+        """Look again at what was listed beside the watcher, once all that had happened by then is known to it. Answers
+        whether nothing of it is left."""
+        core, path = self._core, self._followed.path
+        rows, folders = await core.database.read(partial(doubted, root=path))
+        if not rows:
+            return True
+        if not (await core.env.call(WatchStatus())).settled:
+            return False
+        await trio.to_thread.run_sync(self._live().look_again, folders)
+        await core.database.write(partial(trust, rows=rows))
+        # What is another directory than before was listed in turn.
+        return False
+
     async def _take_state(self) -> None:
         if self._followed.recursive:
             await scan_anew(self._core, self._followed.path)
         else:
             await trio.to_thread.run_sync(self._live().list_root)
+        await self._core.database.write(self._doubt)
         if self._deal is not None:
             await self._deal(None)
+
+    def _doubt(self, db: apsw.Connection) -> None:
+        root = find(db, self._followed.path)
+        if root is not None:
+            doubt(db, root.id, whole=self._followed.recursive)
 
     def _live(self) -> Live:
         core, path = self._core, self._followed.path
@@ -237,7 +271,7 @@ class Followers:
                 left += 1
                 _log.info("the subscription %s is still to be ended: %s", subscription, error)
                 continue
-            await database.write(functools.partial(_forget, subscription=subscription))
+            await database.write(partial(_forget, subscription=subscription))
         return left
 
 
@@ -263,7 +297,8 @@ def _store(db: apsw.Connection, subscription: str, sequence: int) -> None:
 def hint_of(change: Change) -> Hint:
     """A change of the watcher's as the index takes it."""
     old = _text(change.old_path, change.raw_old_path) if change.old_path is not None else None
-    return Hint(_text(change.path, change.raw_path), old, change.inode)
+    left = change.change is ChangeKind.DELETED and change.kind is EntryKind.FOLDER
+    return Hint(_text(change.path, change.raw_path), old, change.inode, left)
 
 
 def _text(path: str, raw: bytes | None) -> str:

@@ -23,7 +23,7 @@ from services.files.database import Database
 from services.files.listing import MAX_INT, Found, Ignored, look, open_folder, read_folder
 from services.files.rows import fetch_all, fetch_value
 from services.files.touched import Touched
-from services.files.tree import Edit, Stored, find
+from services.files.tree import Edit, Stored, below, find
 
 TURN_S = 0.2
 """How long one transaction may keep others from writing."""
@@ -39,6 +39,8 @@ class Hint(NamedTuple):
     path: str
     old_path: str | None = None
     inode: int = 0
+    left: bool = False
+    """A directory left this path. What is there now, if anything, may hold something else, even if it is the same."""
 
 
 class Live:
@@ -67,6 +69,7 @@ class Live:
         self._skipped_devices = skipped_devices
         self._names: dict[str, dict[str, None]] = {}
         self._whole: deque[str] = deque()
+        self._doubtful: set[str] = set()
         self._marks: set[str] = set()
 
     def apply(self, hints: Iterable[Hint], note: Callable[[apsw.Connection], None] = lambda db: None) -> None:
@@ -77,6 +80,7 @@ class Live:
         """
         self._names.clear()
         self._whole.clear()
+        self._doubtful.clear()
         with self._database.transaction() as db:
             edit = Edit(db, time.time_ns())
             for hint in hints:
@@ -98,12 +102,21 @@ class Live:
         self._whole.append(paths.as_folder(self._root))
         self.apply([Hint(self._root)])
 
+    def look_again(self, folders: Iterable[str]) -> None:
+        """Look at all that is stored of these directories (paths with slash); what is new in them is left alone."""
+        for folder in folders:
+            with self._database.reader() as db:
+                names = fetch_all(db, "SELECT name FROM node WHERE folder = ?", (folder,))
+            self.apply(Hint(f"{folder}{name}") for (name,) in names)
+
     # What is named
 
     def _take(self, db: apsw.Connection, edit: Edit, hint: Hint) -> None:
         if hint.old_path is not None:
             self._follow(db, edit, hint.path, hint.old_path, hint.inode)
             self._name(hint.old_path)
+        if hint.left:
+            self._doubtful.add(paths.as_folder(hint.path))
         self._name(hint.path)
 
     def _name(self, path: str) -> None:
@@ -113,6 +126,7 @@ class Live:
 
     def _follow(self, db: apsw.Connection, edit: Edit, path: str, old: str, inode: int) -> None:
         """A rename, in the index alone; whether it is still so on the disk is looked at later."""
+        self._rename(paths.as_folder(old), paths.as_folder(path))
         edit.flush()
         moved = find(db, old)
         above, name = paths.split(path)
@@ -128,12 +142,16 @@ class Live:
             edit.flush()
         edit.move(moved, parent.id, name)
         self._marks.update((above, paths.split(old)[0]))
-        if moved.kind == schema.DIRECTORY:
-            # What was named in it by its old path is there by its new one.
-            before, after = paths.as_folder(old), paths.as_folder(path)
-            for folder in [folder for folder in self._names if folder.startswith(before)]:
-                names = self._names.pop(folder)
-                self._names.setdefault(after + folder[len(before) :], {}).update(names)
+
+    def _rename(self, before: str, after: str) -> None:
+        """What was named in a directory by its old path is there by its new one; also where the index has the rename
+        already, from a time when the rest was not dealt with to its end."""
+        for folder in [folder for folder in self._names if folder.startswith(before)]:
+            names = self._names.pop(folder)
+            self._names.setdefault(after + folder[len(before) :], {}).update(names)
+        for folder in [folder for folder in self._doubtful if folder.startswith(before)]:
+            self._doubtful.discard(folder)
+            self._doubtful.add(after + folder[len(before) :])
 
     # What is found
 
@@ -171,7 +189,8 @@ class Live:
         """Have a directory listed, if it is not the one that is stored."""
         if found.kind != schema.DIRECTORY or not (self._recursive or from_root):
             return
-        if stored is None or not stored.scanned or (stored.kind, stored.inode) != (found.kind, found.inode):
+        known = stored is not None and stored.scanned and (stored.kind, stored.inode) == (found.kind, found.inode)
+        if not known or folder in self._doubtful:
             self._whole.append(folder)
 
     def _open(self, folder: str) -> int | None:
@@ -282,13 +301,48 @@ class Live:
         rows = [] if fresh else fetch_all(db, "SELECT * FROM entry WHERE parent = ? AND kind = 1", (stored.id,))
         before = {each.name: each for each in (Stored(*row) for row in rows)}
         new = edit.put_folder(stored.id, folder, listing, fresh=fresh)
+        doubt(db, stored.id, whole=False)
         self._marks.add(folder)
         for found in listing.found():
             if found.kind == schema.DIRECTORY:
-                self._descend(f"{folder}{found.name}/", found, None if found.name in new else before.get(found.name))
+                inside = f"{folder}{found.name}/"
+                if folder in self._doubtful:
+                    self._doubtful.add(inside)
+                self._descend(inside, found, None if found.name in new else before.get(found.name))
+        self._doubtful.discard(folder)
 
     def _end(self, edit: Edit) -> None:
         edit.finish()
         # Before the transaction ends: a scan that read any of these earlier shall not write after it.
         self._touched.touch(*self._marks)
         self._marks.clear()
+
+
+def doubt(db: apsw.Connection, folder: int, *, whole: bool) -> None:
+    """Store that a directory, or all below it as well, is to be looked at again once the watcher has seen it."""
+    db.execute(
+        "INSERT INTO unsure VALUES(?,?) ON CONFLICT DO UPDATE SET below = below OR excluded.below", (folder, whole)
+    )
+
+
+def doubted(db: apsw.Connection, root: str) -> tuple[list[tuple[int, int]], list[str]]:
+    """What `doubt` stored at or below a clean path, and the paths (with slash) that it means."""
+    stored = fetch_all(
+        db,
+        "SELECT unsure.folder, below, path FROM unsure JOIN folder ON folder.id = unsure.folder"
+        " WHERE path >= ? AND path < ?",
+        below(paths.as_folder(root)),
+    )
+    folders: dict[str, None] = {}
+    for _, whole, path in stored:
+        folders[path] = None
+        if whole:
+            inside = fetch_all(db, "SELECT path FROM folder WHERE path >= ? AND path < ?", below(path))
+            folders.update((each, None) for (each,) in inside)
+    return [(folder, whole) for folder, whole, _ in stored], list(folders)
+
+
+def trust(db: apsw.Connection, rows: Iterable[tuple[int, int]]) -> None:
+    """They were looked at."""
+    db.executemany("DELETE FROM unsure WHERE folder = ? AND below = ?", rows)
+    db.execute("DELETE FROM unsure WHERE folder NOT IN (SELECT id FROM folder)")

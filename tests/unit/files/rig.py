@@ -144,3 +144,11 @@ def differences(folder: Path, *roots: Path) -> list[str]:
             elif row != (status.st_ino, status.st_size, status.st_blocks * 512, 0, 0, status.st_mtime_ns):
                 wrong.append(f"{path}: {row}")
     return wrong
+
+
+def followed(data: Path) -> int:
+    """Subscriptions that the watcher was not yet told the end of."""
+    db = apsw.Connection(str(data / "files/files.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    ((count,),) = db.execute("SELECT count(*) FROM follow")
+    db.close()
+    return int(count)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import apsw
 import pytest
 import trio
 
@@ -43,7 +42,7 @@ from services.files.main import open_service as open_files
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
-from tests.unit.files.rig import files_service, index
+from tests.unit.files.rig import files_service, followed, index
 
 PATIENCE_S = 20
 
@@ -75,14 +74,6 @@ async def ended(bench: Bench, plan: str) -> Execution:
 
     await until(check)
     return (await executions(bench, plan))[0]
-
-
-def followed(data: Path) -> int:
-    """Subscriptions that the watcher was not yet told the end of."""
-    db = apsw.Connection(str(data / "files/files.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    ((count,),) = db.execute("SELECT count(*) FROM follow")
-    db.close()
-    return int(count)
 
 
 async def executions(bench: Bench, plan: str) -> list[Execution]:

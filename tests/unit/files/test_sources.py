@@ -24,11 +24,10 @@ from proto.ops.files_sources import (
     SourceStats,
     SourceStop,
 )
-from proto.ops.watch import WatchStatus
 from services.files.main import open_service as open_files
 from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
-from tests.unit.files.rig import change_tree, differences, files_service, make_tree
+from tests.unit.files.rig import change_tree, differences, files_service, followed, make_tree
 
 PATIENCE_S = 20
 """After which a test fails; nothing waits that long where all is well."""
@@ -160,7 +159,7 @@ async def test_stopped_source_stays_stopped_until_it_is_started(tmp_path: Path) 
         assert (await bench.call(SourceGet(name="live"))).status == "stopped"
 
         async def ended() -> bool:
-            return not (await bench.call(WatchStatus())).subscriptions
+            return await trio.to_thread.run_sync(followed, data) == 0
 
         await until_so(ended)
         assert (await bench.call(Navigate(path=str(root)))).total == 0
