@@ -222,15 +222,18 @@ def _births(
             settings = {**settings, "workers": sum(other.service == entry.service for other in entries)}
         read = roots if entry.roots is Roots.READ else ()
         models = catalog.model_folders(settings) if entry.reads_models else ()
+        named = catalog.named_files(entry, settings)
         own = (
             entry.roots is Roots.NONE
+            # A file with a key in it is readable for its owner alone.
+            and not named
             and own_users()
             and users.unreachable(filter(Path.exists, map(Path, models))) is None
         )
         read = (*read, *models)
         if entry.network:
             read = (*read, *catalog.RESOLVER_FOLDERS)
-        read = (*read, *catalog.named_files(entry, settings))
+        read = (*read, *named)
         return Birth(
             service=spec.name,
             module=spec.module,
@@ -249,7 +252,7 @@ def _births(
                 write=roots if entry.roots is Roots.WRITE else (),
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,
-                files_of_others=entry.roots is not Roots.NONE or bool(models),
+                files_of_others=entry.roots is not Roots.NONE or bool(models) or bool(named),
                 folders=() if entry.roots is Roots.NONE else folders.identities,
             ),
         )

@@ -173,6 +173,11 @@ class Ingest:
         self._wake.set()
 
     @property
+    def leaving(self) -> bool:
+        """Whether the search may still hold notes that are gone."""
+        return self._leaving
+
+    @property
     def outstanding(self) -> int:
         """Notes whose latest text is not in the search yet."""
         return len(self.pending) + len(self.failed)

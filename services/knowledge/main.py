@@ -113,7 +113,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
         conditions = search.filters(params)
         await ingest.caught_up()
         # Notes that are on their way out are dropped below; so many more are asked for.
-        going = await store.read(lambda connection: len(nodes.leaving(connection, 100)))
+        going = await store.read(lambda connection: len(nodes.leaving(connection, 100))) if ingest.leaving else 0
         found = await ctx.call(
             RetrieveSearch(
                 collection=COLLECTION,

@@ -228,25 +228,22 @@ class Collection:
 
     async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and cosines, best first.  Raises VectorsLoading."""
-        index = self._index
-        if index is None:
+        return await self._read(
+            lambda db: self.near(query, limit, None if where is None else allowed_items(db, where))
+        )  # fmt: skip
+
+    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> list[tuple[int, float]]:
+        """Item ids (among `allowed`, where given) and cosines, best first; blocks.  Raises VectorsLoading."""
+        if (index := self._index) is None:
             if self._model is not None and not self.loaded.is_set():
                 raise VectorsLoading
             return []
+        return index.search(query, limit, allowed)
 
-        def search(db: sqlite3.Connection) -> list[tuple[int, float]]:
-            return index.search(query, limit, None if where is None else allowed_items(db, where))
-
-        return await self._read(search)
-
-    async def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """Cosines of those of `ids` that have a vector."""
+    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+        """Cosines of those of `ids` that have a vector; blocks."""
         index = self._index
-        if index is None or not ids:
-            return {}
-        if index.in_memory:
-            return index.cosines(query, ids)
-        return await trio.to_thread.run_sync(index.cosines, query, ids, limiter=self._readers)
+        return {} if index is None or not ids else index.cosines(query, ids)
 
     async def items(self, ids: Sequence[int]) -> dict[int, Found]:
         """The items of these ids that are still there."""

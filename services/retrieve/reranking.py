@@ -99,6 +99,12 @@ class Reranker:
         self._call = call
         self._pace = pace
 
+    @property
+    def may_run(self) -> bool:
+        """False where it is known that this machine has no such model."""
+        model = self._pace.model
+        return model is None or model.available or not self._pace.is_fresh
+
     async def rank(self, query: str, texts: Sequence[str]) -> Order:
         """`texts`, best candidate first, in the order of the cross-encoder.  Never raises a LinckiaError."""
         if self._pace.is_paused:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from services.retrieve.filters import Where, compile_filters
 from services.retrieve.reranking import RERANK, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
+from services.retrieve.word_index import allowed_items
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """Embeds a query within so many seconds."""
@@ -68,6 +70,14 @@ class _Stages(msgspec.Struct):
         return [name for name, found in ((LEXICAL, self.lexical), (VECTOR, self.vector)) if found is not None]
 
 
+class _Candidates(NamedTuple):
+    """The best piece of each group, best first; texts and cosines of as many of them as are wanted."""
+
+    best: list[tuple[int, float]]
+    found: dict[int, Found]
+    cosines: dict[int, float]
+
+
 async def search(
     collection: Collection,
     params: RetrieveSearch,
@@ -87,24 +97,20 @@ async def search(
         Unavailable: every stage that was asked for failed.
     """
     where = compile_filters(params.filters)
-    limit = max(params.candidates, params.limit)
-    if params.fusion.method == LEXICAL:
-        reranker = None
-    shown = params.limit if reranker is None else params.candidates
-    stages = await _run(collection, params, embed, patience, limit, where, repair)
-    while True:
-        fused = await _fuse(collection, params, stages)
-        best, found = await collection.read(partial(_look_up, fused, shown))
-        full = any(stage is not None and len(stage) >= limit for stage in (stages.lexical, stages.vector))
-        if len(best) >= params.limit or not full or limit >= MAX_CANDIDATES:
-            break
-        # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there are.
-        limit = min(4 * limit, MAX_CANDIDATES)
-        await _deepen(collection, params, stages, limit, where)
-    if reranker is not None and best:
-        best = await _rerank(params, best, found, stages, reranker)
+    depth = max(params.candidates, params.limit)
+    stages = await _run(collection, params, embed, patience, depth, where, repair)
+    reranks = reranker is not None and reranker.may_run and params.fusion.method != LEXICAL
+    read = depth if reranks else params.limit
+    candidates = await collection.read(partial(_choose, collection, params, stages, where, depth, read))
+    if not stages.ran:
+        # The words were left out for the vectors, and these cannot be read.
+        raise _unanswered(stages)
+    best = candidates.best
+    if reranker is not None and reranks and best:
+        best = await _rerank(params, candidates, stages, reranker)
         # That took a while: what was removed meanwhile is not answered.
         found = await collection.items([item for item, _ in best[: params.limit]])
+        candidates = candidates._replace(found=found)
     best = best[: params.limit]
     if LEXICAL in stages.ran and not collection.words_checked.is_set():
         stages.degraded.append("lexical: the word index is still being checked")
@@ -115,7 +121,7 @@ async def search(
         stages.degraded.append(f"vector: {behind}")
     ran = stages.ran
     return SearchResult(
-        hits=await _hits(best, found, stages, collection),
+        hits=_hits(best, candidates, stages),
         stages=[*ran, RERANK] if stages.reranked else ran,
         degraded=stages.degraded,
         source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if stages.reranked else ""),
@@ -147,9 +153,7 @@ async def _run(
     async def vector() -> None:
         try:
             stages.query = await _query_vector(collection, params.query, embed, patience)
-            if stages.query is not None:
-                stages.vector = await collection.find_vectors(stages.query, limit, where)
-            elif awaited := collection.vectors_awaited:
+            if stages.query is None and (awaited := collection.vectors_awaited):
                 stages.degraded.append(f"vector: {awaited}")
         except LinckiaError as error:
             stages.degraded.append(f"vector: {error.failure.message}")
@@ -157,21 +161,23 @@ async def _run(
             stages.degraded.append("vector: the query's vector did not come in time")
         except VectorsLoading:
             stages.degraded.append("vector: the vectors are still being loaded")
-        except sqlite3.Error as error:
-            stages.degraded.append(f"vector: {error}")
 
     async with trio.open_nursery() as nursery:
         if method != VECTOR:
             nursery.start_soon(lexical)
         if method != LEXICAL:
             nursery.start_soon(vector)
-    if method == VECTOR and stages.vector is None:
+    if method == VECTOR and stages.query is None:
         await lexical()
     if method == LEXICAL and stages.lexical is None:
         await vector()
-    if not stages.ran:
-        raise Unavailable("no stage of the search answers: " + "; ".join(stages.degraded), retry_after_ms=1000)
+    if stages.query is None and stages.lexical is None:
+        raise _unanswered(stages)
     return stages
+
+
+def _unanswered(stages: _Stages) -> Unavailable:
+    return Unavailable("no stage of the search answers: " + "; ".join(stages.degraded), retry_after_ms=1000)
 
 
 async def _query_vector(collection: Collection, query: str, embed: QueryCall, patience: Patience) -> Matrix | None:
@@ -201,30 +207,48 @@ async def _query_vector(collection: Collection, query: str, embed: QueryCall, pa
     return vector if collection.vector_count else None
 
 
-async def _deepen(
-    collection: Collection, params: RetrieveSearch, stages: _Stages, limit: int, where: Where | None
-) -> None:
-    async def lexical() -> None:
-        stages.lexical = await collection.find_words(params.query, limit, where)
+def _choose(
+    collection: Collection,
+    params: RetrieveSearch,
+    stages: _Stages,
+    where: Where | None,
+    depth: int,
+    read: int,
+    db: sqlite3.Connection,
+) -> _Candidates:
+    """Everything from the query's vector to the texts of the best, on one snapshot and in one go: blocks.
 
-    async def vector(query: Matrix) -> None:
-        stages.vector = await collection.find_vectors(query, limit, where)
-
-    async with trio.open_nursery() as nursery:
+    Args:
+        depth: pieces that each stage hands on, at first.
+        read: groups whose pieces' texts are wanted.
+    """
+    allowed = None if where is None or stages.query is None else allowed_items(db, where)
+    while True:
+        if stages.query is not None:
+            try:
+                stages.vector = collection.near(stages.query, depth, allowed)
+            except VectorsLoading:
+                stages.degraded.append("vector: the vectors are still being loaded")
+                stages.query = None
+        fused = _fuse(collection, params, stages)
+        best = _best_of_groups(fused, store.groups_of(db, list(fused)))
+        full = any(stage is not None and len(stage) >= depth for stage in (stages.lexical, stages.vector))
+        if len(best) >= params.limit or not full or depth >= MAX_CANDIDATES:
+            break
+        # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there are.
+        depth = min(4 * depth, MAX_CANDIDATES)
         if stages.lexical is not None:
-            nursery.start_soon(lexical)
-        if stages.vector is not None and stages.query is not None:
-            nursery.start_soon(vector, stages.query)
+            stages.lexical = collection.words.search(db, params.query, depth, where)
+    ids = [item for item, _ in best[:read]]
+    cosines = {} if stages.query is None else collection.cosines(stages.query, ids)
+    return _Candidates(best, store.items(db, ids), cosines)
 
 
 async def _rerank(
-    params: RetrieveSearch,
-    best: list[tuple[int, float]],
-    found: Mapping[int, Found],
-    stages: _Stages,
-    reranker: Reranker,
+    params: RetrieveSearch, candidates: _Candidates, stages: _Stages, reranker: Reranker
 ) -> list[tuple[int, float]]:
     """The candidates in the cross-encoder's order, then the others in theirs; as they were where it does not answer."""
+    best, found = candidates.best, candidates.found
     texts = {item: reading(found[item]) for item, _ in best[: params.candidates] if item in found}
     order = await reranker.rank(params.query, list(texts.values()))
     if order.degraded:
@@ -244,23 +268,15 @@ def reading(found: Found) -> str:
     return "\n".join(part for part in (found.heading or found.title, found.text) if part)
 
 
-async def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages) -> dict[int, float]:
+def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages) -> dict[int, float]:
     if stages.lexical is None or stages.vector is None:
         return fusion.single(stages.lexical or stages.vector or ())
     if params.fusion.method == "rrf":
         return fusion.reciprocal_rank(stages.lexical, stages.vector)
     cosines = dict(stages.vector)
     if stages.query is not None:
-        cosines |= await collection.cosines(stages.query, [item for item, _ in stages.lexical if item not in cosines])
+        cosines |= collection.cosines(stages.query, [item for item, _ in stages.lexical if item not in cosines])
     return fusion.weighted(stages.lexical, cosines, params.fusion.vector_weight)
-
-
-def _look_up(
-    fused: Mapping[int, float], shown: int, db: sqlite3.Connection
-) -> tuple[list[tuple[int, float]], dict[int, Found]]:
-    """The best of each group, and what the first `shown` of them hold: in one go, since each costs a thread's turn."""
-    best = _best_of_groups(fused, store.groups_of(db, list(fused)))
-    return best, store.items(db, [item for item, _ in best[:shown]])
 
 
 def _best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> list[tuple[int, float]]:
@@ -275,13 +291,8 @@ def _best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> 
     return best
 
 
-async def _hits(
-    best: Sequence[tuple[int, float]], found: Mapping[int, Found], stages: _Stages, collection: Collection
-) -> list[Hit]:
+def _hits(best: Sequence[tuple[int, float]], candidates: _Candidates, stages: _Stages) -> list[Hit]:
     words = dict(stages.lexical or ())
-    cosines: dict[int, float] = {}
-    if stages.vector is not None and stages.query is not None:
-        cosines = await collection.cosines(stages.query, [item for item, _ in best])
     return [
         Hit(
             group=item.group,
@@ -293,9 +304,9 @@ async def _hits(
             group_metadata=item.group_metadata,
             item_metadata=item.item_metadata,
             lexical=words.get(item_id),
-            vector=cosines.get(item_id),
+            vector=candidates.cosines.get(item_id),
             rerank=stages.reranked.get(item_id),
         )
         for item_id, score in best
-        if (item := found.get(item_id)) is not None
+        if (item := candidates.found.get(item_id)) is not None
     ]

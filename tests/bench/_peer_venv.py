@@ -33,7 +33,7 @@ def environment(name: str, packages: Sequence[str], alone: Sequence[str]) -> Pat
     if not done.exists():
         print(f"installing {name} into {folder} …", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *packages], check=True)
         subprocess.run([*pip, "--no-deps", *alone], check=True)
         site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"

@@ -209,8 +209,8 @@ def infinity() -> Iterator[int]:
     try:
         give_up = time.monotonic() + 90
         while True:
-            with contextlib.suppress(OSError):
-                clients(port, "/embeddings", "m", 1, 0.01)
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                clients(port, "/embeddings", "m", 1, 0.5)
                 break
             if process.poll() is not None or time.monotonic() > give_up:
                 raise AssertionError("infinity-emb did not start")

@@ -19,6 +19,7 @@ async def test_a_search_is_refined_by_the_model_that_the_settings_name(tmp_path:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "key").write_text("the-key\n")
+    (secrets / "key").chmod(0o600)
     said = {"intent": "Zebras.", "ranking": [2, 1]}
     async with serving(saying(said)) as server:
         environment = {
