@@ -59,6 +59,28 @@ class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=list)
 
 
+class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How well each text matches the query."""
+
+    scores: Annotated[list[float], Meta(description="For each text, in [-1, 1]; comparable within one query only")]
+
+
+@operation(
+    "embed_maxsim",
+    service="embed",
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=60,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class EmbedMaxSim(Params[MaxSimResult], frozen=True, kw_only=True):
+    """Compare a query with texts token by token (late interaction): slower than vectors of whole texts, and finer."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=65536, description="What is asked")]
+    texts: Annotated[list[str], Meta(min_length=1, max_length=4096, description="What may answer it")]
+
+
 class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The model in use."""
 

@@ -125,7 +125,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Hits, best first, and the truth about how they were found."""
 
     hits: list[Hit]
-    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank")]
+    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank or maxsim")]
     degraded: Annotated[list[str], Meta(description="What should have run and did not, each with its reason")] = []
     source: Annotated[
         str, Meta(description="hybrid, vector or lexical, each with +rerank where the cross-encoder ran")

@@ -18,13 +18,23 @@ from msgspec import Meta
 
 from proto.arrays import pack
 from proto.errors import InvalidParams
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
+from proto.ops.embed import (
+    EmbedMaxSim,
+    EmbedModel,
+    EmbedModelParams,
+    EmbedResult,
+    EmbedTexts,
+    MaxSimResult,
+    TextKind,
+)
+from services.embed.late import LateInteraction, LatePair
 from services.embed.model import TorchEncoder, Vectors
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from services.runtime.models.device import Precision, batches_at_once, require_device
+from services.runtime.models.resting import Resting, rest_when_idle
 from services.runtime.models.tokens import Ids
 
 _TOKENIZE_AT_ONCE = 64
@@ -47,6 +57,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a query may have to wait for")] = 50
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
     health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
+    unload_after_s: Annotated[
+        float,
+        Meta(ge=0, description="Idle time after which its memory is given back until it is needed again; 0: never"),
+    ] = 0
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -92,7 +106,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         raise InvalidParams(f"settings of embed: {error}") from None
     device = env.mode or "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device)
-    files, encoder = loaded.files, loaded.encoder
+    encoder = Resting(loaded.encoder, lambda: load(settings, device).encoder)
+    precision = loaded.encoder.precision.value
+    files, tokenizer, mark = loaded.files, loaded.tokenizer, loaded.fingerprint
+    canary, canary_vector = loaded.canary, loaded.canary_vector
+    # From here on `encoder` alone holds the weights, so that it can let them go.
+    del loaded
     limits = BatchLimits(target_s=settings.batch_ms / 1000, max_waiting_tokens=settings.max_waiting_tokens)
     if encoder.device == "cuda":
         limits = msgspec.structs.replace(limits, first_tokens=16384)
@@ -100,14 +119,23 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
     for _ in range(settings.batches or at_once):
         env.background.start_soon(batcher.run, encoder)
-    env.background.start_soon(_watch, batcher, loaded, settings)
+    late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
+    env.background.start_soon(late.run, LateInteraction(encoder.borrow, encoder.device))
+
+    async def watch() -> None:
+        every_s = settings.health_every_s
+        await watch_health(batcher, canary, canary_vector, alike, every_s=every_s, rests=lambda: encoder.rests)
+
+    env.background.start_soon(watch)
+    if settings.unload_after_s:
+        env.background.start_soon(rest_when_idle, (batcher, late), encoder, settings.unload_after_s)
     model = EmbedModel(
         model=files.name,
-        fingerprint=loaded.fingerprint,
+        fingerprint=mark,
         dimensions=encoder.width,
         max_tokens=files.max_tokens,
         device=encoder.device,
-        precision=encoder.precision.value,
+        precision=precision,
     )
     env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
     # Queries have a thread of their own here too, or they would wait for the tokens of a bulk request.
@@ -120,19 +148,17 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             raise InvalidParams("exactly one of `texts` and `tokens` is needed, and not empty", field="texts")
         lane = Lane.PROMPT if params.kind is TextKind.QUERY else Lane.BULK
         batcher.admit(lane, len(params.texts) + len(params.tokens))
-        ids: list[Ids] = loaded.tokenizer.check(params.tokens)
+        ids: list[Ids] = tokenizer.check(params.tokens)
         truncated: list[int] = []
         for start in range(0, len(params.texts), _TOKENIZE_AT_ONCE):
             texts = params.texts[start : start + _TOKENIZE_AT_ONCE]
-            tokens = await trio.to_thread.run_sync(
-                loaded.tokenizer.encode, texts, params.kind, limiter=lanes[params.kind]
-            )
+            tokens = await trio.to_thread.run_sync(tokenizer.encode, texts, params.kind, limiter=lanes[params.kind])
             ids.extend(tokens.ids)
             truncated.extend(start + index for index in tokens.truncated)
         vectors = await batcher.compute(ids, lane)
         return EmbedResult(
             vectors=pack(vectors.astype(np.float32, copy=False)),
-            fingerprint=loaded.fingerprint,
+            fingerprint=mark,
             truncated=truncated,
             tokens=sum(len(each) for each in ids),
         )
@@ -141,11 +167,19 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     async def embed_model(params: EmbedModelParams, ctx: Context) -> EmbedModel:
         return model
 
+    @handlers.handle(EmbedMaxSim)
+    async def embed_maxsim(params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+        late.admit(Lane.PROMPT, len(params.texts))
+
+        def tokenize() -> list[LatePair]:
+            query = tokenizer.encode([params.query], TextKind.QUERY).ids[0]
+            return [LatePair(query, ids) for ids in tokenizer.encode(params.texts, TextKind.PASSAGE).ids]
+
+        pairs = await trio.to_thread.run_sync(tokenize, limiter=lanes[TextKind.QUERY])
+        scores = await late.compute(pairs, Lane.PROMPT)
+        return MaxSimResult(scores=scores[:, 0].tolist())
+
     yield handlers
-
-
-async def _watch(batcher: Batcher[Ids], loaded: Loaded, settings: Settings) -> None:
-    await watch_health(batcher, loaded.canary, loaded.canary_vector, alike, every_s=settings.health_every_s)
 
 
 def alike(left: Vectors, right: Vectors) -> bool:

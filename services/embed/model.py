@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,6 +57,18 @@ class TorchEncoder:
         result[order] = vectors
         return result
 
+    def token_vectors(self, sequences: Sequence[Ids]) -> list[Vectors]:
+        """Of each sequence the unit vectors of its tokens, shape (tokens, dimensions), without the special ones."""
+        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+        found: list[Vectors] = [np.empty((0, self.width), dtype=np.float32)] * len(sequences)
+        with torch.inference_mode():
+            ordered = [sequences[index] for index in order]
+            states = self._states_packed(ordered) if self._packed is not None else self._states_padded(ordered)
+            for index, each in zip(order, states, strict=True):
+                inner = each[1:-1] if len(each) > 2 else each
+                found[index] = F.normalize(inner.float(), dim=-1).cpu().numpy()
+        return found
+
     def warm_up(self, max_tokens: int) -> None:
         """Real forward passes of the shapes that come first, so that no caller waits for kernels to be made."""
         for length in (*range(8, 33, 8), max_tokens):
@@ -64,13 +77,22 @@ class TorchEncoder:
     def recover(self, error: Exception) -> bool:
         return survives(error, self._device.type)
 
-    def _encode_packed(self, sequences: Sequence[Ids]) -> Tensor:
+    def _run_packed(self, sequences: Sequence[Ids]) -> tuple[Tensor, Layout]:
         assert self._packed is not None
         lengths = [len(ids) for ids in sequences]
         layout = Layout.of(lengths, rows_for(sum(lengths)))
         flat = np.zeros(layout.rows, dtype=np.int64)
         np.concatenate(sequences, out=flat[: sum(lengths)], casting="safe")
-        states = self._packed(torch.from_numpy(flat).to(self._device), layout)
+        return self._packed(torch.from_numpy(flat).to(self._device), layout), layout
+
+    def _states_packed(self, sequences: Sequence[Ids]) -> list[Tensor]:
+        states, _ = self._run_packed(sequences)
+        lengths = [len(ids) for ids in sequences]
+        ends = list(itertools.accumulate(lengths, initial=0))
+        return [states[start:end] for start, end in itertools.pairwise(ends)]
+
+    def _encode_packed(self, sequences: Sequence[Ids]) -> Tensor:
+        states, layout = self._run_packed(sequences)
         pooled: list[Tensor] = []
         row = 0
         for length, count in layout.runs:
@@ -78,13 +100,16 @@ class TorchEncoder:
             row += length * count
         return torch.cat(pooled)
 
-    def _encode_padded(self, sequences: Sequence[Ids]) -> Tensor:
+    def _states_padded(self, sequences: Sequence[Ids]) -> list[Tensor]:
         assert self._padded is not None
-        pooled: list[Tensor] = []
+        found: list[Tensor] = []
         for start in range(0, len(sequences), _PADDED_BATCH):
             batch = [torch.from_numpy(ids.astype(np.int64)) for ids in sequences[start : start + _PADDED_BATCH]]
-            pooled.extend(pool(states.unsqueeze(0), self._pooling) for states in self._padded(batch))
-        return torch.cat(pooled)
+            found.extend(self._padded(batch))
+        return found
+
+    def _encode_padded(self, sequences: Sequence[Ids]) -> Tensor:
+        return torch.cat([pool(states.unsqueeze(0), self._pooling) for states in self._states_padded(sequences)])
 
 
 def pool(states: Tensor, pooling: Pooling) -> Tensor:

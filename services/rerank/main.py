@@ -24,8 +24,9 @@ from services.rerank.pairs import Pair, PairTokenizer
 from services.rerank.weights import AUTO, PREFERRED, resolve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
-from services.runtime.models.checkpoint import Checkpoint
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
+from services.runtime.models.resting import Resting, rest_when_idle
 
 _TOKENIZE_AT_ONCE = 64
 """Texts between two looks at cancellation and at the queue."""
@@ -53,6 +54,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a search may have to wait for")] = 100
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 200_000
     health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
+    unload_after_s: Annotated[
+        float,
+        Meta(ge=0, description="Idle time after which its memory is given back until it is needed again; 0: never"),
+    ] = 0
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -104,24 +109,37 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         env.info(model="none")
         yield _without_model()
         return
-    files, encoder = loaded.files, loaded.encoder
+    device = env.mode or "cpu"
+    encoder = Resting(loaded.encoder, lambda: _encoder(settings, device))
+    precision = loaded.encoder.precision.value
+    files, tokenizer, speed = loaded.files, loaded.tokenizer, loaded.tokens_per_s
+    canary, canary_score = loaded.canary, loaded.canary_score
+    # From here on `encoder` alone holds the weights, so that it can let them go.
+    del loaded
     target_s = settings.batch_ms / 1000
     limits = BatchLimits(
         target_s=target_s,
-        first_tokens=max(1, int(loaded.tokens_per_s * target_s)),
+        first_tokens=max(1, int(speed * target_s)),
         max_waiting_tokens=settings.max_waiting_tokens,
     )
     batcher: Batcher[Pair] = Batcher(encoder.width, limits, verb="ranked")
     at_once = settings.batches or batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
     for _ in range(at_once):
         env.background.start_soon(batcher.run, encoder)
-    env.background.start_soon(_watch, batcher, loaded, settings)
+
+    async def watch() -> None:
+        every_s = settings.health_every_s
+        await watch_health(batcher, canary, canary_score, alike, every_s=every_s, rests=lambda: encoder.rests)
+
+    env.background.start_soon(watch)
+    if settings.unload_after_s:
+        env.background.start_soon(rest_when_idle, (batcher,), encoder, settings.unload_after_s)
     model = RerankModel(
         available=True,
         model=files.name,
         max_tokens=files.max_tokens,
         device=encoder.device,
-        precision=encoder.precision.value,
+        precision=precision,
     )
     env.info(model=model.model, device=model.device, precision=model.precision)
     # Searches have a thread of their own here too, or they would wait for the tokens of a bulk request.
@@ -137,7 +155,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         query_truncated = False
         for start in range(0, len(params.texts), _TOKENIZE_AT_ONCE):
             texts = params.texts[start : start + _TOKENIZE_AT_ONCE]
-            some = await trio.to_thread.run_sync(loaded.tokenizer.encode, params.query, texts, limiter=lanes[lane])
+            some = await trio.to_thread.run_sync(tokenizer.encode, params.query, texts, limiter=lanes[lane])
             pairs.extend(some.pairs)
             truncated.extend(start + index for index in some.truncated)
             query_truncated = some.query_truncated
@@ -158,6 +176,13 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     yield handlers
 
 
+def _encoder(settings: Settings, device: str) -> CrossEncoder:
+    again = load(settings, device)
+    if again is None:
+        raise ModelMissing("the reranking model that was here is gone", field="model")
+    return again.encoder
+
+
 def _without_model() -> Handlers:
     handlers = Handlers()
 
@@ -170,10 +195,6 @@ def _without_model() -> Handlers:
         return RerankModel(available=False, reason=NO_MODEL)
 
     return handlers
-
-
-async def _watch(batcher: Batcher[Pair], loaded: Loaded, settings: Settings) -> None:
-    await watch_health(batcher, loaded.canary, loaded.canary_score, alike, every_s=settings.health_every_s)
 
 
 def alike(left: Rows, right: Rows) -> bool:

@@ -46,7 +46,7 @@ from proto.ops.retrieve import (
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import run_outbox
-from services.retrieve.reranking import Pace, Reranker
+from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, search
 from services.retrieve.segmented import Limits
 from services.retrieve.tending import run_tending, run_words
@@ -61,8 +61,11 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     readers: Annotated[int, Meta(ge=1, le=64, description="Threads that may read at once")] = 4
     query_embed_s: Annotated[float, Meta(gt=0, description="How long a search waits for its query's vector")] = 2.0
-    rerank: Annotated[Literal["auto", "off"], Meta(description="auto: where `rerank` has a model")] = "auto"
-    rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for `rerank`")] = 2.0
+    rerank: Annotated[
+        Literal["auto", "off", "maxsim"],
+        Meta(description="auto: where `rerank` has a model; maxsim: by the embedder's own token vectors"),
+    ] = "auto"
+    rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for its reranking")] = 2.0
     large_words: Annotated[
         int,
         Meta(
@@ -222,7 +225,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         def repair() -> None:
             env.background.start_soon(collections.repair, collection)
 
-        reranker = Reranker(ctx.call, pace) if settings.rerank == "auto" else None
+        reranker: Reranker | LateReranker | None = None
+        if settings.rerank != "off":
+            reranker = Reranker(ctx.call, pace) if settings.rerank == "auto" else LateReranker(ctx.call, pace)
         return await search(collection, params, embed, patience, repair, reranker)
 
     @handlers.handle(RetrieveStatus)

@@ -14,12 +14,13 @@ import trio
 
 from proto.errors import Kind, LinckiaError
 from proto.operation import Params
+from proto.ops.embed import EmbedMaxSim
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs
 
 R = TypeVar("R")
 
-RERANK = "rerank"
-"""Its name among the stages."""
+RERANK, MAXSIM = "rerank", "maxsim"
+"""Their names among the stages."""
 
 _MODEL_WAIT_S = 0.25
 """A service that is ready says what model it has in milliseconds; one that is not is not waited for."""
@@ -95,6 +96,8 @@ class Pace:
 class Reranker:
     """The stage for one search; `pace` is common to all."""
 
+    stage = RERANK
+
     def __init__(self, call: Call, pace: Pace) -> None:
         self._call = call
         self._pace = pace
@@ -105,8 +108,12 @@ class Reranker:
         model = self._pace.model
         return model is None or model.available or not self._pace.is_fresh
 
-    async def rank(self, query: str, texts: Sequence[str]) -> Order:
-        """`texts`, best candidate first, in the order of the cross-encoder.  Never raises a LinckiaError."""
+    async def rank(self, query: str, texts: Sequence[str], scores: Sequence[float] = ()) -> Order:
+        """`texts`, best candidate first, in the order of the cross-encoder.  Never raises a LinckiaError.
+
+        Args:
+            scores: what they were fused to, which this stage replaces.
+        """
         if self._pace.is_paused:
             return Order(degraded="it did not answer in time a moment ago")
         try:
@@ -154,3 +161,35 @@ class Reranker:
             if left < 0:
                 return index
         return len(texts)
+
+
+class LateReranker:
+    """The stage by late interaction, on the embedder's own token vectors; half of the score is the fusion's."""
+
+    stage = MAXSIM
+    may_run = True
+
+    def __init__(self, call: Call, pace: Pace) -> None:
+        self._call = call
+        self._pace = pace
+
+    async def rank(self, query: str, texts: Sequence[str], scores: Sequence[float]) -> Order:
+        """As `Reranker.rank`."""
+        if self._pace.is_paused:
+            return Order(degraded="it did not answer in time a moment ago")
+        within_s = self._pace.within_s
+        try:
+            with trio.fail_after(within_s):
+                matched = (await self._call(EmbedMaxSim(query=query, texts=list(texts)), timeout_s=within_s)).scores
+        except trio.TooSlowError:
+            self._pace.too_late()
+            return Order(degraded=f"no answer within {within_s:g} s")
+        except LinckiaError as error:
+            if error.failure.kind is Kind.TIMEOUT:
+                self._pace.too_late()
+            return Order(degraded=error.failure.message)
+        low, high = min(matched), max(matched)
+        spread = (high - low) or 1.0
+        blended = [(each - low) / spread / 2 + fused / 2 for each, fused in zip(matched, scores, strict=True)]
+        order = sorted(range(len(blended)), key=lambda index: (-blended[index], index))
+        return Order([Ranked(index=index, score=blended[index]) for index in order])

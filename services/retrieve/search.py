@@ -21,7 +21,7 @@ from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion, store
 from services.retrieve.collection import Collection, VectorsLoading, is_index_damage
 from services.retrieve.filters import Where, compile_filters
-from services.retrieve.reranking import RERANK, Reranker
+from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import allowed_items
@@ -84,7 +84,7 @@ async def search(
     embed: QueryCall,
     patience: Patience,
     repair: Callable[[], None],
-    reranker: Reranker | None = None,
+    reranker: Reranker | LateReranker | None = None,
 ) -> SearchResult:
     """Answer `params` on its collection.
 
@@ -122,7 +122,7 @@ async def search(
     ran = stages.ran
     return SearchResult(
         hits=_hits(best, candidates, stages),
-        stages=[*ran, RERANK] if stages.reranked else ran,
+        stages=[*ran, reranker.stage] if reranker is not None and stages.reranked else ran,
         degraded=stages.degraded,
         source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if stages.reranked else ""),
         reranked=bool(stages.reranked),
@@ -245,14 +245,15 @@ def _choose(
 
 
 async def _rerank(
-    params: RetrieveSearch, candidates: _Candidates, stages: _Stages, reranker: Reranker
+    params: RetrieveSearch, candidates: _Candidates, stages: _Stages, reranker: Reranker | LateReranker
 ) -> list[tuple[int, float]]:
     """The candidates in the cross-encoder's order, then the others in theirs; as they were where it does not answer."""
     best, found = candidates.best, candidates.found
     texts = {item: reading(found[item]) for item, _ in best[: params.candidates] if item in found}
-    order = await reranker.rank(params.query, list(texts.values()))
+    fused = [score for item, score in best[: params.candidates] if item in texts]
+    order = await reranker.rank(params.query, list(texts.values()), fused)
     if order.degraded:
-        stages.degraded.append(f"{RERANK}: {order.degraded}")
+        stages.degraded.append(f"{reranker.stage}: {order.degraded}")
     items = list(texts)
     stages.reranked = {items[ranked.index]: ranked.score for ranked in order.ranked}
     if not stages.reranked:

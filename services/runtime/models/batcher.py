@@ -147,6 +147,8 @@ class Batcher(Generic[T]):
         self._prompt_in_a_row = 0
         self._tokens_per_s = self._limits.first_tokens / self._limits.target_s
         self.last_batch_at = trio.current_time()
+        self.last_asked_at = trio.current_time()
+        """When somebody wanted something of the model, the watch over its health apart."""
 
     @property
     def waiting_tokens(self) -> int:
@@ -167,8 +169,11 @@ class Batcher(Generic[T]):
             wait_ms = int(1000 * waiting / self._tokens_per_s)
             raise Overloaded(f"{waiting} tokens wait for the model already", retry_after_ms=wait_ms)
 
-    async def compute(self, texts: Sequence[T], lane: Lane) -> Rows:
+    async def compute(self, texts: Sequence[T], lane: Lane, *, probe: bool = False) -> Rows:
         """What the model answers for `texts`, shape (texts, width), in their order.
+
+        Args:
+            probe: nobody wants the answer for itself, so that the model may be idle all the same.
 
         Cancellation: what has not been computed yet is not; what others wait for goes on.
 
@@ -177,6 +182,8 @@ class Batcher(Generic[T]):
             OperationError: a text makes the model fail; `field` and `data["index"]` name it.
         """
         self.admit(lane, sum(len(text) for text in texts))
+        if not probe:
+            self.last_asked_at = trio.current_time()
         request = _Request(texts, self._width)
         queue = self._queues[lane]
         queue.add(request)
@@ -268,6 +275,7 @@ async def watch_health(
     *,
     every_s: float = 30.0,
     within_s: float = 60.0,
+    rests: Callable[[], bool] = lambda: False,
 ) -> None:
     """Compute `canary` whenever nothing else was for `every_s`; raises ModelLost where its answer is not what it was.
 
@@ -275,14 +283,18 @@ async def watch_health(
 
     Args:
         same: whether two rows are the same but for rounding.
+        rests: whether the model is let go at the moment; its health shows when it is needed.
     """
     while True:
         await trio.sleep_until(batcher.last_batch_at + every_s)
         if trio.current_time() < batcher.last_batch_at + every_s:
             continue
+        if rests():
+            await trio.sleep(every_s)
+            continue
         rows: Rows | None = None
         with trio.move_on_after(within_s):
-            rows = await batcher.compute([canary], Lane.PROMPT)
+            rows = await batcher.compute([canary], Lane.PROMPT, probe=True)
         if rows is None:
             raise ModelLost(f"the model did not answer within {within_s:.0f} s")
         if not same(rows[0], expected):

@@ -11,10 +11,11 @@ import trio.testing
 
 from proto.errors import LinckiaError, Timeout, Unavailable
 from proto.operation import Params
+from proto.ops.embed import MaxSimResult
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
 from services.retrieve.collection import Collection
-from services.retrieve.reranking import Pace, Reranker
+from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, search
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened
 
@@ -183,3 +184,44 @@ async def test_words_alone_stay_words_alone(tmp_path: Path) -> None:
             collection, asked, WordEmbedder().query, Patience(5), lambda: None, Reranker(call, Pace(2.0))
         )
     assert (result.stages, result.source, result.reranked, call.asked) == (["lexical"], "lexical", False, [])
+
+
+class ScriptedMaxSim:
+    """Answers `embed_maxsim` with these scores, or fails."""
+
+    def __init__(self, *scores: float, failure: LinckiaError | None = None) -> None:
+        self.scores, self.failure = list(scores), failure
+
+    async def __call__(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        return MaxSimResult(scores=self.scores)
+
+
+async def test_late_interaction_has_half_a_say_in_the_order() -> None:
+    order = await LateReranker(ScriptedMaxSim(0.1, 0.9, 0.5), Pace(2.0)).rank("q", ["a", "b", "c"], [1.0, 0.6, 0.0])
+    assert [(each.index, round(each.score, 3)) for each in order.ranked] == [(1, 0.8), (0, 0.5), (2, 0.25)]
+
+
+async def test_late_interaction_that_fails_leaves_the_fused_order_and_says_why() -> None:
+    call = ScriptedMaxSim(failure=Unavailable("embed is down"))
+    order = await LateReranker(call, Pace(2.0)).rank("q", ["a", "b"], [1.0, 0.5])
+    assert (order.ranked, order.degraded) == ([], "embed is down")
+
+
+async def test_a_search_by_late_interaction_says_so(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group("one", "cats purr"), group("two", "cats sleep")])
+        await embedded(collection, embedder)
+        found = await search(
+            collection,
+            RetrieveSearch(collection="notes", query="cats"),
+            embedder.query,
+            Patience(5.0),
+            lambda: None,
+            LateReranker(ScriptedMaxSim(0.2, 0.7), Pace(2.0)),
+        )
+        assert found.stages == ["lexical", "vector", "maxsim"]
+        assert (found.source, found.reranked) == ("hybrid+rerank", True)

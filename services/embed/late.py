@@ -1,0 +1,50 @@
+"""Late interaction: how well each word of a query is matched by some word of a text, on the embedder's own token
+vectors.
+
+The score is the mean over the query's tokens of the best cosine with any of the text's (MaxSim: Khattab and Zaharia,
+ColBERT, SIGIR 2020). No further model is needed; it reads each text anew, which is why it is an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from services.embed.model import TorchEncoder
+from services.runtime.models.batcher import Rows
+from services.runtime.models.tokens import Ids
+
+
+class LatePair(msgspec.Struct, frozen=True):
+    """A query and a text, as token ids; as long as the text is."""
+
+    query: Ids
+    text: Ids
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+class LateInteraction:
+    """Scores pairs with the encoder that `borrow` gives; several threads may call it."""
+
+    width = 1
+
+    def __init__(self, borrow: Callable[[], TorchEncoder], device: str) -> None:
+        self._borrow = borrow
+        self.device = device
+
+    def compute(self, pairs: Sequence[LatePair]) -> Rows:
+        """Shape (pairs, 1), each in [-1, 1]."""
+        queries = {id(pair.query): pair.query for pair in pairs}
+        vectors = self._borrow().token_vectors([*queries.values(), *(pair.text for pair in pairs)])
+        asked = dict(zip(queries, vectors, strict=False))
+        scores = np.empty((len(pairs), 1), dtype=np.float32)
+        for row, (pair, text) in enumerate(zip(pairs, vectors[len(queries) :], strict=True)):
+            scores[row] = (asked[id(pair.query)] @ text.T).max(axis=1).mean()
+        return scores
+
+    def recover(self, error: Exception) -> bool:
+        return self._borrow().recover(error)

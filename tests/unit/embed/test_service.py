@@ -1,0 +1,51 @@
+"""The service with the model that everybody has: late interaction, and a rest between two calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, TextKind
+from services.embed import main as embed
+from services.embed.main import Loaded, Settings
+from services.runtime.testing import services_in_process
+
+TEXTS = ["Sea stars regrow lost arms.", "The stock market fell on Monday.", "A lost limb of a starfish grows back."]
+
+
+def row(result: EmbedResult) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.frombuffer(result.vectors.data, dtype=np.float32)
+
+
+async def test_late_interaction_prefers_texts_whose_words_answer_the_querys(tmp_path: Path) -> None:
+    async with services_in_process({"embed": embed.open_service}, tmp_path) as bench:
+        asked = EmbedMaxSim(query="which animals regrow limbs", texts=[*TEXTS, "which animals regrow limbs"])
+        scores = (await bench.call(asked)).scores
+        assert scores[3] == pytest.approx(1.0, abs=0.02)
+        assert scores[1] < min(scores[0], scores[2]) < scores[3]
+        again = (await bench.call(EmbedMaxSim(query=asked.query, texts=TEXTS[1:2]))).scores
+        # A text's score does not depend on what else is in the batch.
+        assert again[0] == pytest.approx(scores[1], abs=0.01)
+
+
+async def test_a_model_that_rested_answers_as_it_did_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+    load = embed.load
+
+    def counted(settings: Settings, device: str) -> Loaded:
+        loads.append(device)
+        return load(settings, device)
+
+    monkeypatch.setattr(embed, "load", counted)
+    settings = {"embed": {"unload_after_s": 0.1}}
+    async with services_in_process({"embed": embed.open_service}, tmp_path, settings=settings) as bench:
+        asked = EmbedTexts(texts=TEXTS[:1], kind=TextKind.QUERY)
+        before = await bench.call(asked)
+        with trio.fail_after(30):
+            while len(loads) < 2:
+                await trio.sleep(0.3)
+                after = await bench.call(asked)
+        assert float(row(before) @ row(after)) > 0.999
