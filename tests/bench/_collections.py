@@ -69,11 +69,14 @@ class Corpus:
         return [" ".join(row) for row in self._words[np.minimum(drawn, VOCABULARY - 1)]]
 
 
-def fill_retrieve(path: Path, corpus: Corpus, sections: int, fingerprint: str, roots: tuple[str, list[str]]) -> None:
+def fill_retrieve(
+    path: Path, corpus: Corpus, sections: int, fingerprint: str, roots: tuple[str, list[str]], *, vectors: bool = True
+) -> None:
     """Make the database of a collection at `path`.
 
     Args:
         sections: of each note.
+        vectors: whether pieces have any.
         roots: the root, and the notes' paths below it.
     """
     root, paths = roots
@@ -83,8 +86,8 @@ def fill_retrieve(path: Path, corpus: Corpus, sections: int, fingerprint: str, r
         db.execute("BEGIN")
         store.adopt_model(db, fingerprint, DIMENSIONS)
         item_id = 0
-        for texts, vectors in corpus.blocks():
-            halves = vectors.astype("<f2")
+        for texts, matrix in corpus.blocks():
+            halves = matrix.astype("<f2")
             items, words = [], []
             for text in texts:
                 group, position = divmod(item_id, sections)
@@ -98,13 +101,15 @@ def fill_retrieve(path: Path, corpus: Corpus, sections: int, fingerprint: str, r
                     )
                 mark = hashlib.sha256(f"{item_id}".encode()).digest()
                 lines = msgspec.json.encode({"first": 10 * position + 1, "last": 10 * position + 9})
-                items.append((item_id, group + 1, mark.hex()[:24], position, f"Part {position}", text, lines, mark, 1))
+                key, heading = mark.hex()[:24], f"Part {position}"
+                items.append((item_id, group + 1, key, position, heading, text, lines, mark, int(vectors)))
                 words.append(row_of(Words(item_id, f"Note {group}", f"Part {position}", text)))
             db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", items)
-            db.executemany(
-                "INSERT INTO vectors VALUES (?, 1, ?)",
-                ((each[0], vector.tobytes()) for each, vector in zip(items, halves, strict=True)),
-            )
+            if vectors:
+                db.executemany(
+                    "INSERT INTO vectors VALUES (?, 1, ?)",
+                    ((each[0], vector.tobytes()) for each, vector in zip(items, halves, strict=True)),
+                )
             Fts5(db).add(words)
         db.execute("DELETE FROM outbox")
         db.execute("COMMIT")

@@ -190,7 +190,8 @@ def infinity() -> Iterator[int]:
     python = environment(
         "infinity",
         [
-            "numpy<2", "transformers>=4.47,<5", "huggingface_hub<1", "uvicorn>=0.32,<0.33", "fastapi>=0.103.2",
+            "numpy<2", "transformers>=4.47,<5", "huggingface_hub<1", "fastapi>=0.103.2",
+            "uvicorn[standard]>=0.32,<0.33",
             "orjson", "typer>=0.12.5,<0.13", "click<8.2", "prometheus-fastapi-instrumentator>=6.1", "posthog",
             "rich<14", "scikit-learn", "scipy",
         ],
@@ -200,7 +201,17 @@ def infinity() -> Iterator[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [str(python.with_name("infinity_emb")), "v2", "--model-id", str(resolve().folder), "--port", str(port)]
-    command += ["--served-model-name", "m", "--engine", "torch", "--device", "cpu", "--no-bettertransformer"]
+    command += [
+        "--host",
+        "127.0.0.1",
+        "--served-model-name",
+        "m",
+        "--engine",
+        "torch",
+        "--device",
+        "cpu",
+        "--no-bettertransformer",
+    ]
     offline = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
     process = subprocess.Popen(
         command, env={**os.environ, **offline}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
