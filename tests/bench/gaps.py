@@ -20,7 +20,7 @@ import numpy as np
 import trio
 
 from proto.arrays import pack
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.knowledge import ClusterDocuments, ExploreLinks, FindGaps, KnowledgeStatus
 from proto.ops.retrieve import RetrieveStatus
 from services.knowledge.main import open_service as open_knowledge
@@ -58,6 +58,10 @@ class Dice:
             return EmbedResult(
                 vectors=pack(np.stack([self.vector(text) for text in params.texts])), fingerprint="dice:1"
             )
+
+        @handlers.handle(EmbedMaxSim)
+        async def maxsim(params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+            return MaxSimResult(scores=[0.5] * len(params.texts))
 
         @handlers.handle(EmbedModelParams)
         async def model(params: EmbedModelParams, ctx: Context) -> EmbedModel:

@@ -75,6 +75,9 @@ def main() -> None:
                         client.call(name, params)
                         times.append((time.perf_counter() - before) * 1000)
                     print(f"{name + ', p50 of 30':<58} {statistics.median(times):8.2f} ms")
+            unchanged = time.monotonic()
+            kernel.call("knowledge_ingest", {"vectors": False})
+            step("the same folder ingested again, nothing changed", unchanged)
             edited = time.monotonic()
             (Path(folder) / "area-1" / "note-1.md").write_text(
                 "# Changed\n\nA wombat digs burrows at night, deep in forests.\n"

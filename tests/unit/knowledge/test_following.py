@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.knowledge import ExploreLinks, InjectTags, KnowledgeStatus, SearchDocuments
 from proto.ops.retrieve import RetrieveGroups, RetrieveStatus
 from services.knowledge.main import open_service as open_knowledge
@@ -157,6 +157,10 @@ class Embedder(WordEmbedder):
         @handlers.handle(EmbedTexts)
         async def embed(params: EmbedTexts, ctx: Context) -> EmbedResult:
             return await self.embed(params)
+
+        @handlers.handle(EmbedMaxSim)
+        async def maxsim(params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+            return MaxSimResult(scores=[0.5] * len(params.texts))
 
         @handlers.handle(EmbedModelParams)
         async def model(params: EmbedModelParams, ctx: Context) -> EmbedModel:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, Unavailable
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveStatus
 from proto.ops.transcripts import (
     Corpus,
@@ -34,6 +34,10 @@ async def embedding(env: Environment) -> AsyncIterator[Handlers]:
     @handlers.handle(EmbedTexts)
     async def embed(params: EmbedTexts, ctx: Context) -> EmbedResult:
         return await words.embed(params)
+
+    @handlers.handle(EmbedMaxSim)
+    async def maxsim(params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+        return MaxSimResult(scores=[0.5] * len(params.texts))
 
     @handlers.handle(EmbedModelParams)
     async def model(params: EmbedModelParams, ctx: Context) -> EmbedModel:

@@ -26,7 +26,7 @@ from proto.errors import (
     Timeout,
     Unavailable,
 )
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.gateway.httpwire import HttpWire, Reply, served
@@ -67,6 +67,10 @@ class Fake:
                 tokens=sum(lengths),
                 truncated=long,
             )
+
+        @handlers.handle(EmbedMaxSim)
+        async def maxsim(params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+            return MaxSimResult(scores=[0.5] * len(params.texts))
 
         @handlers.handle(EmbedModelParams)
         async def embed_model(params: EmbedModelParams, ctx: Context) -> EmbedModel:
