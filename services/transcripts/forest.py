@@ -252,8 +252,7 @@ def _was_said(db: sqlite3.Connection, node_id: int, step: Step) -> None:
 # Reading
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A node as it was kept."""
 
     node_id: int
@@ -328,13 +327,16 @@ def digest_of(hash_: str) -> bytes | None:
 
 def lineage(db: sqlite3.Connection, node_id: int) -> list[Node]:
     """The nodes from the root to this one, the root first."""
+    # They come as the recursion goes; a sorter would copy every text.
     rows = db.execute(
         "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
-        " SELECT node.node_id, node.parent FROM up JOIN node ON node.node_id=up.above)"
-        f" SELECT {_COLUMNS} FROM up JOIN node ON node.node_id=up.node_id ORDER BY depth",
+        " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above)"
+        f" SELECT {_COLUMNS} FROM up CROSS JOIN node ON node.node_id=up.node_id",
         (node_id,),
     )
-    return [_node(row) for row in rows]
+    path = [_node(row) for row in rows]
+    path.reverse()
+    return path
 
 
 def nodes(db: sqlite3.Connection, node_ids: Sequence[int]) -> Iterator[Node]:

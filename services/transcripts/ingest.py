@@ -1,6 +1,7 @@
 """Turns as they are posted, up to the moment when they are on disk.
 
-What costs time and needs no database (reading, masking, hashing) is done in threads beside the writer.
+What costs time and needs no database (reading, masking, hashing) is done in threads beside the writer, but for turns
+so short that a thread would cost more.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from services.transcripts.turns import Rejected, TurnPayload, turn_of
 
 MAX_DECODED_BYTES = 4 * MAX_BODY_BYTES
 
+INLINE_BYTES = 16 * 1024
+"""Of a body that is read at once: it takes less time than to hand it to a thread."""
+
 
 class BatchPayload(msgspec.Struct, frozen=True):
     """Several turns as they are posted; each is read for itself, so that one that is wrong spoils no other."""
@@ -46,15 +50,19 @@ class Ingest:
 
     async def post(self, body: bytes, *, batch: bool) -> IngestResult:
         """Keep what was posted.  Raises OperationError where the disk fails."""
-        return await self._keep(lambda: self._read(body, batch=batch), batch=batch)
+        return await self._keep(lambda: self._read(body, batch=batch), len(body), batch=batch)
 
     async def record(self, params: TranscriptRecord) -> IngestResult:
         """Keep one exchange as it went over the wire.  Raises OperationError where the disk fails."""
-        return await self._keep(lambda: [self._exchange(params)], batch=False)
+        size = len(params.request) + len(params.response)
+        return await self._keep(lambda: [self._exchange(params)], size, batch=False)
 
-    async def _keep(self, read: Callable[[], list[Prepared | Rejected]], *, batch: bool) -> IngestResult:
+    async def _keep(self, read: Callable[[], list[Prepared | Rejected]], size: int, *, batch: bool) -> IngestResult:
         try:
-            turns = await trio.to_thread.run_sync(read, limiter=self._preparing)
+            if size <= INLINE_BYTES:
+                turns = read()
+            else:
+                turns = await trio.to_thread.run_sync(read, limiter=self._preparing)
         except Unreadable as error:
             return IngestResult(errors=[f"invalid payload: {error}"], problem=Problem.PAYLOAD)
         if not turns:

@@ -1,0 +1,1 @@
+"""Conversations at size: `scripts/bench transcripts`."""

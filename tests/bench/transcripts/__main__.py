@@ -1,0 +1,41 @@
+"""Conversations at size: taking in, finding again, passing on, and what kills leave.
+
+    scripts/bench transcripts [ingest dedup lineage search stripping proxy import kills] [--folder DIR]
+
+All parts where none is named. Each prints its figures beside a peer's, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.bench.transcripts import finding, importing, passing, taking_in
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "ingest": taking_in.ingest,
+    "dedup": taking_in.dedup,
+    "lineage": taking_in.lineage,
+    "kills": taking_in.kills,
+    "search": finding.search,
+    "stripping": finding.stripping,
+    "proxy": passing.delay,
+    "import": importing.import_,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench transcripts")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of: {', '.join(PARTS)}")
+    parser.add_argument("--folder", type=Path, help="where to put the data (default: a temporary folder)")
+    arguments = parser.parse_args()
+    for name in arguments.parts or PARTS:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            print(f"# {name}", flush=True)
+            PARTS[name](Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Turns a second over HTTP, acknowledged on disk; a conversation posted whole after each turn; random kills."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from services.transcripts import forest
+from tests.system.ingesting import free_port, http, ingest_under_kills, turn
+from tests.system.running import RunningKernel, running
+
+SECONDS = 5.0
+CLIENTS = 32
+BATCH = 100
+WORDS = "The sea star grows back any arm it loses, for its organs reach into each of them. " * 4
+
+
+def _turn(n: int) -> bytes:
+    return turn([{"role": "user", "content": f"Question {n}. {WORDS}"}], f"Answer {n}. {WORDS}")
+
+
+def ingest(folder: Path) -> None:
+    """One client, 32 clients and batches, beside a bare insert a turn."""
+    peer = _bare(folder / "peer.db")
+    print(f"{'SQLite, an insert and a commit a turn':<44} {peer:9.0f} turns/s")
+    port = free_port()
+    with running(folder / "data", options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
+        kernel.wait_ready()
+        for name, clients, batch in (
+            ("one client, one by one", 1, 0),
+            (f"{CLIENTS} clients, one by one", CLIENTS, 0),
+            (f"one client, batches of {BATCH}", 1, BATCH),
+        ):
+            rate, first = trio.run(_post, port, clients, batch, hash(name))
+            print(f"{name:<44} {rate:9.0f} turns/s   p50 {first:7.2f} ms   {rate / peer:6.2f} of the peer's")
+
+
+def _bare(path: Path) -> float:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute("CREATE TABLE turn(id INTEGER PRIMARY KEY, body BLOB)")
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < SECONDS:
+        db.execute("INSERT INTO turn(body) VALUES(?)", (_turn(count),))
+        count += 1
+    took = time.perf_counter() - began
+    db.close()
+    return count / took
+
+
+async def _post(port: int, clients: int, batch: int, start: int) -> tuple[float, float]:
+    """Turns a second, and the median time of a request in milliseconds."""
+    times: list[float] = []
+    began = time.perf_counter()
+
+    async def client(which: int) -> None:
+        async with http(port) as line:
+            n = 0
+            while time.perf_counter() - began < SECONDS:
+                if batch:
+                    turns = b",".join(_turn(start + n + k) for k in range(batch))
+                    path, body = "/v1/ingest/batch", b'{"turns": [' + turns + b"]}"
+                else:
+                    path, body = "/v1/ingest", _turn(start + which * 10**7 + n)
+                sent = time.perf_counter()
+                status, answer = await line.post(path, body)
+                assert status == 202, answer
+                times.append((time.perf_counter() - sent) * 1000)
+                n += batch or 1
+
+    async with trio.open_nursery() as nursery:
+        for which in range(clients):
+            nursery.start_soon(client, which)
+    took = time.perf_counter() - began
+    return len(times) * (batch or 1) / took, statistics.median(times)
+
+
+def dedup(folder: Path) -> None:
+    """200 messages, each time with all that went before: 1 + 2 + … + 200 messages of which 200 are new."""
+    port = free_port()
+    with running(folder, options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
+        kernel.wait_ready()
+        took = trio.run(_grow, port, 200)
+        nodes = kernel.call("transcript_stats")["total_nodes"]
+        size = sum(file.stat().st_size for file in (folder / "services" / "transcripts").iterdir() if file.is_file())
+    posted = 200 * 201 // 2
+    print(f"{posted} messages posted in 200 requests: {nodes} nodes, {took:.2f} s, {posted / took:.0f} messages/s")
+    written = sum(len(json.dumps(_message(n))) * (200 - n) for n in range(200))
+    print(f"{'database':<44} {size / 1e6:9.2f} MB; kept as posted it would be {written / 1e6:.2f} MB")
+
+
+def _message(n: int) -> dict[str, Any]:
+    return {"role": "assistant" if n % 2 else "user", "content": f"Message {n}. {WORDS}"}
+
+
+async def _grow(port: int, count: int) -> float:
+    """Post all there is after each message, the last one as the reply."""
+    began = time.perf_counter()
+    async with http(port) as line:
+        messages: list[Any] = []
+        for n in range(count):
+            messages.append(_message(n))
+            choice = {"index": 0, "message": messages[-1], "finish_reason": "stop"}
+            request = {"model": "m", "messages": messages[:-1]}
+            response = {"model": "m", "choices": [choice]}
+            body = json.dumps({"provider": "openai", "request": request, "response": response}).encode()
+            status, answer = await line.post("/v1/ingest", body)
+            assert status == 202, answer
+    return time.perf_counter() - began
+
+
+def lineage(folder: Path) -> None:
+    """A conversation of 1,000 messages, read from its last one to its first."""
+    port = free_port()
+    with running(folder, options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
+        kernel.wait_ready()
+        messages = [_message(n) for n in range(999)]
+        _status, _answer = trio.run(_one, port, turn(messages, "The end."))
+        head = kernel.call("transcript_histories", {"limit": 1})["histories"][0]["head_hash"]
+        times = _times(kernel, head)
+        print(f"{'lineage of 1,000, the whole call':<44} p50 {statistics.median(times):7.2f} ms")
+    _lineage_alone(folder / "services" / "transcripts" / "transcripts.db", head)
+
+
+async def _one(port: int, body: bytes) -> tuple[int, bytes]:
+    async with http(port) as line:
+        status, answer = await line.post("/v1/ingest", body)
+    assert status == 202, answer
+    return status, answer
+
+
+def _times(kernel: RunningKernel, head: str) -> list[float]:
+    times = []
+    for _ in range(20):
+        began = time.perf_counter()
+        found = kernel.call("transcript_history", {"hash": head})
+        times.append((time.perf_counter() - began) * 1000)
+        assert found["depth"] == 1000
+    return times
+
+
+def _lineage_alone(path: Path, head: str) -> None:
+    db = sqlite3.connect(path)
+    node = forest.find(db, head)
+    assert node is not None
+    times, peer = [], []
+    for _ in range(50):
+        began = time.perf_counter()
+        found = forest.lineage(db, node.node_id)
+        times.append((time.perf_counter() - began) * 1000)
+        assert len(found) == 1000
+        began = time.perf_counter()
+        at: int | None = node.node_id
+        while at is not None:
+            at = db.execute("SELECT parent, content, role FROM node WHERE node_id=?", (at,)).fetchone()[0]
+        peer.append((time.perf_counter() - began) * 1000)
+    db.close()
+    alone, naive = statistics.median(times), statistics.median(peer)
+    print(f"{'lineage of 1,000, the database alone':<44} p50 {alone:7.2f} ms   a query a node: {naive:.2f} ms")
+
+
+def kills(folder: Path) -> None:
+    """100 kills at random while 8 clients post."""
+    port = free_port()
+    with running(folder, options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
+        kernel.wait_ready()
+        kept = trio.run(ingest_under_kills, kernel, port, 100, 7)
+    print(
+        f"{kept.kills} kills, {len(kept.accepted)} turns answered 202, {kept.refused} refused:"
+        f" {len(kept.missing)} missing, {len(kept.doubled)} twice,"
+        f" {len(kept.strange)} that nobody posted, integrity {kept.sound}"
+    )
