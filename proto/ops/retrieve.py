@@ -92,6 +92,28 @@ class RetrieveDelete(Params[DeleteResult], frozen=True, kw_only=True):
     groups: Annotated[list[str], Meta(min_length=1, max_length=4096, description="Ids of the groups")]
 
 
+class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing of what was deleted is left in the collection's database and its log."""
+
+
+@operation(
+    "retrieve_scrub",
+    service="retrieve",
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=120,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveScrub(Params[Scrubbed], frozen=True, kw_only=True):
+    """Take out what deletions leave behind: words in parts of the word index that are not merged yet, pages in the log.
+
+    Takes a second for some hundred thousand pieces; for after deletions that are meant for good.
+    """
+
+    collection: Collection
+
+
 class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A condition on the groups' metadata; several must all hold."""
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import trio
 
-from proto.errors import OperationError
+from proto.errors import OperationError, Unavailable
 from proto.ops.retrieve import CollectionStatus, Group, GroupIds
 from services.retrieve import lexical, schema, store, vector_store
 from services.retrieve.filters import Where
@@ -159,6 +159,21 @@ class Collection:
         change = await self._write(lambda db: store.delete(db, ids), self._follow)
         self.waiting = change.waiting
         return change
+
+    async def scrub(self) -> None:
+        """Leave nothing of what was deleted in the database's files.
+
+        Raises:
+            Unavailable: somebody still reads a state of before.
+            OperationError: the disk fails.
+        """
+        await self._write(lexical.merge, lambda _: None)
+
+        def truncate() -> bool:
+            return bool(self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+
+        if await trio.to_thread.run_sync(truncate, limiter=self._writer):
+            raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
         """Make `fingerprint` the model of this collection's vectors; those that lack are queued."""

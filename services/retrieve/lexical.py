@@ -111,6 +111,11 @@ def rebuild(db: sqlite3.Connection) -> None:
     Fts5(db).add(row_of(Words(*each)) for each in items)
 
 
+def merge(db: sqlite3.Connection) -> None:
+    """Leave nothing of what was removed; within the caller's transaction."""
+    db.execute("INSERT INTO words (words) VALUES ('optimize')")
+
+
 def rows(db: sqlite3.Connection, ids: Sequence[int]) -> list[Row]:
     """Those of `ids` (500 at most) that are there."""
     found = db.execute(

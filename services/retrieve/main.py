@@ -38,9 +38,11 @@ from proto.ops.retrieve import (
     RetrieveGroups,
     RetrievePairs,
     RetrievePut,
+    RetrieveScrub,
     RetrieveSearch,
     RetrieveSimilar,
     RetrieveStatus,
+    Scrubbed,
     SearchResult,
 )
 from services.retrieve.collection import Collection
@@ -212,6 +214,13 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             return DeleteResult(groups=0, items=0)
         change = await collection.delete(params.groups)
         return DeleteResult(groups=change.groups, items=change.removed)
+
+    @handlers.handle(RetrieveScrub)
+    async def scrub(params: RetrieveScrub, ctx: Context) -> Scrubbed:
+        collection = collections.existing(params.collection)
+        if collection is not None:
+            await collection.scrub()
+        return Scrubbed()
 
     @handlers.handle(RetrieveSearch)
     async def find(params: RetrieveSearch, ctx: Context) -> SearchResult:

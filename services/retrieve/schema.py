@@ -76,6 +76,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
             raise OperationError(f"{path} was written by a newer version ({version}, this one knows {VERSION})")
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
+        # What is deleted is overwritten, not only forgotten.
+        db.execute("PRAGMA secure_delete=ON")
         # A large ingest leaves a large log behind; this much of it is kept for the next.
         db.execute("PRAGMA journal_size_limit=67108864")
         db.execute("PRAGMA cache_size=-32768")

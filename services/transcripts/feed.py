@@ -15,7 +15,15 @@ from dataclasses import dataclass
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut, RetrieveStatus
+from proto.ops.retrieve import (
+    Group,
+    Item,
+    RetrieveDelete,
+    RetrieveGroups,
+    RetrievePut,
+    RetrieveScrub,
+    RetrieveStatus,
+)
 from services.runtime.handlers import Environment
 from services.transcripts import forest
 from services.transcripts.messages import calls_text, spoken_text
@@ -25,6 +33,9 @@ from services.transcripts.store import Store
 COLLECTION = "transcripts"
 BATCH = 200
 BATCH_CHARS = 2_000_000
+SCRUB = "scrub"
+"""Name of the setting that is there while the search has still to take out what was deleted for good."""
+
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
 
@@ -104,6 +115,10 @@ class Feed:
             if not self._compared:
                 await self._compare()
                 self._compared = True
+                return True
+            if await self._store.read(owes_scrub):
+                await self._env.call(RetrieveScrub(collection=COLLECTION))
+                await self._store.write(lambda db: db.execute("DELETE FROM setting WHERE name=?", (SCRUB,)) and None)
                 return True
             return False
         if due.put:
@@ -190,6 +205,16 @@ def take(db: sqlite3.Connection, strip: Stripper) -> Due:
         if chars > BATCH_CHARS:
             break
     return Due(tuple(numbers), list(put.values()), list(drop))
+
+
+def owes_scrub(db: sqlite3.Connection) -> bool:
+    """Whether the search has still to take out what was deleted for good."""
+    return db.execute("SELECT 1 FROM setting WHERE name=?", (SCRUB,)).fetchone() is not None
+
+
+def owe_scrub(db: sqlite3.Connection) -> None:
+    """In the transaction that deletes."""
+    db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, '')", (SCRUB,))
 
 
 def _root_hashes(db: sqlite3.Connection, roots: set[int]) -> dict[int, str]:

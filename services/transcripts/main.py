@@ -43,7 +43,7 @@ from proto.ops.transcripts import (
 from services.runtime.handlers import Context, Environment, Handlers
 from services.transcripts import everything, finding, forest
 from services.transcripts.checkout import checkout
-from services.transcripts.feed import COLLECTION, Feed
+from services.transcripts.feed import COLLECTION, Feed, owe_scrub
 from services.transcripts.importing import Importing
 from services.transcripts.ingest import Ingest
 from services.transcripts.pieces import Stripper
@@ -130,6 +130,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
     async def delete(params: TranscriptDelete, ctx: Context) -> DeletedTurns:
         def change(db: sqlite3.Connection) -> tuple[list[bytes], int]:
             node = _there(db, params.hash)
+            owe_scrub(db)
             return forest.delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
 
         gone, kept = await store.write(change)
