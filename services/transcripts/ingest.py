@@ -7,6 +7,7 @@ so short that a thread would cost more.
 from __future__ import annotations
 
 import gzip
+import importlib
 import zlib
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -165,11 +166,31 @@ def _decoded(body: bytes, encoding: str) -> bytes:
             case "deflate":
                 raw = (body[0] & 0x0F) != 8 if body else True
                 return _bounded(zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS), body)
+            case "br":
+                return _brotli(body)
             case "zstd":
                 return zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True).read(MAX_DECODED_BYTES)
     except (zlib.error, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
         raise Unreadable(f"it is not what its Content-Encoding ({encoding}) says: {error}") from None
     raise Unreadable(f"its Content-Encoding ({encoding}) is not known here")
+
+
+def _brotli(body: bytes) -> bytes:
+    """Raises Unreadable."""
+    try:
+        brotli = importlib.import_module("brotli")
+    except ImportError:
+        raise Unreadable("its Content-Encoding (br) needs the package brotli, which is not installed") from None
+    stream, data = brotli.Decompressor(), bytearray()
+    try:
+        data += stream.process(body, output_buffer_limit=MAX_DECODED_BYTES)
+        while not stream.is_finished() and not stream.can_accept_more_data() and len(data) <= MAX_DECODED_BYTES:
+            data += stream.process(b"", output_buffer_limit=MAX_DECODED_BYTES)
+    except brotli.error as error:
+        raise Unreadable(f"it is not what its Content-Encoding (br) says: {error}") from None
+    if not stream.is_finished():
+        raise Unreadable("its Content-Encoding (br) ends too early, or it is longer than is kept")
+    return bytes(data)
 
 
 def _bounded(stream: Any, body: bytes) -> bytes:
