@@ -122,6 +122,8 @@ async def ingest_under_kills(kernel: RunningKernel, port: int, kills: int, seed:
             nursery.start_soon(client, which)
         for _ in range(kills):
             await trio.sleep(chance.uniform(0.0, 0.15))
+            # A death before it is ready would be its own defect to the kernel, which then waits ever longer.
+            await trio.to_thread.run_sync(kernel.wait_ready, "transcripts")
             pid = (await trio.to_thread.run_sync(kernel.service, "transcripts"))["pid"]
             if pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -129,7 +131,7 @@ async def ingest_under_kills(kernel: RunningKernel, port: int, kills: int, seed:
                     kept.kills += 1
             # Work goes on before the next one.
             accepted[0] = trio.Event()
-            with trio.fail_after(60):
+            with trio.fail_after(120):
                 await accepted[0].wait()
         done.set()
     judge(kernel.data_dir, kept, posted)
