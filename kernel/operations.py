@@ -16,10 +16,8 @@ from kernel.supervisor import procfs
 from kernel.supervisor.status import ServiceReport
 from kernel.supervisor.supervisor import Supervisor
 from kernel.version import VERSION
-from proto.errors import InvalidParams, OperationError, Unavailable
-from proto.operation import OPERATOR
 from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
-from proto.operation import CLIENT, Role
+from proto.operation import CLIENT, OPERATOR, Role
 from proto.ops.kernel import (
     SERVICE,
     Called,

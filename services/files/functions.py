@@ -52,7 +52,7 @@ def _folded(*arguments: Any) -> str:
 def is_pattern(text: str) -> bool:
     """Whether it is a regular expression that RE2 takes."""
     try:
-        compiled(text)
-    except re2.error:
+        searcher(text)
+    except (re2.error, ValueError):
         return False
     return True

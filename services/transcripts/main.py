@@ -64,7 +64,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     feed = Feed(env, store, strip)
     try:
         store.begin(env.background)
-        await env.background.start(store.run)
         env.background.start_soon(feed.run)
         ingest = Ingest(store, redactor, strip)
         env.info(redaction="on" if redactor else "off")

@@ -125,7 +125,6 @@ class Store:
         self._has_work = trio.Event()
         self._closing = False
         self._running = False
-        self._closing = self._running = False
         self._ended = trio.Event()
         self.commits = 0
         """Transactions so far; fewer than changes, where changes shared one."""
@@ -142,28 +141,21 @@ class Store:
 
     async def _run(self) -> None:
         """Commit what `write` hands in, until `close`."""
-        self._running = True
-        task_status.started()
         try:
-            # Whoever waits for work may be cancelled: a start that is called off must not wait for ever.
-            while not self._closing:
-                await self._has_work.wait()
-                self._has_work = trio.Event()
-                await self._commit_all()
-        finally:
-            self._closing = True
             # What was handed in is carried out, also where the service is told to end.
-            await self._commit_all()
+            with trio.CancelScope(shield=True):
+                while not (self._closing and not self._queue):
+                    if not self._queue:
+                        self._has_work = trio.Event()
+                        await self._has_work.wait()
+                        continue
+                    batch, self._queue = self._queue[:MAX_SHARED], self._queue[MAX_SHARED:]
+                    await trio.to_thread.run_sync(self._commit, batch, limiter=self._write_turn)
+                    self.outbox_filled.set()
+                    for waiting in batch:
+                        waiting.done.set()
+        finally:
             self._ended.set()
-
-    async def _commit_all(self) -> None:
-        with trio.CancelScope(shield=True):
-            while self._queue:
-                batch, self._queue = self._queue[:MAX_SHARED], self._queue[MAX_SHARED:]
-                await trio.to_thread.run_sync(self._commit, batch, limiter=self._write_turn)
-                self.outbox_filled.set()
-                for waiting in batch:
-                    waiting.done.set()
 
     async def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """Run `change` in a transaction, perhaps with others; once this returns, it is on disk.

@@ -111,27 +111,6 @@ async def test_changes_that_arrive_together_share_a_commit_and_not_their_failure
         await store.close()
 
 
-async def test_a_start_that_is_called_off_ends_at_once_and_one_under_way_still_commits(tmp_path: Path) -> None:
-    store = Store(tmp_path / "t.db")
-    with trio.fail_after(10):
-        async with trio.open_nursery() as nursery:
-            with trio.CancelScope() as start:
-                start.cancel()
-                await nursery.start(store.run)
-        assert start.cancelled_caught
-        await store.close()
-
-    store = Store(tmp_path / "u.db")
-    with trio.fail_after(10):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(store.run)
-            nursery.start_soon(store.write, lambda db: db.execute("INSERT INTO setting VALUES('a', '')") and None)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        assert await store.read(lambda db: db.execute("SELECT count(*) FROM setting").fetchone()) == (1,)
-        await store.close()
-
-
 async def test_a_full_disk_fails_the_change_and_changes_nothing(tmp_path: Path) -> None:
     def fill(db: sqlite3.Connection, size: int) -> None:
         db.execute("INSERT INTO setting VALUES('big', ?)", ("x" * size,))
