@@ -34,6 +34,9 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     summary: Annotated[
         str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
     ] = None
+    scanning: Annotated[
+        int | None, Meta(description="The job that scans here at this moment: what it has yet to find is missing")
+    ] = None
 
 
 @operation("navigate", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)

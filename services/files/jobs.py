@@ -160,6 +160,10 @@ class Jobs:
         """A job that waits or runs here."""
         return self._running.get(id_)
 
+    def scanning(self, path: str) -> Running | None:
+        """A job here that has yet to finish what lies in `path`: its root is that, above it, or below."""
+        return next((job for job in self._running.values() if paths.overlap(job.root, path)), None)
+
     async def cancel(self, id_: int) -> None:
         """Stop a job and wait until it has stopped.
 

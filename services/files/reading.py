@@ -78,6 +78,7 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 entries=entries,
                 total=total,
                 has_more=end < total,
+                scanning=job.id if (job := core.jobs.scanning(path)) else None,
                 summary=(
                     f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
                     f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."

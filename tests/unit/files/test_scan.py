@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import socket
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,6 +15,7 @@ import trio
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.operation import validate
 from proto.ops.files_index import CancelJob, Index, Job, JobProgress, ListJobs
+from proto.ops.files_reading import Navigate
 from services.files import scan, settings
 from services.files.listing import open_folder
 from services.files.paths import to_text
@@ -247,6 +250,30 @@ async def test_cancelled_job_stops_and_leaves_right_sums(tmp_path: Path) -> None
             assert row[1] == 3 * len(inside) or "/f" in path
         assert not (await index(bench, root, force=False)).skipped
         assert differences(data, root) == []
+
+
+async def test_page_read_while_its_directory_is_scanned_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    make_tree(root, random.Random(3), 20)
+    go_on = threading.Event()
+
+    def held(path: str, *rest: Any) -> Any:
+        assert go_on.wait(60)
+        return open_folder(path, *rest)
+
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        assert (await bench.call(Navigate(path=str(root)))).scanning is None
+        monkeypatch.setattr(scan, "open_folder", held)
+        job = (await bench.call(Index(root=str(root), force=True))).job_id
+        assert job is not None
+        assert (await bench.call(Navigate(path=str(root)))).scanning == job
+        go_on.set()
+        with trio.fail_after(20):
+            while (await bench.call(Navigate(path=str(root)))).scanning is not None:
+                await trio.sleep(0.01)
 
 
 async def test_two_scans_of_one_path_are_one_job(tmp_path: Path) -> None:
