@@ -151,8 +151,8 @@ async def run(
 
                 models = Models(router).routes(config.http.max_body_bytes)
                 kept = transcripts.routes(router, config.http.max_body_bytes, enabled="transcripts" not in unserved)
-                routes = [*models, *metrics.routes(supervisor, router), *kept, *content.routes(router)]
-                routes = [*models, *metrics.routes(supervisor, router), *kept, *page.routes(router, key)]
+                seen = [*metrics.routes(supervisor, router), *page.routes(router, key)]
+                routes = [*models, *seen, *kept, *content.routes(router)]
                 await serve_http(
                     gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
                 )
