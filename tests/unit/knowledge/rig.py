@@ -29,9 +29,11 @@ from proto.ops.retrieve import (
     RetrieveGroups,
     RetrievePairs,
     RetrievePut,
+    RetrieveScrub,
     RetrieveSearch,
     RetrieveSimilar,
     RetrieveStatus,
+    Scrubbed,
     SearchResult,
 )
 from services.knowledge.main import open_service
@@ -80,6 +82,10 @@ class MemorySearch:
             self.deletes.append(params.groups)
             gone = [self.groups.pop(id_) for id_ in params.groups if id_ in self.groups]
             return DeleteResult(groups=len(gone), items=0)
+
+        @handlers.handle(RetrieveScrub)
+        async def scrub(params: RetrieveScrub, ctx: Context) -> Scrubbed:
+            return Scrubbed()
 
         @handlers.handle(RetrieveGroups)
         async def groups(params: RetrieveGroups, ctx: Context) -> GroupIds:
