@@ -14,7 +14,6 @@ import apsw
 import msgspec
 import trio
 
-from proto import ops
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.files_classifier import (
     CLASSIFIERS,
@@ -26,6 +25,7 @@ from proto.ops.files_classifier import (
     ListClassifierJobs,
     RerunClassifier,
 )
+from proto.ops.media import MediaInspect
 from services.files import paths, schema, times
 from services.files.core import Core
 from services.files.rows import Row, fetch_all, fetch_one, fetch_value
@@ -34,9 +34,6 @@ from services.runtime.handlers import Context, Handlers
 
 KEPT_JOBS = 10_000
 """Ended ones; older ones are forgotten."""
-
-MEDIA = "media_process"
-"""The operation that does it, of `path` and `operations`."""
 
 _COLUMNS = "id, path, operations, status, created, started, finished, error"
 
@@ -68,20 +65,17 @@ class Classifying:
                 if row is None:
                     await self._news.wait()
                     continue
-                error = await self._do(row[1], msgspec.json.decode(row[2], type=list[str]))
+                error = await self._do(row[1])
                 await database.write(partial(_finish, id_=row[0], error=error))
 
-    async def _do(self, path: str, operations: list[str]) -> str | None:
+    async def _do(self, path: str) -> str | None:
         """Why it failed; None where it did not."""
-        table = ops.load()
-        if MEDIA not in table:
-            return "this system has no service that makes thumbnails and metadata"
-        params = table[MEDIA].parse({"path": path, "operations": operations})
         try:
-            await self._core.env.call(params)
+            # What a content gives is made at once and kept by its hash, so that asking for it is all there is to do.
+            found = await self._core.env.call(MediaInspect(path=path))
         except LinckiaError as error:
             return str(error)
-        return None
+        return found.problem
 
 
 def add_classifying(handlers: Handlers, core: Core, classifying: Classifying) -> None:

@@ -271,9 +271,7 @@ async def test_page_read_while_its_directory_is_scanned_says_so(
         assert job is not None
         assert (await bench.call(Navigate(path=str(root)))).scanning == job
         go_on.set()
-        with trio.fail_after(20):
-            while (await bench.call(Navigate(path=str(root)))).scanning is not None:
-                await trio.sleep(0.01)
+        await ended(bench, job)
 
 
 async def test_two_scans_of_one_path_are_one_job(tmp_path: Path) -> None:
