@@ -32,6 +32,9 @@ FRAMES_AT_ONCE = 64
 LAST_FRAMES_S = 0.25
 """For what had arrived before a death to be read; nng tells the end of a link 2 ms after it."""
 
+UNHEARD_FRAMES_S = 0.02
+"""The same for a process whose hello has not been read; most of those never said it."""
+
 LINK_LOST_S = 1.0
 """Between the end of a link and of its process; a process that lives on without its link is of no use."""
 
@@ -173,10 +176,10 @@ class Generation:
             nursery.start_soon(self._descend, channel, running)
             ended = await running.wait()
             noticed_at = trio.current_time()
-            if self._hello is not None:
-                # One that never said hello had nothing to say, and nng may not have noticed that there was a link.
-                with trio.move_on_after(LAST_FRAMES_S):
-                    await self._all_read.wait()
+            # Where none said hello, nng may not have noticed that there was a link, and the end of it never comes; what
+            # was said may lie there unread all the same.
+            with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
+                await self._all_read.wait()
             nursery.cancel_scope.cancel()
         return Ended(cause=cause_of(ended, self._cause), noticed_at=noticed_at)
 
