@@ -51,7 +51,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class _Layer:
-    def __init__(self, take: Callable[[str], Tensor], prefix: str) -> None:
+    def __init__(self, take: Callable[[str], Tensor], prefix: str, activation: Callable[[Tensor], Tensor]) -> None:
         attention = prefix + "attention.self."
         names = ("query", "key", "value")
         # One product instead of three: a short query is bound by the number of calls.
@@ -61,7 +61,7 @@ class _Layer:
         )
         self.out = dense(*_pair(take, prefix + "attention.output.dense"))
         self.attention_norm = _pair(take, prefix + "attention.output.LayerNorm")
-        self.up = dense(*_pair(take, prefix + "intermediate.dense"))
+        self.up = dense(*_pair(take, prefix + "intermediate.dense"), activation)
         self.down = dense(*_pair(take, prefix + "output.dense"))
         self.output_norm = _pair(take, prefix + "output.LayerNorm")
 
@@ -91,7 +91,7 @@ class PackedBert:
         self.heads = int(config["num_attention_heads"])
         self.dtype, self.device = dtype, device
         self._epsilon = float(config.get("layer_norm_eps", 1e-12))
-        self._activation = _ACTIVATIONS[str(config.get("hidden_act", "gelu"))]
+        activation = _ACTIVATIONS[str(config.get("hidden_act", "gelu"))]
         self._first_position = int(config.get("pad_token_id") or 0) + 1 if family == "roberta." else 0
         # The vocabulary's table stays as it is on disk: a few of its rows are read at a time, so most of it never
         # enters memory.
@@ -102,7 +102,9 @@ class PackedBert:
             take("embeddings.position_embeddings.weight") + take("embeddings.token_type_embeddings.weight")[0]
         )
         self._norm = _pair(take, "embeddings.LayerNorm")
-        self._layers = [_Layer(take, f"encoder.layer.{i}.") for i in range(int(config["num_hidden_layers"]))]
+        self._layers = [
+            _Layer(take, f"encoder.layer.{i}.", activation) for i in range(int(config["num_hidden_layers"]))
+        ]
 
     def __call__(self, ids: Tensor, layout: Layout) -> Tensor:
         """The last hidden states, shape (layout.rows, hidden).
@@ -114,8 +116,7 @@ class PackedBert:
         for layer in self._layers:
             attended = self._attend(layer.qkv(x), layout)
             x = self._normalise(x + layer.out(attended), layer.attention_norm)
-            inner = self._activation(layer.up(x))
-            x = self._normalise(x + layer.down(inner), layer.output_norm)
+            x = self._normalise(x + layer.down(layer.up(x)), layer.output_norm)
         return x
 
     def _position_rows(self, layout: Layout) -> Tensor:

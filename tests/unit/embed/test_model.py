@@ -146,3 +146,6 @@ def test_a_dense_layer_answers_as_torchs_does() -> None:
     torch.manual_seed(0)
     weight, bias, x = torch.randn(48, 32).bfloat16(), torch.randn(48).bfloat16(), torch.randn(5, 32).bfloat16()
     assert torch.allclose(dense(weight, bias)(x).float(), PlainDense(weight, bias)(x).float(), rtol=0.02, atol=0.05)
+    for activation in (F.gelu, F.relu):
+        ours, theirs = dense(weight, bias, activation)(x), PlainDense(weight, bias, activation)(x)
+        assert torch.allclose(ours.float(), theirs.float(), rtol=0.02, atol=0.05)
