@@ -108,8 +108,10 @@ def kernel_with(precision: str) -> Iterator[RunningKernel]:
             Path(data),
             options=("--http", "127.0.0.1:0"),
             environment={"LINCKIA_SERVICES__EMBED__PRECISION": f'"{precision}"'},
+            all_ready=False,
         ) as kernel,
     ):
+        kernel.wait_ready("embed")
         yield kernel
 
 
