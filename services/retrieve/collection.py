@@ -38,6 +38,10 @@ CHECK_WAIT_S = 1.0
 answers from what there is, and says so."""
 
 
+SCRUB_WAIT_S = 30.0
+"""For tantivy to let go of files that hold words of what was deleted."""
+
+
 class VectorsLoading(Exception):
     """The vectors are still being read from the database."""
 
@@ -168,6 +172,13 @@ class Collection:
             OperationError: the disk fails.
         """
         await self._write(lexical.merge, lambda _: None)
+        if self.words.start_anew():
+            self.words_changed.set()
+            with trio.move_on_after(SCRUB_WAIT_S):
+                while self.words.wanted_anew and self.words.has_large:  # noqa: ASYNC110  # its thread tells nobody
+                    await trio.sleep(0.02)
+            if self.words.wanted_anew and self.words.has_large:
+                raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
 
         def truncate() -> bool:
             return bool(self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])

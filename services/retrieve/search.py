@@ -223,6 +223,7 @@ def _choose(
         read: groups whose pieces' texts are wanted.
     """
     allowed = None if where is None or stages.query is None else allowed_items(db, where)
+    looked_again = False
     while True:
         if stages.query is not None:
             try:
@@ -231,7 +232,13 @@ def _choose(
                 stages.degraded.append("vector: the vectors are still being loaded")
                 stages.query = None
         fused = _fuse(collection, params, stages)
-        best = _best_of_groups(fused, store.groups_of(db, list(fused)))
+        groups = store.groups_of(db, list(fused))
+        if stages.lexical is not None and not looked_again and any(item not in groups for item, _ in stages.lexical):
+            # While the query's vector was made, a note was written anew, and its pieces have other ids.
+            looked_again = True
+            stages.lexical = collection.words.search(db, params.query, depth, where)
+            continue
+        best = _best_of_groups(fused, groups)
         full = any(stage is not None and len(stage) >= depth for stage in (stages.lexical, stages.vector))
         if len(best) >= params.limit or not full or depth >= MAX_CANDIDATES:
             break

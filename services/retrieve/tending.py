@@ -72,7 +72,8 @@ async def run_words(collection: Collection, report: Callable[[str], None]) -> No
             except (Lost, OSError, sqlite3.Error) as error:
                 report(str(error))
                 await trio.to_thread.run_sync(words.discard, limiter=turn)
-                await trio.sleep(RETRY_S)
+                if not words.wanted_anew:
+                    await trio.sleep(RETRY_S)
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(words.end, limiter=turn)

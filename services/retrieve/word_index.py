@@ -56,6 +56,7 @@ class WordIndex:
         self._following: LargeWords | None = None
         self._asked: LargeWords | None = None
         self._trouble = ""
+        self._wanted_anew = False
 
     @property
     def kind(self) -> str:
@@ -88,6 +89,20 @@ class WordIndex:
                 self._give_up(large, str(error))
         return lexical.Fts5(db).search(query, limit, where)
 
+    def start_anew(self) -> bool:
+        """Have tantivy's files removed and made again, since words of what was deleted stay in them; whether there are
+        any."""
+        if (large := self._following) is None:
+            return False
+        self._wanted_anew = True
+        self._give_up(large, "it is made anew, without what was deleted")
+        return True
+
+    @property
+    def wanted_anew(self) -> bool:
+        """Whether that is why it is broken."""
+        return self._wanted_anew
+
     def follow(self, rows: Sequence[Row], gone: Sequence[int]) -> None:
         """What the database has committed a moment ago; in the thread that did."""
         if (large := self._following) is not None:
@@ -115,6 +130,7 @@ class WordIndex:
     def begin(self) -> None:
         """Open what was kept of tantivy's index, or begin a new one; from here on `follow` tells it."""
         self._trouble = ""
+        self._wanted_anew = False
         try:
             self._following = LargeWords(self._folder)
         except Lost as error:
@@ -139,11 +155,15 @@ class WordIndex:
         missing = np.setdiff1d(ids, held, assume_unique=True)
         for start in range(0, len(missing), _LOADED_AT_ONCE):
             checkpoint()
+            if self._trouble:
+                raise Lost(self._trouble)
             some = missing[start : start + _LOADED_AT_ONCE].tolist()
             large.load(read(partial(lexical.rows, ids=some)))
             if (start + _LOADED_AT_ONCE) % _COMMITTED_AT_ONCE < _LOADED_AT_ONCE:
                 large.flush()
         large.finish()
+        if self._trouble:
+            raise Lost(self._trouble)
         self._asked = large
 
     def flush(self) -> None:

@@ -186,6 +186,22 @@ async def test_what_a_crash_took_from_the_index_is_put_back_and_what_it_left_is_
         assert set(await find(collection, "zebra", limit=100)) == set(await by_fts5(collection, "zebra", limit=100))
 
 
+async def test_scrubbed_words_are_in_no_file_any_more_and_the_rest_is_found(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        await collection.put([group("kept", "zebra kept"), group("secret", "hunterpassword")])
+        await switched(collection)
+        await collection.delete(["secret"])
+        await until(lambda: not collection.words.pending)
+        await collection.scrub()
+        assert holding(tmp_path, b"hunterpassword") == []
+        await switched(collection)
+        assert await texts_of(collection, "zebra") == ["zebra kept"]
+
+
+def holding(folder: Path, words: bytes) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and words in path.read_bytes()]
+
+
 def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "notes.words-1-1").iterdir() if path.suffix not in (".lock", ""))
 

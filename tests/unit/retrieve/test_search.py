@@ -9,8 +9,10 @@ import pytest
 import trio
 
 from proto.errors import Timeout, Unavailable
+from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.retrieve.collection import Collection
+from services.retrieve.filters import Where
 from services.retrieve.search import Patience, search
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened
 
@@ -189,3 +191,31 @@ async def test_vectors_that_are_still_loading_are_said_and_words_answer(
         "lexical: the word index is still being checked",
     ]
     collection.close()
+
+
+async def test_a_note_that_is_edited_while_the_query_is_embedded_is_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = trio.Event()
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        await collection.put([group("edited", "zebra of yesterday")])
+        await embedded(collection, embedder)
+
+        find_words = collection.find_words
+
+        async def noted(query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
+            found = await find_words(query, limit, where)
+            looked_up.set()
+            return found
+
+        monkeypatch.setattr(collection, "find_words", noted)
+
+        async def slow(params: EmbedTexts, timeout_s: float) -> EmbedResult:
+            await looked_up.wait()
+            await collection.put([group("edited", "zebra of today")])
+            return await embedder.query(params, timeout_s)
+
+        found = await search(collection, asked("zebra"), slow, Patience(5.0), lambda: None)
+        assert "zebra of today" in [hit.text for hit in found.hits]
