@@ -26,6 +26,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 # From nothing a service loads the same modules as its zygote: to wait for one under way is quicker.
 _WAIT_S = 15.0
 
+# In the order in which they load where processors are few: what answers a search by words comes first.
 ZYGOTES = (
     ZygoteSpec(
         name="light",
@@ -46,6 +47,12 @@ ZYGOTES = (
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
+        name="vectors",
+        preload=("services.runtime.main", "faiss", "services.retrieve.main"),
+        env=_ONE_THREAD,
+        wait_s=_WAIT_S,
+    ),
+    ZygoteSpec(
         name="documents",
         preload=("services.runtime.main", "services.documents.main"),
         env=_ONE_THREAD,
@@ -54,12 +61,6 @@ ZYGOTES = (
     ZygoteSpec(
         name="decode",
         preload=("services.runtime.main", "services.decode.main"),
-        env=_ONE_THREAD,
-        wait_s=_WAIT_S,
-    ),
-    ZygoteSpec(
-        name="vectors",
-        preload=("services.runtime.main", "faiss", "services.retrieve.main"),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
     ),

@@ -63,6 +63,8 @@ class Call(Frame, frozen=True, tag=3):
     parent: int | None = None
     credit: int = 0
     progress: bool = False
+    session: str = ""
+    """An opaque name of the client's session; empty for calls that are of none."""
 
 
 class Return(Frame, frozen=True, tag=4):

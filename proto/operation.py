@@ -267,6 +267,7 @@ def json_schema(tp: Any) -> dict[str, Any]:
 
 _AT = re.compile(r" - at `(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
+_PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
@@ -348,6 +349,9 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
         return InvalidParams(f"missing required parameter `{field}`", field=field)
     if text.startswith(("Invalid enum value", "Invalid value")) and (allowed := _choices(tp, path)):
         text += f"; there are: {', '.join(allowed)}"
+    if (match := _PATTERN.match(text)) and (form := _form(tp, path, match["pattern"])):
+        # A regular expression tells people nothing.
+        text = f"not of the form that is expected: {form}"
     if not path:
         return InvalidParams(f"invalid parameters: {_short(text[0].lower() + text[1:])}")
     return InvalidParams(f"parameter `{path}`: {_short(text[0].lower() + text[1:])}", field=path)
@@ -355,14 +359,25 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
 
 def _choices(tp: type[msgspec.Struct], path: str) -> list[str]:
     """The values that an enumeration at `path` has; [] where it is none, or cannot be found."""
+    return [str(value) for node in _schemas_at(tp, path) for value in node.get("enum", ())]
+
+
+def _form(tp: type[msgspec.Struct], path: str, pattern: str) -> str:
+    """What the text at `path` that has to match `pattern` is, in the words of its description."""
+    told = (node.get("description", "") for node in _schemas_at(tp, path) if node.get("pattern") == pattern)
+    return next((text for text in told if text), "")
+
+
+def _schemas_at(tp: type[msgspec.Struct], path: str) -> list[dict[str, Any]]:
+    """What the JSON Schema says of the place that an error names: each of the choices, where there are several."""
     schema = json_schema(tp)
     definitions = schema.get("$defs", {})
 
-    def below(node: dict[str, Any], steps: list[str]) -> list[str]:
+    def below(node: dict[str, Any], steps: list[str]) -> list[dict[str, Any]]:
         node = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
-        found = [value for choice in node.get("anyOf", ()) for value in below(choice, steps)]
+        found = [each for choice in node.get("anyOf", ()) for each in below(choice, steps)]
         if not steps:
-            return found + [str(value) for value in node.get("enum", ())]
+            return [*found, node]
         inner = node.get("items") if steps[0] == "[...]" else node.get("properties", {}).get(steps[0])
         return found + (below(inner, steps[1:]) if isinstance(inner, dict) else [])
 

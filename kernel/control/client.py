@@ -14,6 +14,9 @@ from typing import Any
 
 from kernel.control.address import connect, socket_path
 
+READ_BYTES = 256 * 1024
+"""About what the socket holds: a long answer is taken in few pieces."""
+
 
 class ControlError(Exception):
     """The kernel could not be asked, or did not answer."""
@@ -53,7 +56,7 @@ class Client:
             ) from None
         except OSError as error:
             raise ControlError(f"cannot reach the kernel at {socket_path(data_dir)}: {error.strerror}") from error
-        self._lines = self._socket.makefile("rb")
+        self._lines = self._socket.makefile("rb", buffering=READ_BYTES)
 
     def __enter__(self) -> Client:
         return self

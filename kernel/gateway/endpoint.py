@@ -164,18 +164,18 @@ class Endpoint:
             # It opens a session, which then is this surface's to look after.
             await self.sessions.make_room()
             on_connection.set(self.sessions.opened)
-        await self._manager.handle_request(scope, _replay(body, receive), send)
+        await self._manager.handle_request(scope, _replay(body, receive), _answered_once(send))
 
     def _lay_out(self, scope: Scope, headers: Headers, session: HttpSession | None, message: Envelope | None) -> None:
         """Set the scratchpad of the request; a session that it opens inherits it."""
         pads = self._server.scratchpads
         if session is not None:
-            scratchpad.current.set(session.scratchpad)
+            scratchpad.enter(session.scratchpad)
         elif not self._stateless and message is not None and message.method == "initialize":
-            scratchpad.current.set(pads.open())
+            scratchpad.enter(pads.open())
         else:
             client = scope.get("client")
-            scratchpad.current.set(pads.shared(headers, client[0] if client else ""))
+            scratchpad.enter(pads.shared(headers, client[0] if client else ""))
 
     def _recognise(
         self, scope: Scope, headers: Headers, session: HttpSession | None, message: Envelope
@@ -240,6 +240,24 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
         if not message.get("more_body", False):
             break
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _answered_once(send: Send) -> Send:
+    """Drop what follows a whole answer.
+
+    The SDK acknowledges a notification and hands it on afterwards; where the session has ended in between, it answers
+    a second time, with an error that the server would log as the application's.
+    """
+    whole = False
+
+    async def send_once(message: Message) -> None:
+        nonlocal whole
+        if whole:
+            return
+        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        await send(message)
+
+    return send_once
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

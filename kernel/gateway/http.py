@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel.config import Http
+from kernel.gateway import keepalive
 from kernel.gateway.access import Guard, require_token_off_loopback
 from kernel.gateway.endpoint import Endpoint
 from kernel.gateway.gateway import Gateway
@@ -115,6 +116,7 @@ async def serve_http(
         OSError: the address cannot be listened on.
     """
     require_token_off_loopback(settings)
+    keepalive.install()
     config = HypercornConfig()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     config.bind = [f"{host}:{settings.port}"]

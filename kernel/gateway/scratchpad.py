@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
+import secrets
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from kernel.router.session import current as current_session
 from proto.errors import OperationError
 from proto.operation import Operation
 from proto.ops.scratchpad import (
@@ -51,6 +53,12 @@ ID_CHARS = 12
 current: ContextVar[Scratchpad | None] = ContextVar("scratchpad", default=None)
 
 
+def enter(pad: Scratchpad | None) -> None:
+    """What this task serves from now on, and the tasks that it starts, is of the session of this scratchpad."""
+    current.set(pad)
+    current_session.set("" if pad is None else pad.session)
+
+
 class Entry(msgspec.Struct, frozen=True):
     """A kept answer."""
 
@@ -64,11 +72,15 @@ class Entry(msgspec.Struct, frozen=True):
 class Scratchpad:
     """The entries of one session, least recently used first. Made by `Scratchpads`."""
 
-    def __init__(self, pads: Scratchpads) -> None:
+    def __init__(self, pads: Scratchpads, session: str) -> None:
         self._pads = pads
+        self.session = session
+        """What services know the session by."""
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self.size_bytes = 0
         self.used = 0
+        self.documents_session: str | None = None
+        """The last session of documents that was started from here, if it goes on: what `session` means by default."""
 
     def keep(self, tool: str, text: str) -> Entry | None:
         """Keep an answer; None where it is too long for that."""
@@ -131,9 +143,9 @@ class Scratchpads:
         self._shared: OrderedDict[bytes, Scratchpad] = OrderedDict()
         self._clock = 0
 
-    def open(self) -> Scratchpad:
-        """For a new session."""
-        pad = Scratchpad(self)
+    def open(self, session: str = "") -> Scratchpad:
+        """For a new session, which gets a name unless it has one."""
+        pad = Scratchpad(self, session or secrets.token_hex(16))
         self._all.add(pad)
         return pad
 
@@ -141,7 +153,7 @@ class Scratchpads:
         """For a request over HTTP without a session."""
         who = headers.get(b"authorization") or b"host:" + host.encode()
         key = hashlib.sha256(who).digest()
-        pad = self._shared.get(key) or self.open()
+        pad = self._shared.get(key) or self.open(key.hex()[:32])
         self._shared[key] = pad
         self._shared.move_to_end(key)
         if len(self._shared) > MAX_SHARED:

@@ -108,7 +108,7 @@ class _Session:
 
     async def run(self, pad: scratchpad.Scratchpad) -> None:
         # Every task that serves this client is started from here.
-        scratchpad.current.set(pad)
+        scratchpad.enter(pad)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.run)
             nursery.start_soon(self._end_when_broken, nursery.cancel_scope)

@@ -47,6 +47,8 @@ class Surface:
                     self._templates.append((template_pattern(op.resource.uri), op))
                 else:
                     self._resources[op.resource.uri] = op
+        # Of two that match, the one that says more of the URI is meant.
+        self._templates.sort(key=lambda each: _literal_chars(each[1]), reverse=True)
 
     @cached_property
     def listed_tools(self) -> list[dict[str, Any]]:
@@ -139,6 +141,10 @@ def annotations_of(operation: Operation[Any]) -> dict[str, bool]:
         "idempotentHint": operation.idempotent,
         "openWorldHint": operation.open_world,
     }
+
+
+def _literal_chars(op: Operation[Any]) -> int:
+    return 0 if op.resource is None else len(_VARIABLE.sub("", op.resource.uri))
 
 
 def _prompt(op: Operation[Any]) -> dict[str, Any]:

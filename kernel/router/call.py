@@ -34,6 +34,7 @@ class RoutedCall:
         "op",
         "params",
         "progress",
+        "session",
         "suspect",
         "trace",
         "upcalls",
@@ -53,6 +54,7 @@ class RoutedCall:
         item: Callable[[Raw], None],
         progress: Callable[[Progress], None] | None,
         upcalls: Upcalls | None,
+        session: str = "",
     ) -> None:
         self.op = op
         self.params = params
@@ -64,6 +66,7 @@ class RoutedCall:
         self.item = item
         self.progress = progress
         self.upcalls = upcalls
+        self.session = session
         self.frame_id = 0
         self.generation = 0
         self.instance = ""

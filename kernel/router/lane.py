@@ -307,6 +307,7 @@ class Lane:
                 generation=call.generation,
                 credit=call.credit,
                 progress=call.progress is not None,
+                session=call.session,
             ),
         )
 

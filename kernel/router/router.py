@@ -18,6 +18,7 @@ from msgspec import Raw
 from kernel.ports import Cause, ServiceState, Upcalls
 from kernel.router.call import RoutedCall
 from kernel.router.lane import Lane, Limits
+from kernel.router.session import current as current_session
 from kernel.router.trace import new_trace
 from proto import frames
 from proto.channel import Channel
@@ -156,6 +157,7 @@ class Router:
             item=item,
             progress=None if upcalls is None else progress,
             upcalls=upcalls,
+            session=current_session.get(),
         )
         lane.submit(routed)
         try:

@@ -23,16 +23,14 @@ from proto.operation import Params, operation_of
 from proto.ops.transcripts import (
     Histories,
     History,
-    IngestResult,
     NodeView,
-    Problem,
     TranscriptHistories,
     TranscriptHistory,
-    TranscriptIngest,
     TranscriptNode,
     TranscriptsSearch,
     TranscriptStats,
 )
+from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptIngest
 
 R = TypeVar("R")
 

@@ -61,7 +61,11 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     mimeType: (
         Annotated[
             str,
-            Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="MIME type, where it is known better"),
+            Meta(
+                max_length=255,
+                pattern=r"^[^/\s]+/[^/\s]+(;.*)?$",
+                description="MIME type such as text/plain, where it is known better",
+            ),
         ]
         | None
     ) = None
@@ -280,7 +284,13 @@ class DocumentsPutCommit(Params[AddResult], frozen=True, kw_only=True):
 
     upload_id: Annotated[str, Meta(min_length=1, max_length=64)]
     size: Annotated[int, Meta(ge=0, description="Bytes that were sent")]
-    sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="What it must hash to")] | None = None
+    sha256: (
+        Annotated[
+            str,
+            Meta(pattern=r"^[0-9a-fA-F]{64}$", description="SHA-256 that the content must have: 64 hexadecimal digits"),
+        ]
+        | None
+    ) = None
     mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known only now")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="Where it is known only now")] | None = None
     metadata: Annotated[Metadata, Meta(description="More values to give")] = msgspec.field(

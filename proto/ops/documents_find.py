@@ -53,7 +53,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Documents, best first, and the truth about how they were found."""
 
-    total: Annotated[int, Meta(description="Documents that were found; `results` may hold fewer")]
+    total: Annotated[
+        int,
+        Meta(description="Documents that were put in order, the best of all; `results` has so many as were asked for"),
+    ]
     type: Annotated[str, Meta(description="What truly ran: keyword, semantic, hybrid, or hash")]
     execution_time_ms: float
     results: list[Found]

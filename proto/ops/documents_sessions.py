@@ -14,7 +14,12 @@ PINNED = "pinned"
 """The tag of what is pinned."""
 
 SessionId = Annotated[
-    str, Meta(min_length=1, max_length=128, description="A session's id, label or name; by default the only open one")
+    str,
+    Meta(
+        min_length=1,
+        max_length=128,
+        description="A session's id, label or name; by default the client's own last one, else the only open one",
+    ),
 ]
 
 
@@ -62,7 +67,7 @@ class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
     step="session.stop",
 )
 class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
-    """End a session and its watching; by default the only open one."""
+    """End a session and its watching; by default the last that this client started, else the only open one."""
 
     session_id: SessionId | None = None
     label: Annotated[str, Meta(min_length=1, max_length=128, description="The session of this label")] | None = None
@@ -148,5 +153,5 @@ class SessionWatch(Params[Watching], frozen=True, kw_only=True):
 
     root: Annotated[str, Meta(min_length=1, max_length=4096, description="Folder below a root")] | None = None
     enabled: bool = True
-    interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="Time between two looks")] = 2000
+    interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="Time between two looks at least")] = 2000
     session_id: SessionId | None = None

@@ -16,7 +16,10 @@ SERVICE = "fetch"
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://"
 _CHECKSUM = r"^(sha256:[0-9A-Fa-f]{64}|sha512:[0-9A-Fa-f]{128}|md5:[0-9A-Fa-f]{32})$"
 
-Url = Annotated[str, Meta(min_length=8, max_length=4096, pattern=_URL, description="http or https")]
+Url = Annotated[
+    str,
+    Meta(min_length=8, max_length=4096, pattern=_URL, description="An address that begins with http:// or https://"),
+]
 
 
 class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +56,11 @@ class Download(Params[Downloaded], frozen=True, kw_only=True):
 
     url: Url
     checksum: (
-        Annotated[str, Meta(pattern=_CHECKSUM, description="sha256:HEX, sha512:HEX or md5:HEX of the content")] | None
+        Annotated[
+            str,
+            Meta(pattern=_CHECKSUM, description="sha256:, sha512: or md5: and the content's sum in hexadecimal digits"),
+        ]
+        | None
     ) = None
     name: (
         Annotated[str, Meta(min_length=1, max_length=255, description="The document's name; by default the URL's")]

@@ -12,7 +12,7 @@ from proto.ops.files_shared import SERVICE, SURFACES, Path
 
 JobStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 
-JobId = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern="^[0-9]{1,18}$")]
+JobId = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern="^[0-9]{1,18}$", description="A job's number")]
 
 
 class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -289,6 +289,7 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     sources: Sources | None = None
     conditions: Conditions | None = None
     outcomes: Outcomes | None = None
+    clear_conditions: Annotated[bool, Meta(description="Take the conditions away: all entries are meant then")] = False
 
 
 @operation(

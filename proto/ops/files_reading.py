@@ -127,7 +127,7 @@ class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
     plan_count: int
     query_count: int
     roots: Annotated[list[str], Meta(description="The places that may be indexed and changed")]
-    preferences: dict[str, Any]
+    preferences: Annotated[dict[str, Any], Meta(description="Of this session")]
 
 
 @operation("session-info", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
@@ -136,7 +136,7 @@ class SessionInfo(Params[SessionInfoResult], frozen=True, kw_only=True):
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):
-    """All preferences as they are now."""
+    """All preferences of the session as they are now."""
 
     preferences: dict[str, Any]
 
@@ -145,6 +145,7 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     "session-set-preferences", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, surfaces=SURFACES
 )
 class SessionSetPreferences(Params[Preferences], frozen=True, kw_only=True):
-    """Keep preferences for clients to read back; those that are not named stay, null removes one."""
+    """Keep preferences for this session, to be read back by session-info; those that are not named stay, null removes
+    one. Requests without a session share theirs by token, or by host."""
 
     preferences: Annotated[dict[str, Any], Meta(description="Values by name, such as `default_sort`")]

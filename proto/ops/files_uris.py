@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from proto.content import ResourceResult
 from proto.operation import Access, Params, Resource, Role, operation
 from proto.ops.files_index import Job, JobId, JobList
 from proto.ops.files_reading import InspectResult
@@ -20,16 +21,18 @@ JSON = "application/json"
 
 PAGED = ("offset", "limit")
 
+NodePath = Annotated[str, Meta(max_length=32768, description="Absolute path without its first slash")]
+
 PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")]
 
 
-def resource(uri: str, name: str, *, paged: bool = False) -> dict[str, Any]:
-    """What `@operation` is told of a resource at `synthesis://` and `uri`, in JSON; `paged` ones take `PAGED`."""
+def resource(uri: str, name: str, *, paged: bool = False, mime_type: str = JSON) -> dict[str, Any]:
+    """What `@operation` is told of a resource at `synthesis://` and `uri`; `paged` ones take `PAGED`."""
     return {
         "service": SERVICE, "access": Access.READ, "idempotent": True, "deadline_s": 30, "role": Role.RESOURCE,
         "surfaces": SURFACES,
         "resource": Resource(
-            uri=f"synthesis://{uri}", name=name, mime_type=JSON, query=PAGED if paged else ()
+            uri=f"synthesis://{uri}", name=name, mime_type=mime_type, query=PAGED if paged else ()
         ),
     }  # fmt: skip
 
@@ -56,7 +59,29 @@ class Nodes(Params[NodePage], frozen=True, kw_only=True):
 class Node(Params[InspectResult], frozen=True, kw_only=True):
     """One entry of the index: `synthesis://nodes` and its absolute path, percent-encoded."""
 
-    path: Annotated[str, Meta(max_length=32768, description="Absolute path without its first slash")] = ""
+    path: NodePath = ""
+
+
+@operation(
+    "files_node_metadata",
+    **resource("nodes/{+path}/metadata", "node-metadata") | {"deadline_s": 60},
+)
+class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
+    """What was made from a file and is said of its content, as `inspect` lists it; made now where it is not there yet.
+    Below a directory, of which there is none, it is the entry of that name."""
+
+    path: NodePath
+
+
+@operation(
+    "files_node_thumbnail",
+    **resource("nodes/{+path}/thumbnail", "node-thumbnail", mime_type="image/jpeg") | {"deadline_s": 60},
+)
+class NodeThumbnail(Params[ResourceResult], frozen=True, kw_only=True):
+    """The thumbnail of a file, a JPEG; made now where it is not there yet. Below a directory, of which there is none,
+    it is the entry of that name."""
+
+    path: NodePath
 
 
 class SetSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,7 +18,13 @@ SERVICE = "graph"
 SURFACES = ("knowledge",)
 NOTES = "notes"
 
-Corpus = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description="The corpus of a node")]
+Corpus = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z][a-z0-9_-]{0,63}$",
+        description="The corpus of a node: a small letter, then small letters, digits, _ and -, 64 in all at most",
+    ),
+]
 NodeName = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a node, unique in its corpus")]
 Kind = Annotated[str, Meta(min_length=1, max_length=256, description="Type of an edge")]
 

@@ -52,11 +52,12 @@ class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
-class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
+class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Notes, best first."""
 
     results: list[SearchHit]
     metadata: SearchMetadata
+    left_out: Annotated[int, Meta(description="Notes that were found and did not fit into `max_tokens`")] = 0
 
 
 @operation(
@@ -81,6 +82,13 @@ class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     until: Annotated[
         Instant | None, Meta(description="Only notes of this time or earlier; a date means the whole day")
     ] = None
+    max_tokens: (
+        Annotated[
+            int,
+            Meta(ge=1, le=2**31, description="About how long the answer may be; the best note is answered in any case"),
+        ]
+        | None
+    ) = None
 
 
 class NodeContent(msgspec.Struct, frozen=True, kw_only=True):

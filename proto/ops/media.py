@@ -21,7 +21,9 @@ MAX_CHUNK_BYTES = 128 * 1024
 THUMBNAIL, POSTER, TIMELINE = "thumbnail", "video-poster", "video-timeline"
 """Types of artefacts; the poster of a video is its thumbnail as well."""
 
-Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file's content")]
+Hash = Annotated[
+    str, Meta(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file's content: 64 of the digits 0-9 and a-f")
+]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,40}\.jpg$", description="Of an artefact, such as `thumb.jpg`")]
 
 
@@ -85,6 +87,30 @@ class ArtifactContent(msgspec.Struct, frozen=True, kw_only=True):
 
     mime_type: str
     data: bytes
+
+
+class KnownThumbnails(msgspec.Struct, frozen=True, kw_only=True):
+    """Of each file what its thumbnail is known by; empty where none was made yet."""
+
+    paths: list[str]
+
+
+@operation(
+    "media_thumbnails",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=10,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class MediaThumbnails(Params[KnownThumbnails], frozen=True, kw_only=True):
+    """Which files have a thumbnail already; nothing is read or made."""
+
+    versions: Annotated[
+        list[Annotated[str, Meta(max_length=200)]],
+        Meta(max_length=10_000, description="Of each its device, inode, size, mtime and ctime in ns, joined by `-`"),
+    ]
 
 
 @operation(

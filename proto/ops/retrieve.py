@@ -15,7 +15,13 @@ from msgspec import Meta
 
 from proto.operation import Access, Params, Role, operation
 
-Collection = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description="The collection's name")]
+Collection = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z][a-z0-9_-]{0,63}$",
+        description="The collection's name: a small letter, then small letters, digits, _ and -, 64 in all at most",
+    ),
+]
 Value: TypeAlias = str | int | float | bool | list[str] | None
 """What metadata may hold."""
 

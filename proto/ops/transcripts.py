@@ -18,9 +18,8 @@ from proto.ops.retrieve import Value
 
 SERVICE = "transcripts"
 SURFACES = ("transcripts",)
-MAX_BODY_BYTES = 64 * 1024 * 1024
 
-Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 hexadecimal digits")]
+Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 of the digits 0-9 and a-f")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, a date, or Unix seconds."""
 
@@ -183,12 +182,16 @@ class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
 
 
 class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """What is gone; it is found no more by any means."""
+    """What is gone: it is found no more by any means, and with no `search_pending` no file holds it any more."""
 
     deleted: Annotated[int, Meta(description="Turns whose content is gone")]
     placeholders: Annotated[int, Meta(description="Of those: turns that later ones follow, kept as a hash alone")]
     search_pending: Annotated[
-        int, Meta(description="Entries that the search index has still to drop; they are not answered meanwhile")
+        int,
+        Meta(
+            description="Entries that files of the search index still hold, since it is away or takes its time; they "
+            "are not answered meanwhile, and go without being asked for again"
+        ),
     ]
 
 
@@ -358,125 +361,3 @@ class ForestStats(msgspec.Struct, frozen=True, kw_only=True):
 )
 class TranscriptStats(Params[ForestStats], frozen=True, kw_only=True):
     """How much is kept."""
-
-
-# Getting turns in
-
-
-class Problem(enum.StrEnum):
-    """Why nothing of what was posted is kept."""
-
-    NONE = ""
-    PAYLOAD = "payload"
-    TURN = "turn"
-
-
-class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the turns; those accepted are on disk."""
-
-    accepted: int = 0
-    rejected: int = 0
-    errors: list[str] = []
-    problem: Problem = Problem.NONE
-    head_hash: Annotated[str, Meta(description="Of the last turn's reply")] = ""
-    nodes: Annotated[int, Meta(description="Nodes that were not there before")] = 0
-
-
-@operation(
-    "transcript_ingest",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=(CLIENT, OPERATOR),
-)
-class TranscriptIngest(Params[IngestResult], frozen=True, kw_only=True):
-    """Keep turns, posted as JSON: `{provider, agent_name, request, response}`, or `{"turns": […]}` of such."""
-
-    body: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The JSON text")]
-    batch: bool = False
-
-
-@operation(
-    "transcript_record",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=(OPERATOR,),
-)
-class TranscriptRecord(Params[IngestResult], frozen=True, kw_only=True):
-    """Keep one exchange with a provider, as it went over the wire."""
-
-    provider: str
-    agent_name: str = ""
-    project: str = ""
-    at: Annotated[float | None, Meta(description="When the reply was complete, Unix seconds")] = None
-    request: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The request's body")]
-    request_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
-    response: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The reply's body, streamed or not")]
-    response_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
-
-
-# Files that agents leave on disk
-
-Source = Annotated[str, Meta(min_length=1, max_length=4096, description="The file's path, which tells it from others")]
-
-
-class ImportState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a file has been imported."""
-
-    position: Annotated[int, Meta(description="Bytes of the file whose conversations are kept")] = 0
-    tail: Annotated[str, Meta(description="Digest of the bytes before it; it tells whether the file only grew")] = ""
-    layout: Annotated[str, Meta(description="What the file was taken for; empty while nothing was read")] = ""
-
-
-@operation(
-    "transcript_import_state",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=(OPERATOR,),
-)
-class TranscriptImportState(Params[ImportState], frozen=True, kw_only=True):
-    """How far a file has been imported."""
-
-    source: Source
-
-
-class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part of a file held; all of it is on disk."""
-
-    messages: Annotated[int, Meta(description="Messages that were in it")] = 0
-    nodes: Annotated[int, Meta(description="Of those: messages that were not there before")] = 0
-    unreadable: Annotated[int, Meta(description="Records that are not JSON, or of no known form")] = 0
-    problem: Annotated[str, Meta(description="The first of these, and why")] = ""
-    layout: Annotated[str, Meta(description="What the file is taken for")] = ""
-
-
-@operation(
-    "transcript_import",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=(OPERATOR,),
-)
-class TranscriptImport(Params[ImportResult], frozen=True, kw_only=True):
-    """Take in the next records of a file that an agent left, and remember how far it has been read.
-
-    The same part again, as after a lost answer, changes nothing and has the same answer; a part that begins at 0
-    begins the file anew.
-    """
-
-    source: Source
-    start: Annotated[int, Meta(ge=0, description="Where these records begin: 0, or the position reached")]
-    position: Annotated[int, Meta(ge=0, description="Where they end")]
-    tail: Annotated[str, Meta(max_length=64, description="Digest of the bytes before that")]
-    records: Annotated[list[str], Meta(max_length=100_000, description="JSON texts, one a record")]
-    final: Annotated[bool, Meta(description="Whether the file ends here, for now")] = False

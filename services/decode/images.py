@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from proto.ops.media import THUMBNAIL
-from services.decode.made import SIDE, Made, NotDecoded, check_pixels, picture, plain
+from services.decode.made import MAX_PIXELS, SIDE, Made, NotDecoded, check_pixels, picture, plain
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "AVIF", "PPM", "TGA", "JPEG2000", "PSD", "ICNS")
 """What is opened at all: not those that call other programs (EPS), and not the rare ones."""
@@ -50,7 +50,8 @@ def image(file: BinaryIO) -> Made:
 
 def exif(source: Image.Image) -> dict[str, Any]:
     """EXIF by the names of its tags, the place in degrees."""
-    found = source.getexif()
+    # To look for what may follow the pixels, a PNG would be decoded: 10 GB of them, perhaps.
+    found = source.getexif() if source.width * source.height <= MAX_PIXELS else Image.Image.getexif(source)
     if not found:
         return {}
     tags = {ExifTags.TAGS.get(tag, str(tag)): value for tag, value in found.items()}

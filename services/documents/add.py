@@ -1,20 +1,16 @@
 """Storing: one text, one file, or a directory in bulk, each acknowledged once it is on disk.
 
-A directory's files are read, hashed and compressed by a few threads while the writer puts what is ready into one
-transaction after another, each of a good many files, so that a file costs no fsync of its own.  A file that has not
-changed since it was last added (same size, times and inode) is not even read.
+A directory's files are read, hashed and compressed by a few threads (`intake`) while the writer puts what is ready
+into one transaction after another (`bulk`), each of a good many files, so that a file costs no fsync of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 
 import apsw
 import trio
@@ -22,103 +18,25 @@ import trio
 from proto.cores import usable_cores
 from proto.errors import OperationError
 from proto.ops.documents_change import AddResult
-from services.documents import objects, rows, snapshots
+from services.documents import bulk, intake, objects, rows, snapshots
 from services.documents.compress import Codec
 from services.documents.folders import Walk
 from services.documents.incoming import Incoming
-from services.documents.kinds import SNIFF_BYTES, nature
-from services.documents.objects import CHUNKED_FROM_BYTES, Block, Content, Vanished
-from services.documents.places import NotARegularFile, open_regular, printable
-from services.documents.rows import ADDED, UNCHANGED, UPDATED, Given
+from services.documents.intake import Ready, Taken, stamp_of
+from services.documents.objects import Content
+from services.documents.places import NotARegularFile, open_regular
+from services.documents.rows import Given
 from services.documents.store import Store
+from services.documents.tally import Tally
 from services.documents.training import Trainer
 from services.runtime.handlers import Context
 
 READ_BYTES = 1024 * 1024
-GROUP_FILES = 128
-GROUP_BYTES = 8 * 1024 * 1024
 COMMIT_FILES = 4096
-COMMIT_BYTES = 48 * 1024 * 1024
-MAX_FAILED = 100
-GIVE_WAY_S = 5.0
-"""Long enough for thousands of files; after that a step is made in between, so that nothing waits for ever."""
-_RACY_NS = 20_000_000
-"""Time stamps tick with the kernel's timer: shortly after a change, another may go unseen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """A file that was read."""
-
-    path: str
-    stamp: str
-    modified_ns: int
-    mode: int
-    hash: bytes
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A file that was read, ready to be stored."""
-
-    path: str
-    stamp: str
-    modified_ns: int
-    mode: int
-    content: Content
-
-
-@dataclass(frozen=True, slots=True)
-class Same:
-    """A file that is stored as it is already."""
-
-    path: str
-    object: int
-    size: int
-    modified_ns: int
-    mode: int
-
-
-@dataclass(slots=True)
-class Tally:
-    """What an `add` has done so far."""
-
-    added: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    size: int = 0
-    stored: int = 0
-    new: int = 0
-    objects: list[int] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    failed_count: int = 0
-
-    def count(self, outcome: str, size: int) -> None:
-        self.added += outcome is ADDED
-        self.updated += outcome is UPDATED
-        self.unchanged += outcome is UNCHANGED
-        self.size += size
-
-    def fail(self, reasons: Sequence[str]) -> None:
-        self.failed_count += len(reasons)
-        self.failed += reasons[: MAX_FAILED - len(self.failed)]
-
-    def answer(self, path: str, *, hash_: str | None, name: str, skipped: int = 0, snapshot: str | None = None,
-               text_waiting: int = 0) -> AddResult:  # fmt: skip
-        return AddResult(
-            hash=hash_, path=path, name=name, size=self.size, is_new=self.new > 0, documents_added=self.added,
-            documents_updated=self.updated, documents_unchanged=self.unchanged,
-            files=self.added + self.updated + self.unchanged, bytes_stored=self.stored, failed=self.failed,
-            failed_count=self.failed_count, skipped=skipped, snapshot_id=snapshot, text_waiting=text_waiting,
-        )  # fmt: skip
-
-
-def stamp_of(status: os.stat_result, now_ns: int) -> str:
-    """What tells this version of a file from a later one; empty where a later one might look the same."""
-    if now_ns - max(status.st_ctime_ns, status.st_mtime_ns) < _RACY_NS:
-        return ""
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
+COMMIT_BYTES = 24 * 1024 * 1024
+"""As they are stored; twice as many may be in memory, one transaction being gathered while another is written."""
+GIVE_WAY_S = 30.0
+"""Long enough for a hundred thousand files; after that a step is made in between, so that nothing waits for ever."""
 
 
 class Adding:
@@ -131,7 +49,8 @@ class Adding:
         self.roots = roots
         self.receiving = 0
         """Large contents on their way in: their chunks belong to nothing yet, and must not be collected."""
-        self._threads = trio.CapacityLimiter(max(1, usable_cores()))
+        self._cores = max(1, usable_cores())
+        self._threads = trio.CapacityLimiter(self._cores)
         self._bulk = 0
         self._over = trio.Event()
 
@@ -240,7 +159,6 @@ class Adding:
         outcome = rows.write(db, path, id_, given, now_ns=now_ns, modified_ns=modified_ns, name=name, stamp=stamp)
         tally.count(outcome, content.size)
         if new:
-            tally.new += 1
             tally.stored += content.size
             tally.objects.append(id_)
         return id_
@@ -277,183 +195,93 @@ class Adding:
         *,
         keep_same: bool = True,
     ) -> None:
-        files = await trio.to_thread.run_sync(lambda: list(walk.files()), limiter=self._threads)
-        known = await self.store.read(lambda db: _known(db, walk.directory))
-        groups = iter(_groups(files))
-        total = len(files)
-        send, receive = trio.open_memory_channel[list[Taken | Same | str]](1)
+        """Four stages at work at once: one looks at the files, a few read and compress, one gathers, one writes."""
+        held = await self.store.read(lambda db: intake.known(db, walk.directory))
+        to_read, names = trio.open_memory_channel[list[str]](2 * self._cores)
+        to_gather, packed = trio.open_memory_channel[Ready](1)
+        to_write, batches = trio.open_memory_channel[Ready](0)
+        found = done = 0
+        walked = False
 
-        async def read_on(channel: trio.MemorySendChannel[list[Taken | Same | str]]) -> None:
-            async with channel:
-                for group in groups:
-                    read = await trio.to_thread.run_sync(
-                        self._read, walk.directory, group, known, limiter=self._threads
+        async def look(read: trio.MemorySendChannel[list[str]], gather: trio.MemorySendChannel[Ready]) -> None:
+            nonlocal found, walked
+            groups = intake.groups(walk, held)
+            async with read, gather:
+                while (group := await trio.to_thread.run_sync(next, groups, None, limiter=self._threads)) is not None:
+                    found += len(group.names) + len(group.same)
+                    if group.same:
+                        await gather.send(Ready(same=group.same))
+                    if group.names:
+                        await read.send(group.names)
+            walked = True
+
+        def take_at_once(group: list[str]) -> Ready:
+            raw = intake.read(walk.directory, group, self.roots, self.trainer)
+            return intake.pack(raw, (), given.mime, self.codec)
+
+        async def take(groups: trio.MemoryReceiveChannel[list[str]], gather: trio.MemorySendChannel[Ready]) -> None:
+            async with groups, gather:
+                async for group in groups:
+                    if not held and self.trainer.is_done:
+                        # Nothing to be asked of the store in between.
+                        await gather.send(await trio.to_thread.run_sync(take_at_once, group, limiter=self._threads))
+                        continue
+                    raw = await trio.to_thread.run_sync(
+                        intake.read, walk.directory, group, self.roots, self.trainer, limiter=self._threads
                     )
-                    hashes = [one.hash for one in read if isinstance(one, Raw)]
-                    there = await self.store.read(partial(objects.there, hashes=hashes))
+                    hashes = {one.hash for one in raw if not isinstance(one, str)}
+                    there = await self.store.read(partial(objects.there, hashes=hashes)) if held else {}
                     await self.trainer.train_if_due()
-                    await channel.send(
-                        await trio.to_thread.run_sync(self._pack, read, there, given.mime, limiter=self._threads)
+                    await gather.send(
+                        await trio.to_thread.run_sync(
+                            intake.pack, raw, there, given.mime, self.codec, limiter=self._threads
+                        )
                     )
+
+        async def write() -> None:
+            nonlocal done
+            async with batches:
+                async for batch in batches:
+                    await self._commit(batch, given, tally, listing)
+                    done += len(batch.taken) + len(batch.same)
+                    progress(done, found if walked else None, "files")
 
         async with trio.open_nursery() as nursery:
-            async with send:
-                for _ in range(max(1, usable_cores())):
-                    nursery.start_soon(read_on, send.clone())
-            async with receive:
-                ready: list[Taken | Same] = []
-                size = done = 0
-                async for group in receive:
-                    for one in group:
-                        if isinstance(one, Same) and not keep_same:
-                            continue
-                        whole = await self._alone(one, walk.directory, given, tally) if isinstance(one, str) else one
-                        if whole is not None:
-                            ready.append(whole)
-                            size += whole.size if isinstance(whole, Same) else whole.content.size
-                    done += len(group)
-                    if len(ready) >= COMMIT_FILES or size >= COMMIT_BYTES:
-                        await self._commit(ready, given, tally, listing)
-                        ready, size = [], 0
-                    progress(done, total, "files")
-                await self._commit(ready, given, tally, listing)
+            async with to_read, to_gather:
+                nursery.start_soon(look, to_read.clone(), to_gather.clone())
+                for _ in range(self._cores):
+                    nursery.start_soon(take, names.clone(), to_gather.clone())
+            names.close()
+            nursery.start_soon(write)
+            async with packed, to_write:
+                ready = Ready()
+                async for some in packed:
+                    for name in some.alone:
+                        whole = await self._alone(os.path.join(walk.directory, name), given, tally)
+                        ready.taken += [] if whole is None else [whole]
+                    ready.taken += some.taken
+                    ready.bytes += some.bytes
+                    if keep_same:
+                        ready.same += some.same
+                    if len(ready.taken) >= COMMIT_FILES or ready.bytes >= COMMIT_BYTES:
+                        await to_write.send(ready)
+                        ready = Ready()
+                await to_write.send(ready)
         tally.fail(walk.failed)
 
-    async def _alone(self, name: str, directory: str, given: Given, tally: Tally) -> Taken | None:
+    async def _alone(self, path: str, given: Given, tally: Tally) -> Taken | None:
         """A file that is read by itself: it is large, or could not be read."""
         try:
-            return await self.large(os.path.join(directory, name), given.mime)
+            return await self.large(path, given.mime)
         except OperationError as error:
             tally.fail([str(error)])
             return None
 
-    def _read(
-        self, directory: str, group: Sequence[tuple[str, int]], known: dict[str, tuple[str, int]]
-    ) -> list[Raw | Same | str]:
-        """In a thread: the files of a group.  A large one, and one that cannot be read, is only named: it is read
-        by itself, and that says why it cannot be."""
-        found: list[Raw | Same | str] = []
-        now_ns = time.time_ns()
-        for name, size in group:
-            path = os.path.join(directory, name)
-            data: bytes | None = None
-            if size < CHUNKED_FROM_BYTES:
-                try:
-                    descriptor, status = open_regular(path, self.roots)
-                    try:
-                        stamp = stamp_of(status, now_ns)
-                        held = known.get(path)
-                        if held is not None and stamp and held[0] == stamp:
-                            found.append(Same(path, held[1], status.st_size, status.st_mtime_ns, status.st_mode))
-                            continue
-                        data = _read_all(descriptor, status.st_size)
-                    finally:
-                        os.close(descriptor)
-                except (OSError, NotARegularFile):
-                    data = None
-            if data is None:
-                found.append(name)
-            else:
-                digest = hashlib.sha256(data).digest()
-                found.append(Raw(path, stamp, status.st_mtime_ns, status.st_mode, digest, data))
-                self.trainer.see(data, is_text=b"\0" not in data[:SNIFF_BYTES])
-        return found
-
-    def _pack(self, read: Sequence[Raw | Same | str], there: set[bytes], mime: str | None) -> list[Taken | Same | str]:
-        """In a thread: what was read, compressed unless the store has it."""
-        found: list[Taken | Same | str] = []
-        for one in read:
-            if isinstance(one, Raw):
-                kind = nature(one.data[:SNIFF_BYTES], one.path, mime)
-                block = Block(0, None) if one.hash in there else Block(*self.codec.pack(one.data))
-                content = Content(one.hash, len(one.data), kind, block)
-                found.append(Taken(one.path, one.stamp, one.modified_ns, one.mode, content))
-            else:
-                found.append(one)
-        return found
-
-    async def _commit(
-        self, ready: Sequence[Taken | Same], given: Given, tally: Tally, listing: list[snapshots.Entry]
-    ) -> None:
-        if not ready:
-            return
-        now_ns = time.time_ns()
-
-        def change(db: apsw.Connection) -> list[Taken]:
-            again: list[Taken] = []
-            for one in ready:
-                if isinstance(one, Same):
-                    self._keep(db, one, given, tally, listing, now_ns)
-                    continue
-                try:
-                    id_ = self.put(db, tally, one.path, one.content, given, now_ns, one.modified_ns, one.stamp)
-                except Vanished:
-                    again.append(one)
-                else:
-                    listing.append(snapshots.Entry(one.path, one.content.hash, id_, one.content.size,
-                                                   one.modified_ns, one.mode))  # fmt: skip
-            return again
-
-        for one in await self.store.write(change):
-            try:
-                taken = await self.large(one.path, given.mime)
-            except OperationError as error:
-                tally.fail([str(error)])
-            else:
-                await self._commit([taken], given, tally, listing)
-
-    def _keep(self, db: apsw.Connection, one: Same, given: Given, tally: Tally, listing: list[snapshots.Entry],
-              now_ns: int) -> None:  # fmt: skip
-        row = db.execute(
-            "SELECT object.hash, document.stamp FROM document JOIN object ON object.id = document.object"
-            " WHERE path=? AND object=?",
-            (one.path, one.object),
-        ).fetchone()
-        if row is None:
-            # Deleted while it was being looked at; the next add stores it.
-            tally.fail([f"{printable(one.path)}: was deleted from the store meanwhile; add it again"])
-            return
-        hash_, stamp = row
-        assert isinstance(hash_, bytes)
-        rows.write(db, one.path, one.object, given, now_ns=now_ns, modified_ns=one.modified_ns, stamp=str(stamp))
-        tally.count(UNCHANGED, one.size)
-        listing.append(snapshots.Entry(one.path, hash_, one.object, one.size, one.modified_ns, one.mode))
-
-
-def _read_all(descriptor: int, size: int) -> bytes | None:
-    """All of a file, or None where it has grown large meanwhile."""
-    data = os.read(descriptor, size + 1)
-    while True:
-        more = os.read(descriptor, READ_BYTES)
-        if not more:
-            return data
-        data += more
-        if len(data) >= CHUNKED_FROM_BYTES:
-            return None
-
-
-def _groups(files: Sequence[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
-    rest = iter(files)
-    while some := list(islice(rest, GROUP_FILES)):
-        group: list[tuple[str, int]] = []
-        size = 0
-        for one in some:
-            group.append(one)
-            size += one[1]
-            if size >= GROUP_BYTES:
-                yield group
-                group, size = [], 0
-        if group:
-            yield group
-
-
-def _known(db: apsw.Connection, directory: str) -> dict[str, tuple[str, int]]:
-    """Stamp and content of each path below a directory."""
-    base = directory.rstrip("/")
-    found: dict[str, tuple[str, int]] = {}
-    for path, stamp, object_ in db.execute(
-        "SELECT path, stamp, object FROM document WHERE path>=? AND path<? AND stamp <> ''", (base + "/", base + "0")
-    ):
-        assert isinstance(object_, int)
-        found[str(path)] = (str(stamp), object_)
-    return found
+    async def _commit(self, ready: Ready, given: Given, tally: Tally, listing: list[snapshots.Entry]) -> None:
+        while ready.taken or ready.same:
+            now_ns = time.time_ns()
+            written = await self.store.write(partial(bulk.write, ready=ready, given=given, tally=tally, now_ns=now_ns))
+            listing += written.entries
+            # What has gone from the store while it was thought to be there.
+            again = [await self._alone(path, given, tally) for path in written.again]
+            ready = Ready(taken=[one for one in again if one is not None])

@@ -50,6 +50,21 @@ class Codec:
         number = self.current if len(data) <= DICTIONARY_FOR_BYTES else 0
         return number, self._compressor(number).compress(data)
 
+    def pack_many(self, blocks: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """The same of each; other threads are let go on all the while, and not only in between."""
+        packed: list[tuple[int, bytes]] = [(0, b"")] * len(blocks)
+        short = [index for index, data in enumerate(blocks) if self.current and len(data) <= DICTIONARY_FOR_BYTES]
+        for number, indices in ((self.current, short), (0, sorted(set(range(len(blocks))) - set(short)))):
+            # It takes neither nothing nor what is empty.
+            some = [index for index in indices if blocks[index]]
+            for index in set(indices).difference(some):
+                packed[index] = self.pack(blocks[index])
+            if some:
+                frames = self._compressor(number).multi_compress_to_buffer([blocks[index] for index in some], threads=1)
+                for at, index in enumerate(some):
+                    packed[index] = (number, frames[at].tobytes())
+        return packed
+
     def pack_plain(self, data: bytes | memoryview) -> bytes:
         """The block, without a dictionary."""
         return self._compressor(0).compress(data)

@@ -52,8 +52,8 @@ class Walk:
     skipped: int = 0
     failed: list[str] = field(default_factory=list)
 
-    def files(self) -> Iterator[tuple[str, int]]:
-        """Each file's path below the directory, and its size; in order."""
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Each file's path below the directory, and its status; in order."""
         included = globs.matcher(self.include) if self.include else None
         excluded = globs.matcher(self.exclude) if self.exclude else None
         pending: list[tuple[str, _Rules | None]] = [("", self._above() if self.honour_ignores else None)]
@@ -94,7 +94,7 @@ class Walk:
                     elif not is_text_name(path):
                         self.failed.append(f"{printable(entry.path)}: its name is not valid UTF-8")
                     else:
-                        yield path, entry.stat(follow_symlinks=False).st_size
+                        yield path, entry.stat(follow_symlinks=False)
                 except OSError as error:
                     self.failed.append(f"{printable(entry.path)}: {error.strerror}")
             pending += reversed(folders)

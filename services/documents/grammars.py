@@ -2,7 +2,7 @@
 
 Queries in tree-sitter's notation.  `@name` is what a definition is called, the capture around it its kind; `@owner`
 the type that a method stands in, where that is not around it; `@call` a callee's name and `@on` what it is called on;
-`@import` what is imported.
+`@import` what is imported; `@base` what a class extends.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _PYTHON = """
 (import_statement name: (dotted_name) @import)
 (import_statement name: (aliased_import name: (dotted_name) @import))
 (import_from_statement) @from
+(class_definition superclasses: (argument_list [(identifier) (attribute)] @base))
+(class_definition superclasses: (argument_list (subscript value: [(identifier) (attribute)] @base)))
 """
 
 _JAVASCRIPT = """
@@ -51,6 +53,7 @@ _TYPESCRIPT = """
 (interface_declaration name: (type_identifier) @name) @interface
 (enum_declaration name: (identifier) @name) @enum
 (type_alias_declaration name: (type_identifier) @name) @type
+(extends_clause value: [(identifier) (member_expression)] @base)
 """
 
 _GO = """
@@ -105,6 +108,8 @@ _CPP = """
     (function_declarator declarator: [(identifier) (field_identifier)] @name))) @function
 (call_expression function: (qualified_identifier scope: (_) @on name: (identifier) @call))
 (new_expression type: (type_identifier) @call)
+(base_class_clause (type_identifier) @base)
+(base_class_clause (qualified_identifier) @base)
 """
 
 _JAVA = """
@@ -117,6 +122,8 @@ _JAVA = """
 (method_invocation object: (_)? @on name: (identifier) @call)
 (object_creation_expression type: (type_identifier) @call)
 (import_declaration (scoped_identifier) @import)
+(superclass (type_identifier) @base)
+(superclass (generic_type (type_identifier) @base))
 """
 
 
@@ -135,7 +142,8 @@ _LANGUAGES = (
     (
         Language(
             "javascript", "javascript", tree_sitter_javascript.language,
-            _JAVASCRIPT + "(class_declaration name: (identifier) @name) @class",
+            _JAVASCRIPT + "(class_declaration name: (identifier) @name) @class"
+            "(class_heritage [(identifier) (member_expression)] @base)",
         ),
         (".js", ".mjs", ".cjs", ".jsx"),
     ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import mimetypes
-from dataclasses import dataclass
+
+import msgspec
 
 from services.documents.schema import TEXT_NONE, TEXT_OWN, TEXT_WAITING
 
@@ -37,13 +38,15 @@ _MAGIC = (
     (b"OggS", "audio/ogg"), (b"fLaC", "audio/flac"), (b"ID3", "audio/mpeg"), (b"\x1aE\xdf\xa3", "video/webm"),
 )  # fmt: skip
 
+_MAGIC_FIRST = frozenset(start[:1] for start, _ in _MAGIC)
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 _ALLOWED_CONTROL = 0.02
+_LOOKED_FOR_CONTROL = 2048
+"""Bytes; it takes longer than everything else that is asked of a text."""
 _TYPES = mimetypes.MimeTypes()
 
 
-@dataclass(frozen=True, slots=True)
-class Nature:
+class Nature(msgspec.Struct, frozen=True, gc=False):
     """`text_state` is one of the schema's."""
 
     mime: str
@@ -61,7 +64,9 @@ def extension_of(name: str) -> str:
 def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
     """Of a content that begins with `head` (`SNIFF_BYTES` or all of it); `mime` is what its owner says it is."""
     text = _is_text(head)
-    magic = next((kind for start, kind in _MAGIC if head.startswith(start)), None)
+    magic = None
+    if head[:1] in _MAGIC_FIRST:
+        magic = next((kind for start, kind in _MAGIC if head.startswith(start)), None)
     said = mime or _of_name(name)
     if magic == "application/pdf":
         return Nature(mime or magic, False, TEXT_WAITING)
@@ -87,13 +92,21 @@ def _is_text(head: bytes) -> bool:
         return len(head) % 2 == 0 or len(head) >= SNIFF_BYTES
     if b"\0" in head:
         return False
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
+    if not head.isascii() and not _is_utf8(head):
         # An older encoding, perhaps: letters and few control characters.
         high = sum(byte >= 0x80 for byte in head)
         return high < 0.3 * len(head) and _controls(head) == 0
-    return _controls(head) <= _ALLOWED_CONTROL * max(len(head), 1)
+    first = head[:_LOOKED_FOR_CONTROL]
+    return _controls(first) <= _ALLOWED_CONTROL * max(len(first), 1)
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Whether it is, as far as it goes: its last character may be cut off."""
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
 
 
 def _controls(head: bytes) -> int:

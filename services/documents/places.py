@@ -86,6 +86,35 @@ def open_regular(path: str, roots: Sequence[str]) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
+def open_folder(path: str, roots: Sequence[str]) -> int:
+    """An open descriptor of a directory below the roots.  Raises OSError, NotARegularFile."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not is_below(os.readlink(f"/proc/self/fd/{descriptor}"), roots):
+            raise NotARegularFile(f"{path} leads out of the roots")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_beside(folder: int, name: str) -> tuple[int, os.stat_result]:
+    """An open descriptor of a regular file in an open directory; never blocks on a pipe, never follows a link.
+
+    Raises OSError, NotARegularFile.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+    descriptor = os.open(name, flags, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotARegularFile(f"{name} is not a regular file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status
+
+
 def is_text_name(path: str) -> bool:
     """Whether a path can be written as text at all."""
     try:

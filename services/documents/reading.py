@@ -25,6 +25,7 @@ from proto.ops.documents import (
 from services.documents import objects, rows
 from services.documents.compress import Codec, Damaged
 from services.documents.objects import Stored
+from services.runtime.sqlite_files import sync_folder
 
 MAX_LISTED = 200_000
 CONTENT_BYTES = 1024 * 1024
@@ -142,15 +143,6 @@ def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path) -> 
         raise OperationError(f"{target} cannot be written: {error.strerror}", field="outputPath") from None
     except Damaged as error:
         raise OperationError(f"the stored content is damaged: {error}") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def collections(db: apsw.Connection) -> list[CollectionCount]:

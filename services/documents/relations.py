@@ -8,6 +8,7 @@ be is an edge marked `ambiguous`.  What is defined nowhere in the store has no e
 from __future__ import annotations
 
 import builtins
+import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import apsw
 
 from services.documents.imports import Doc, Paths, meant, nearest
-from services.documents.symbols import CALLS, IMPORTS, LINKS_TO, stem
+from services.documents.symbols import CALLS, EXTENDS, IMPORTS, LINKS_TO, stem
 
 DEFINES = "DEFINES"
 RELATIONS = (DEFINES, CALLS, IMPORTS, LINKS_TO)
@@ -27,7 +28,13 @@ MAX_USES = 2000
 
 _CALLABLE = frozenset({"function", "method", "class", "struct", "macro", "type"})
 _SELF = frozenset({"self", "this", "cls", "Self", "super", "super()"})
+_SUPER_OF = re.compile(r"super\(\s*(\w+)\s*,")
+_CLASSES = frozenset({"class", "struct", "interface", "trait", "enum"})
 _BUILTINS = frozenset(dir(builtins))
+_BUILTIN_METHODS = frozenset(
+    name for type_ in (str, bytes, list, tuple, dict, set, int, float, io.TextIOWrapper, io.BytesIO)
+    for name in dir(type_) if not name.startswith("__")
+)  # fmt: skip
 _SYMBOL = "SELECT symbol.id, symbol.object, symbol.name, qualified, kind, first, last, parent, family FROM idx.symbol"
 
 
@@ -147,7 +154,7 @@ class Relations:
             if use.kind == CALLS:
                 if use.symbol == (0 if symbol is None else symbol.id):
                     yield from self._calls(node, use)
-            elif symbol is None:
+            elif symbol is None and use.kind != EXTENDS:
                 yield from self._imports(node, use)
 
     def into(self, node: Node) -> Iterator[Edge]:
@@ -205,25 +212,91 @@ class Relations:
         if not candidates:
             return [], False
         on = re.sub(r"^new\s+", "", use.target)
+        explicit = _SUPER_OF.match(on)
+        if explicit is not None:
+            around = None if caller is None else self._class_around(caller)
+            if around is None or around.name != explicit[1]:
+                # What another class than the one around extends.
+                return [], False
+            on = "super()"
         on = re.sub(r"\(.*\)$", "", on, flags=re.DOTALL) if on not in _SELF else on
         if not on:
             return self._bare(doc, caller, use, candidates)
         if on in _SELF:
-            own = {caller.parent, *self._around(caller)} if caller is not None else set()
-            here = [one for one in candidates if one.object == doc.object and one.parent in own and one.parent]
-            methods = [one for one in candidates if one.kind == "method"]
-            if not here and on == "Self":
-                here = [one for one in methods if one.object == doc.object]
-            return (here, True) if here else (methods, False)
+            return self._on_self(doc, caller, candidates, inherited=on.startswith("super"))
         last = re.split(r"\.|::|->", on)[-1]
-        typed = [one for one in candidates if one.qualified.endswith(f"{last}.{one.name}")]
+        typed = [one for one in candidates if f".{one.qualified}".endswith(f".{last}.{one.name}")]
         if typed:
             return self._preferred(doc, typed), True
         modules = [docs for use_, docs in self._imports_of(doc) if last == use_.name or on == use_.target]
         if modules:
             objects = {one.object for docs in modules for one in docs}
             return [one for one in candidates if one.object in objects and one.kind != "method"], True
+        if family == "python" and use.name in _BUILTIN_METHODS:
+            # It is hardly ever anything else that is split, joined, or got something from.
+            return [], False
         return [one for one in candidates if one.kind == "method"], False
+
+    def _on_self(
+        self, doc: Doc, caller: Definition | None, candidates: Sequence[Definition], *, inherited: bool
+    ) -> tuple[list[Definition], bool]:
+        """A method of the class around, or else of the nearest that it extends; with `inherited`, only of those.
+
+        Certain only where everything that is nearer is stored and known.
+        """
+        methods = [one for one in candidates if one.kind == "method"]
+        holder = self._class_around(caller) if caller is not None else None
+        if holder is None:
+            owner = "" if caller is None else caller.qualified.rpartition(".")[0]
+            here = [one for one in methods if owner and one.object == doc.object
+                    and one.qualified == f"{owner}.{one.name}"]  # fmt: skip
+            return (here, True) if here and not inherited else (methods, False)
+        known = True
+        border = self._bases(doc, holder) if inherited else [(doc, holder)]
+        seen: set[int] = set()
+        while border:
+            following: list[tuple[Doc, Definition] | None] = []
+            for place in border:
+                if place is None:
+                    known = False
+                    continue
+                where, one = place
+                if one.id in seen:
+                    continue
+                seen.add(one.id)
+                here = [method for method in methods if method.parent == one.id]
+                if here:
+                    return here, known
+                following += self._bases(where, one)
+            border = following
+        # What it extends is elsewhere: it may be any of that name there, which is none that is stored.
+        return ([], False) if known or inherited else (methods, False)
+
+    def _class_around(self, caller: Definition) -> Definition | None:
+        """The innermost class that a definition stands in."""
+        by_id = {one.id: one for one in self.symbols(caller.object)}
+        at = by_id.get(caller.parent)
+        while at is not None and at.kind not in _CLASSES:
+            at = by_id.get(at.parent)
+        return at
+
+    def _bases(self, doc: Doc, holder: Definition) -> list[tuple[Doc, Definition] | None]:
+        """What a class extends, in order; None for what is not stored, or may be one of several."""
+        found: list[tuple[Doc, Definition] | None] = []
+        for use in self._uses_of(doc.object):
+            if use.kind == EXTENDS and use.symbol == holder.id:
+                classes = [one for one in self._defined(use.name, doc.family) if one.kind in _CLASSES]
+                on = use.target[: -len(use.name)].rstrip(".:")
+                if on:
+                    last = re.split(r"\.|::", on)[-1]
+                    objects = {one.object for use_, docs in self._imports_of(doc) if last == use_.name for one in docs}
+                    meant_, certain = [one for one in classes if one.object in objects], True
+                else:
+                    meant_, certain = self._bare(doc, None, use, classes)
+                meant_ = [one for one in meant_ if one.id != holder.id]
+                homes = self._nearest_holders(meant_[0].object, doc) if certain and len(meant_) == 1 else []
+                found.append((homes[0], meant_[0]) if len(homes) == 1 else None)
+        return found
 
     def _bare(
         self, doc: Doc, caller: Definition | None, use: Use, candidates: Sequence[Definition]

@@ -9,19 +9,34 @@ the search, the graph and the index.
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 1
-INDEX_VERSION = 2
+SCHEMA_VERSION = 2
+INDEX_VERSION = 3
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
 """Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""
 
-PACKS = """
+PACKED = """
+-- Small contents that came together, each compressed by itself, in one row: a row of its own would leave a quarter of
+-- its page empty.  A pack has the number of the first content in it.
+CREATE TABLE pack(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE packed(
+    object INTEGER PRIMARY KEY, pack INTEGER NOT NULL, start INTEGER NOT NULL, stored INTEGER NOT NULL,
+    dictionary INTEGER NOT NULL
+);
+CREATE TRIGGER packed_departs AFTER DELETE ON object BEGIN
+    DELETE FROM packed WHERE object=OLD.id;
+END;
+"""
+
+PACKS = (
+    """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 -- What texts of this store have in common, for zstd; an old one is kept for as long as the store.
 CREATE TABLE dictionary(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 
--- A content; its bytes are in one block, or in chunks where it is large.  Ids are never given twice.
+-- A content; its bytes are in one block, in a pack with others, or in chunks where it is large.  Ids are never given
+-- twice.
 CREATE TABLE object(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     hash BLOB NOT NULL UNIQUE,
@@ -157,6 +172,11 @@ CREATE TRIGGER snapshot_departs AFTER DELETE ON snapshot BEGIN
     DELETE FROM held WHERE snapshot=OLD.number;
 END;
 """
+    + PACKED
+)
+
+UPGRADES = {1: PACKED}
+"""What a store of an earlier version lacks."""
 
 INDEX = """
 -- The packs that this is an index of.

@@ -27,6 +27,9 @@ from services.documents.store import Store
 from services.runtime.handlers import Context
 
 CANDIDATES = 100
+"""Of each stage, that are put in order."""
+READ_AT_LEAST, READ_TIMES = 30, 3
+"""Contents whose passages come back: a few times as many as are shown, since some may not be admitted."""
 SNIPPET_CHARS = 300
 MAX_RECENT = 4000
 MAX_SCANNED = 4000
@@ -44,7 +47,7 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """A content that was found: its score in [0, 1], and the passage with its first line (0: none)."""
+    """A content that was found: its score in [0, 1], and a passage of it with the passage's first line (0: none)."""
 
     object: int
     score: float
@@ -93,7 +96,7 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
         if retrieved is not None:
             stages += retrieved.stages
             degraded += retrieved.degraded
-            found_by.update((one.object, one) for one in (_hit(hit, feed.prefix, terms) for hit in retrieved.hits))
+            found_by.update((one.object, one) for one in (_hit(hit, feed.prefix) for hit in retrieved.hits))
         if terms and params.type is not SearchType.SEMANTIC:
             scanned, cut = await store.read(
                 lambda db: _scan(db, codec, terms, conditions_of(params), everything=retrieved is None)
@@ -109,10 +112,9 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
         ran = set(retrieved.stages) if retrieved is not None else set()
         kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
     ordered = sorted(found_by.values(), key=lambda one: (-one.score, one.object))
-    found = await store.read(lambda db: _documents(db, codec, params, ordered))
-    page = found[: params.limit]
+    total, page = await store.read(lambda db: _documents(db, codec, params, ordered))
     return SearchResult(
-        total=len(found),
+        total=total,
         type=kind,
         execution_time_ms=round((time.monotonic() - began) * 1000, 3),
         results=[] if params.paths_only else page,
@@ -130,7 +132,7 @@ def _asked(params: DocumentsSearch, query: str) -> RetrieveSearch:
     if params.extension is not None:
         wanted = [f".{one.strip().lower().lstrip('.')}" for one in params.extension.split(",") if one.strip(" .")]
         filters.append(Filter(field="extensions", any_of=[*wanted]))
-    most = min(1000, max(CANDIDATES, 2 * params.limit))
+    most = min(1000, max(READ_AT_LEAST, READ_TIMES * params.limit))
     if params.path is not None and params.path.startswith("/") and not re.search(r"[*?\[]", params.path):
         # A folder or a file; which of the two, the rows say.
         filters.append(
@@ -140,16 +142,20 @@ def _asked(params: DocumentsSearch, query: str) -> RetrieveSearch:
         most = 1000
     method = {SearchType.KEYWORD: "lexical", SearchType.SEMANTIC: "vector", SearchType.HYBRID: "weighted"}[params.type]
     return RetrieveSearch(
-        collection=CORPUS, query=query, limit=most, candidates=most, filters=filters, fusion=Fusion(method=method)
+        collection=CORPUS,
+        query=query,
+        limit=most,
+        candidates=max(CANDIDATES, most),
+        filters=filters,
+        fusion=Fusion(method=method),
     )
 
 
-def _hit(hit: Hit, prefix: str, terms: list[str]) -> _Scored:
+def _hit(hit: Hit, prefix: str) -> _Scored:
     object_ = hit.group.removeprefix(prefix)
     first = hit.item_metadata.get("first")
-    passage, line = _cut(hit.text, terms)
-    number = first + line if isinstance(first, int) else 0
-    return _Scored(int(object_) if object_.isdigit() else -1, hit.score, passage, number)
+    number = first if isinstance(first, int) else 0
+    return _Scored(int(object_) if object_.isdigit() else -1, hit.score, hit.text, number)
 
 
 def _cut(text: str, terms: list[str]) -> tuple[str, int]:
@@ -281,22 +287,29 @@ def _best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[s
             best, most = passage, score
     if best is None:
         return "", 0
-    cut, line = _cut(best.text, terms)
-    return cut, best.first + line
+    return best.text, best.first
 
 
-def _documents(db: apsw.Connection, codec: Codec, params: DocumentsSearch, ordered: list[_Scored]) -> list[Found]:
+def _documents(
+    db: apsw.Connection, codec: Codec, params: DocumentsSearch, ordered: list[_Scored]
+) -> tuple[int, list[Found]]:
+    """How many documents hold what was found, and the first of them."""
     conditions = conditions_of(params)
-    holders = rows.by_object(db, [one.object for one in ordered], conditions)
+    counts = rows.count_by_object(db, [one.object for one in ordered], conditions)
     terms = _terms(params.query or "")
-    answer: list[Found] = []
+    page: list[Found] = []
     for one in ordered:
-        for document in holders[one.object]:
-            full = len(answer) < params.limit
-            matches = _matches(db, codec, one.object, terms, params.context) if full and (
-                params.line_numbers or params.context) else []  # fmt: skip
-            answer.append(_found(document, one, params, matches))
-    return answer
+        if len(page) >= params.limit:
+            break
+        if not counts.get(one.object):
+            continue
+        passage, line = _cut(one.passage, terms)
+        shown = _Scored(one.object, one.score, passage, one.line + line if one.line else 0)
+        matches = _matches(db, codec, one.object, terms, params.context) if (
+            params.line_numbers or params.context) else []  # fmt: skip
+        holders = rows.by_object(db, [one.object], conditions)[one.object]
+        page += [_found(document, shown, params, matches) for document in holders[: params.limit - len(page)]]
+    return sum(counts.values()), page
 
 
 def _found(document: Document, one: _Scored, params: DocumentsSearch, matches: list[MatchedLine]) -> Found:

@@ -16,11 +16,12 @@ import msgspec
 import zstandard
 
 from proto.ops.documents import Snapshot
+from services.documents import statements
 from services.documents.rows import instant
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A file of the directory, with its absolute path."""
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A file of the directory, with its absolute path; `hash` is empty in a listing whose contents are held."""
 
     path: str
     hash: bytes
@@ -54,9 +55,10 @@ def take(
     )
     number = db.last_insert_rowid()
     # Contents that were deleted while this add was under way are gone, and the restore will say so.
-    db.executemany(
-        "INSERT OR IGNORE INTO held(object, snapshot) SELECT id, ? FROM object WHERE id=?",
-        ((number, object_) for object_ in {entry.object for entry in entries}),
+    db.execute(
+        "INSERT OR IGNORE INTO held(object, snapshot)"
+        " SELECT id, ? FROM object WHERE id IN (SELECT value FROM carray(?))",
+        (number, statements.ids(sorted({entry.object for entry in entries}))),
     )
     return id_
 
@@ -96,7 +98,13 @@ def entries(db: apsw.Connection, id_: str) -> Iterator[Entry]:
     rows = db.execute("SELECT listing FROM snapshot WHERE id=?", (id_,)).fetchall()
     for (listing,) in rows:
         assert isinstance(listing, bytes)
-        yield from _decoder.decode(zstandard.ZstdDecompressor().decompress(listing))
+        listed = _decoder.decode(zstandard.ZstdDecompressor().decompress(listing))
+        query = "SELECT id, hash FROM carray(?) AS wanted JOIN object ON object.id = wanted.value"
+        hashes = dict(db.execute(query, (statements.ids(one.object for one in listed),)))
+        for one in listed:
+            hash_ = one.hash or hashes.get(one.object, b"")
+            assert isinstance(hash_, bytes)
+            yield msgspec.structs.replace(one, hash=hash_)
 
 
 def remove(db: apsw.Connection, ids: Iterable[str]) -> int:

@@ -18,14 +18,16 @@ import apsw
 import trio
 
 from services.documents import globs, schema
+from services.runtime.memory import give_memory_back
+from services.runtime.sqlite_files import size_bytes
 
 T = TypeVar("T")
 Change = Callable[[apsw.Connection], T]
 
 READERS = 4
 BUSY_TIMEOUT_MS = 10_000
-CHECKPOINT_PAGES = 16_384
-"""64 MB of log: a bulk add writes each page of the store's trees fewer times."""
+CHECKPOINT_PAGES = 65_536
+"""256 MB of log: what a bulk add writes is moved into the database after it (`tidy`), each page once."""
 
 TIDY_FROM_BYTES = 4 * 1024 * 1024
 
@@ -144,17 +146,22 @@ class Store:
         return await trio.to_thread.run_sync(run, limiter=self._index_turn)
 
     async def tidy(self) -> None:
-        """Move long logs into the databases, so that they take no room twice; passed over while somebody reads."""
+        """Move long logs into the databases, so that they take no room twice; passed over while somebody reads.
+
+        After so much work the memory that it took is given back as well.
+        """
 
         def truncate(connection: apsw.Connection) -> None:
             connection.set_busy_timeout(0)
             try:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                connection.execute("PRAGMA shrink_memory").fetchall()
             except apsw.BusyError:
                 return
             finally:
                 connection.set_busy_timeout(BUSY_TIMEOUT_MS)
 
+        worked = False
         for path, connection, turn in (
             (self.packs_path, self._writer, self._write_turn),
             (self.index_path, self._index_writer, self._index_turn),
@@ -162,13 +169,15 @@ class Store:
             log = path.with_name(path.name + "-wal")
             if log.exists() and log.stat().st_size > TIDY_FROM_BYTES:
                 await trio.to_thread.run_sync(truncate, connection, limiter=turn)
+                worked = True
+        if worked:
+            # The reader that is used the most: it is the last that was put back.
+            await self.read(lambda db: db.execute("PRAGMA shrink_memory").fetchall())
+            await trio.to_thread.run_sync(give_memory_back)
 
     def size_bytes(self) -> int:
         """Of the databases with their logs."""
-        files = [
-            path.with_name(path.name + suffix) for path in (self.packs_path, self.index_path) for suffix in ("", "-wal")
-        ]
-        return sum(file.stat().st_size for file in files if file.exists())
+        return size_bytes(self.packs_path, self.index_path)
 
     def close(self) -> None:
         for connection in (*self._readers, self._index_writer, self._writer):
@@ -200,7 +209,7 @@ class Store:
                     version = _one(connection, "PRAGMA user_version") == schema.INDEX_VERSION
                     if mine and version:
                         return connection
-                    reason = "damaged, or of another store"
+                    reason = "of another store" if not mine else "of another version of this program"
                 except BaseException:
                     connection.close()
                     raise
@@ -247,6 +256,8 @@ def _open_packs(path: Path) -> apsw.Connection:
             _create(
                 connection, f"{schema.PACKS}; INSERT INTO setting VALUES('epoch', '{epoch}')", schema.SCHEMA_VERSION
             )
+        elif version in schema.UPGRADES:
+            _create(connection, schema.UPGRADES[version], schema.SCHEMA_VERSION)
         elif version != schema.SCHEMA_VERSION:
             raise apsw.SQLError(f"{path} was written by another version of this program (schema {version})")
     except BaseException:

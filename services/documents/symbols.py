@@ -18,11 +18,15 @@ from services.documents.grammars import MARKDOWN, MARKDOWN_EXTENSIONS, language_
 
 MAX_CODE_BYTES = 1024 * 1024
 """Longer ones are generated; they are stored and searched like any other, and not parsed."""
+MAX_MEAN_LINE = 300
+"""Lines longer than this on the average are a program's, which has given all names anew."""
 MAX_SYMBOLS = 5000
 MAX_REFERENCES = 20_000
 MAX_NAME = 200
 
 CALLS, IMPORTS, LINKS_TO = "CALLS", "IMPORTS", "LINKS_TO"
+EXTENDS = "EXTENDS"
+"""Of a class: told nobody, but needed to know what is called on `self` and `super()`."""
 
 _KINDS = ("function", "method", "class", "interface", "enum", "type", "struct", "trait", "macro", "module", "impl")
 _HOLDERS = frozenset({"class", "interface", "enum", "struct", "trait", "impl"})
@@ -78,7 +82,7 @@ def parse(data: bytes, extension: str) -> Parsed | None:
     if language is None:
         return None
     parsed = Parsed(language.name)
-    if len(data) > MAX_CODE_BYTES:
+    if len(data) > MAX_CODE_BYTES or len(data) > MAX_MEAN_LINE * (data.count(b"\n") + 4):
         return parsed
     grammar, query = loaded(language)
     tree = tree_sitter.Parser(grammar).parse(data)
@@ -160,6 +164,11 @@ def _references(captures: Mapping[str, list[tree_sitter.Node]], family: str, spa
         node = captures["call"][0]
         return [Reference(spans.at(node.start_byte), CALLS, _text(node),
                           _text(captures["on"][0]) if "on" in captures else "", node.start_point[0] + 1)]  # fmt: skip
+    if "base" in captures:
+        node = captures["base"][0]
+        text = _text(node)
+        return [Reference(spans.at(node.start_byte), EXTENDS, re.split(r"\.|::", text)[-1], text,
+                          node.start_point[0] + 1)]  # fmt: skip
     if "from" in captures:
         return _from(captures["from"][0])
     if "import" not in captures:

@@ -24,6 +24,11 @@ class Trainer:
         self._seen = 0
         self._turn = trio.Lock()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a dictionary, and nothing more to be seen for it."""
+        return bool(self._codec.current)
+
     def see(self, data: bytes, *, is_text: bool) -> bool:
         """A content on its way in; answers whether there is enough to train on."""
         if self._codec.current or not is_text or not 64 <= len(data) <= DICTIONARY_FOR_BYTES:

@@ -18,9 +18,10 @@ import trio
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents_change import AddResult, DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
 from services.documents import changing, rows
-from services.documents.add import Adding, Tally
+from services.documents.add import Adding
 from services.documents.incoming import Incoming
 from services.documents.rows import Given
+from services.documents.tally import Tally
 
 MAX_PIECE_BYTES = 1024 * 1024
 MAX_UPLOADS = 64

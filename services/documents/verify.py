@@ -31,7 +31,8 @@ def status(
     ).fetchall()[0]
     unique = reading.count(db, f"SELECT count(*) FROM object WHERE {_HELD}")
     blocks, stored = db.execute(
-        "SELECT count(*), coalesce(sum(block.stored), 0) FROM block JOIN object ON object.id = block.object"
+        "SELECT count(*), coalesce(sum(stored), 0) FROM (SELECT object, stored FROM block"
+        " UNION ALL SELECT object, stored FROM packed) AS whole JOIN object ON object.id = whole.object"
         f" WHERE {_HELD}"
     ).fetchall()[0]
     chunks, chunked_stored = db.execute(
@@ -96,6 +97,15 @@ _LOST = (
     (
         "contents that nothing holds and that would never be collected",
         f"SELECT count(*) FROM object WHERE NOT ({_HELD}) AND NOT EXISTS(SELECT 1 FROM loose WHERE object=object.id)",
+    ),
+    (
+        "contents whose pack is not there",
+        "SELECT count(*) FROM packed WHERE NOT EXISTS(SELECT 1 FROM pack WHERE id=packed.pack)",
+    ),
+    (
+        "packs that no content is in and that would never be collected",
+        "SELECT count(*) FROM pack WHERE NOT EXISTS(SELECT 1 FROM packed WHERE pack=pack.id AND object >= pack.id"
+        f" AND object < pack.id + {objects.PACK_IDS})",
     ),
     (
         "texts that grep would not find: they are neither in the index nor waiting for it",

@@ -7,16 +7,16 @@ the families whose encoder is BERT's (BERT, RoBERTa, XLM-R) with absolute positi
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.embed.attention import exp_attention, exponent_scale, flash_attention
 from services.embed.dense import dense
+from services.embed.layout import Layout, groups_of
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -37,27 +37,20 @@ def supports(config: Mapping[str, Any]) -> bool:
     )
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """How a packed matrix is cut: `(length, count)` of each run of equally long sequences, and rows of filler
-    behind."""
+class _Take(Protocol):
+    """A tensor of the checkpoint, multiplied while it is still exact."""
 
-    runs: tuple[tuple[int, int], ...]
-    rows: int
-
-    @classmethod
-    def of(cls, lengths: Sequence[int], rows: int) -> Layout:
-        """For sequences of these `lengths`, in order, in a matrix of `rows` rows."""
-        return cls(tuple((length, len(list(run))) for length, run in itertools.groupby(lengths)), rows)
+    def __call__(self, name: str, scale: float = 1.0) -> Tensor: ...
 
 
 class _Layer:
-    def __init__(self, take: Callable[[str], Tensor], prefix: str, activation: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, take: _Take, prefix: str, activation: Callable[[Tensor], Tensor], query_scale: float) -> None:
         attention = prefix + "attention.self."
-        names = ("query", "key", "value")
+        names = {"query": query_scale, "key": 1.0, "value": 1.0}
         # One product instead of three: a short query is bound by the number of calls.
         self.qkv = dense(
-            torch.cat([take(f"{attention}{name}.weight") for name in names]).contiguous(),
-            torch.cat([take(f"{attention}{name}.bias") for name in names]),
+            torch.cat([take(f"{attention}{name}.weight", scale) for name, scale in names.items()]).contiguous(),
+            torch.cat([take(f"{attention}{name}.bias", scale) for name, scale in names.items()]),
         )
         self.out = dense(*_pair(take, prefix + "attention.output.dense"))
         self.attention_norm = _pair(take, prefix + "attention.output.LayerNorm")
@@ -66,7 +59,7 @@ class _Layer:
         self.output_norm = _pair(take, prefix + "output.LayerNorm")
 
 
-def _pair(take: Callable[[str], Tensor], name: str) -> tuple[Tensor, Tensor]:
+def _pair(take: _Take, name: str) -> tuple[Tensor, Tensor]:
     return take(name + ".weight"), take(name + ".bias")
 
 
@@ -84,8 +77,9 @@ class PackedBert:
         family = _FAMILIES[str(config["model_type"])]
         prefix = family if any(name.startswith(family) for name in tensors) else ""
 
-        def take(name: str) -> Tensor:
-            return tensors[prefix + name].to(device=device, dtype=dtype)
+        def take(name: str, scale: float = 1.0) -> Tensor:
+            found = tensors[prefix + name]
+            return (found if scale == 1.0 else found.float() * scale).to(device=device, dtype=dtype)
 
         self.hidden = int(config["hidden_size"])
         self.heads = int(config["num_attention_heads"])
@@ -102,8 +96,11 @@ class PackedBert:
             take("embeddings.position_embeddings.weight") + take("embeddings.token_type_embeddings.weight")[0]
         )
         self._norm = _pair(take, "embeddings.LayerNorm")
+        self._by_exponent = device.type == "cpu" and dtype is torch.bfloat16
+        query_scale = exponent_scale(self.hidden // self.heads) if self._by_exponent else 1.0
         self._layers = [
-            _Layer(take, f"encoder.layer.{i}.", activation) for i in range(int(config["num_hidden_layers"]))
+            _Layer(take, f"encoder.layer.{i}.", activation, query_scale)
+            for i in range(int(config["num_hidden_layers"]))
         ]
 
     def __call__(self, ids: Tensor, layout: Layout) -> Tensor:
@@ -113,30 +110,24 @@ class PackedBert:
         """
         x = F.embedding(ids, self._words).to(self.dtype) + self._position_rows(layout)
         x = self._normalise(x, self._norm)
+        groups = groups_of(layout) if self._by_exponent else []
         for layer in self._layers:
-            attended = self._attend(layer.qkv(x), layout)
-            x = self._normalise(x + layer.out(attended), layer.attention_norm)
-            x = self._normalise(x + layer.down(layer.up(x)), layer.output_norm)
+            qkv = layer.qkv(x)
+            if self._by_exponent:
+                attended = exp_attention(qkv, layout, groups, self.heads)
+            else:
+                attended = flash_attention(qkv, layout, self.heads)
+            x = self._normalise(layer.out(attended, plus=x), layer.attention_norm)
+            x = self._normalise(layer.down(layer.up(x), plus=x), layer.output_norm)
         return x
 
     def _position_rows(self, layout: Layout) -> Tensor:
         start = self._first_position
         pieces = [self._positions[start : start + length].repeat(count, 1) for length, count in layout.runs]
-        filler = layout.rows - sum(length * count for length, count in layout.runs)
+        filler = layout.rows - layout.tokens
         if filler:
             pieces.append(self._positions[start].expand(filler, -1))
         return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-
-    def _attend(self, qkv: Tensor, layout: Layout) -> Tensor:
-        attended = qkv.new_zeros(layout.rows, self.hidden)
-        row = 0
-        for length, count in layout.runs:
-            end = row + length * count
-            query, key, value = qkv[row:end].view(count, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(query, key, value)
-            attended[row:end] = mixed.transpose(1, 2).reshape(end - row, self.hidden)
-            row = end
-        return attended
 
     def _normalise(self, x: Tensor, norm: tuple[Tensor, Tensor]) -> Tensor:
         return F.layer_norm(x, (self.hidden,), norm[0], norm[1], self._epsilon)

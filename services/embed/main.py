@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -40,6 +41,12 @@ from services.runtime.models.tokens import Ids
 _TOKENIZE_AT_ONCE = 64
 """Texts between two looks at cancellation and at the queue."""
 
+_AT_ONCE_CHARACTERS = 2000
+"""A request so short is tokenized in the event loop: in a tenth of a millisecond, where a thread's turn costs more."""
+
+_AT_ONCE_TOKENS = 64
+"""A query so short that comes alone is computed there too."""
+
 _CANARY = "The quick brown fox jumps over the lazy dog."
 
 
@@ -54,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
     query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
     passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
-    batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a query may have to wait for")] = 50
+    batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a query may have to wait for")] = 80
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
     health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
     unload_after_s: Annotated[
@@ -106,6 +113,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         raise InvalidParams(f"settings of embed: {error}") from None
     device = env.mode or "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device)
+    # The number is each thread's own, and a query alone is computed in this one: with more threads than it is worth, it
+    # would wait for the others to wake.
+    torch.set_num_threads(settings.threads)
     encoder = Resting(loaded.encoder, lambda: load(settings, device).encoder)
     precision = loaded.encoder.precision.value
     files, tokenizer, mark = loaded.files, loaded.tokenizer, loaded.fingerprint
@@ -117,8 +127,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         limits = msgspec.structs.replace(limits, first_tokens=16384)
     batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
     at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
+    # Not where it may have to be loaded first, or where its failure may be a hang.
+    in_loop = _AT_ONCE_TOKENS if encoder.device == "cpu" and not settings.unload_after_s else 0
     for _ in range(settings.batches or at_once):
-        env.background.start_soon(batcher.run, encoder)
+        env.background.start_soon(partial(batcher.run, encoder, at_once_tokens=in_loop))
     late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
     env.background.start_soon(late.run, LateInteraction(encoder.borrow, encoder.device))
 
@@ -152,7 +164,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         truncated: list[int] = []
         for start in range(0, len(params.texts), _TOKENIZE_AT_ONCE):
             texts = params.texts[start : start + _TOKENIZE_AT_ONCE]
-            tokens = await trio.to_thread.run_sync(tokenizer.encode, texts, params.kind, limiter=lanes[params.kind])
+            if sum(map(len, texts)) <= _AT_ONCE_CHARACTERS:
+                tokens = tokenizer.encode(texts, params.kind)
+            else:
+                tokens = await trio.to_thread.run_sync(tokenizer.encode, texts, params.kind, limiter=lanes[params.kind])
             ids.extend(tokens.ids)
             truncated.extend(start + index for index in tokens.truncated)
         vectors = await batcher.compute(ids, lane)

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from services.embed.bert import Layout, PackedBert, supports
+from services.embed.bert import PackedBert, supports
 from services.embed.families import PaddedFamily
+from services.embed.layout import Layout
 from services.embed.weights import ModelFiles, Pooling
 from services.runtime.models.device import Precision, resolve_precision, survives
 from services.runtime.models.tokens import Ids

@@ -122,9 +122,9 @@ async def resolve(host: str, port: int, allowed: Allowed) -> list[str]:
     parsed = [ipaddress.ip_address(address) for address in addresses]
     may = [str(address) for address in parsed if is_public(address) or allowed.address(address)]
     if not may:
+        where = host if addresses == [host] else f"{host} is {', '.join(addresses)}, which"
         raise Forbidden(
-            f"{host} is {', '.join(addresses)}, which is not on the Internet; the setting fetch.allow "
-            "(LINCKIA_FETCH_ALLOW) may list it",
+            f"{where} is not on the Internet; the setting fetch.allow (LINCKIA_FETCH_ALLOW) may list it",
             field="url",
         )
     return may

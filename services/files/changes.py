@@ -18,7 +18,7 @@ from pathlib import Path
 
 import apsw
 
-from services.files import disk, paths
+from services.files import disk, paths, trashed
 from services.files.copying import PREFIX, Copy
 from services.files.database import Database
 from services.files.disk import Place, Refused, opened, placed
@@ -196,6 +196,7 @@ class Changes:
                         (item.source, found.kind, stored.size if stored else found.size, time.time_ns()),
                     )
                     item.trash_id = db.last_insert_rowid()
+                    trashed.remember(db, item.trash_id, item.source)
                     assert each.target is not None
                     each.target = each.target._replace(name=str(item.trash_id))
                 db.execute(
@@ -244,6 +245,8 @@ class Changes:
         if self._follow.seen(db, changed):
             item.scan.append(changed)
         if item.kind == "restore":
+            assert item.trash_id is not None
+            trashed.came_back(db, item.trash_id, item.target)
             db.execute("DELETE FROM trash WHERE id = ?", (item.trash_id,))
 
     @staticmethod
@@ -319,10 +322,10 @@ class Changes:
     ) -> list[str]:  # fmt: skip
         _log.warning("%s of %s was not seen to its end: the index is told what is on the disk", kind, source)
         self._remove_copy(id_, target)
-        trashed = self._trash / str(trash_id)
-        if kind == "trash" and not os.path.lexists(trashed):
-            db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
-        if kind == "restore" and not os.path.lexists(trashed):
+        is_in_trash = os.path.lexists(self._trash / str(trash_id))
+        if kind == "restore" and not is_in_trash and trash_id is not None and target is not None:
+            trashed.came_back(db, trash_id, target)
+        if kind in ("trash", "restore") and not is_in_trash:
             db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
         if kind == "move" and target is not None:
             there = look(target)

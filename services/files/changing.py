@@ -28,7 +28,7 @@ from proto.ops.files_changes import (
     Trashed,
     TrashList,
 )
-from services.files import paths, schema, times
+from services.files import paths, schema, times, trashed
 from services.files.changes import Changes, Item
 from services.files.core import Core
 from services.files.entries import MAX_BYTES, fitting
@@ -58,6 +58,7 @@ def add_changing(handlers: Handlers, core: Core, changes: Changes) -> None:
             finally:
                 with trio.CancelScope(shield=True):
                     await scan_all(core.jobs, [path for item in items for path in item.scan])
+                    await rejoin(core, [item.trash_id for item in items if item.kind == "restore" and item.trash_id])
                 _tell(core, items)
 
     async def relocate(given: Sequence[Relocation], dry_run: bool, make: bool, ctx: Context) -> Relocations:
@@ -168,6 +169,17 @@ async def scan_all(jobs: Jobs, wanted: Sequence[str]) -> None:
     for path in dict.fromkeys(wanted):
         job = await jobs.start(path, background=False, force=True, max_age_s=0)
         await jobs.wait(job, lambda counts: None)
+
+
+async def rejoin(core: Core, trash_ids: Sequence[int]) -> None:
+    """Have these items, which came back from the trash and are scanned, in their sets again."""
+
+    def change(db: apsw.Connection) -> None:
+        for trash_id in trash_ids:
+            trashed.scanned(db, trash_id)
+
+    if trash_ids:
+        await core.database.write(change)
 
 
 def _cleaned(path: str) -> str:

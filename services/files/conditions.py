@@ -18,8 +18,9 @@ from proto.ops.files_plans import (
 )
 from proto.ops.files_shared import Instant
 from services.files import matching, schema
-from services.files.entries import COLUMNS, between, instant
+from services.files.entries import instant
 from services.files.functions import is_pattern
+from services.files.matching import between
 
 MAX_DEPTH = 32
 MAX_CONDITIONS = 1000
@@ -74,7 +75,7 @@ class _Compiler:
                 marks = ",".join("?" * len(extensions))
                 return matching.Condition(f"(n.kind = {schema.FILE} AND n.extension IN ({marks}))", tuple(extensions))
             case SizeCondition():
-                return _every(between("n.size", condition.minSize, condition.maxSize), field, "minSize, maxSize")
+                return _every(between("size", condition.minSize, condition.maxSize), field, "minSize, maxSize")
             case TimeCondition():
                 return _every(_times(condition, field), field, "minMtime, maxMtime, minCtime, maxCtime")
             case PathCondition():
@@ -103,14 +104,14 @@ def _times(condition: TimeCondition, field: str) -> list[matching.Condition]:
         return instant(given, f"{field}.{name}", end=end)
 
     return [
-        *between("n.mtime", at(condition.minMtime, "minMtime"), at(condition.maxMtime, "maxMtime", end=True)),
-        *between("n.ctime", at(condition.minCtime, "minCtime"), at(condition.maxCtime, "maxCtime", end=True)),
+        *between("mtime", at(condition.minMtime, "minMtime"), at(condition.maxMtime, "maxMtime", end=True)),
+        *between("ctime", at(condition.minCtime, "minCtime"), at(condition.maxCtime, "maxCtime", end=True)),
     ]
 
 
 def _path(condition: PathCondition, field: str) -> list[matching.Condition]:
     parts = [
-        matching.text_matches(COLUMNS["path"], given, mode, case_sensitive=False)
+        matching.text_matches("path", given, mode, case_sensitive=False)
         for given, mode in (
             (condition.pathContains, "contains"),
             (condition.pathPrefix, "prefix"),
@@ -122,7 +123,7 @@ def _path(condition: PathCondition, field: str) -> list[matching.Condition]:
     if pattern is not None:
         mode = "regex" if _REGEX_SIGNS.search(pattern) and is_pattern(pattern) else "glob"
         try:
-            parts.append(matching.text_matches(COLUMNS["path"], pattern, mode, case_sensitive=False))
+            parts.append(matching.text_matches("path", pattern, mode, case_sensitive=False))
         except InvalidParams as error:
             raise InvalidParams(str(error), field=f"{field}.pathPattern") from None
     return parts

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from services.files.database import Database
 from services.files.jobs import Jobs
 from services.files.listing import Ignored
+from services.files.mirror import Mirror
 from services.files.paths import Roots
 from services.files.settings import Settings
 from services.files.touched import Touched
@@ -20,6 +21,7 @@ class Core:
     env: Environment
     settings: Settings
     database: Database
+    mirror: Mirror
     roots: Roots
     touched: Touched
     ignored: Ignored | None

@@ -8,10 +8,7 @@ tree can be scanned again; sets, plans and queries that were in it are in the fi
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +17,8 @@ import apsw
 import trio
 
 from services.files import functions, schema
+from services.files.written import Written
+from services.runtime.sqlite_files import put_aside, size_bytes, sync_folder
 
 T = TypeVar("T")
 
@@ -27,8 +26,6 @@ READERS = 4
 
 _STEPS_BETWEEN_CHECKS = 50_000
 """Of SQLite's virtual machine: a fraction of a millisecond."""
-
-_log = logging.getLogger("linckia.files")
 
 
 class Database:
@@ -45,14 +42,13 @@ class Database:
         try:
             self._writer = _open(path)
         except (apsw.CorruptError, apsw.NotADBError) as error:
-            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-            _log.error("%s is damaged (%s): put aside as %s and begun anew", path, error, aside.name)
-            path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            put_aside(path, error)
             self.rebuilt = True
             self._writer = _open(path)
         self._turn = threading.Lock()
+        self._written: Written | None = None
+        self._state = threading.Lock()
+        """Held while the state that readers begin with becomes another one."""
         self._idle: list[apsw.Connection] = []
         self._idle_lock = threading.Lock()
         self._read_limit = trio.CapacityLimiter(READERS)
@@ -66,12 +62,30 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
-                connection.execute("COMMIT")
+                with self._state:
+                    connection.execute("COMMIT")
+                    if self._written is not None:
+                        self._written.committed()
             except BaseException:
                 # Some errors (a full disk) have rolled back already.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+                if self._written is not None:
+                    self._written.undone()
                 raise
+
+    def watch(self, written: Written | None) -> None:
+        """Note from now on which rows are written, or note it no more; blocks until no transaction is under way."""
+        with self._turn:
+            self._writer.set_update_hook(None if written is None else written.note)
+            self._written = written
+
+    def begin_at(self, connection: apsw.Connection, written: Written) -> Written:
+        """Have a reader that has read nothing yet see the newest state; answers what was written up to it, and makes
+        `written` begin anew."""
+        with self._state:
+            connection.execute("SELECT 1 FROM entry LIMIT 1").get  # noqa: B018  # the first reading is what counts
+            return written.taken()
 
     async def write(self, change: Callable[[apsw.Connection], T]) -> T:
         """Run `change` in one transaction. Not interrupted by cancellation once it has begun."""
@@ -120,8 +134,7 @@ class Database:
 
     def size_bytes(self) -> int:
         """Of the database with its log."""
-        files = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return size_bytes(self.path)
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
@@ -167,17 +180,8 @@ def _open(path: Path) -> apsw.Connection:
                 connection.execute("ROLLBACK")
             raise
         if fresh:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _sync_folder(folder: Path) -> None:
-    # The file's name has to be on disk as well as its content.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

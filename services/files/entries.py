@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import apsw
 import msgspec
@@ -13,8 +13,12 @@ from proto.ops.files_resources import EntryPage
 from proto.ops.files_shared import FileEntry, Instant
 from services.files import schema, times
 from services.files.functions import key
-from services.files.matching import Condition
-from services.files.rows import Row
+from services.files.matching import COLUMNS, Condition
+from services.files.mirror import LEAST
+from services.files.rows import Row, fetch_all, fetch_value
+
+if TYPE_CHECKING:
+    from services.files.held import Held
 
 T = TypeVar("T")
 
@@ -24,29 +28,8 @@ MAX_BYTES = 512_000
 _ROOM = 4_000
 """Of that, for what stands around the list."""
 
-KIND_CASE = "CASE n.kind WHEN 0 THEN 'file' WHEN 1 THEN 'directory' WHEN 2 THEN 'symlink' ELSE 'other' END"
-
-PARENT = "CASE n.folder WHEN '/' THEN '/' ELSE rtrim(n.folder, '/') END"
-
-COLUMNS = {
-    "path": "n.path",
-    "name": "n.name",
-    "parent": PARENT,
-    "kind": KIND_CASE,
-    "extension": "n.extension",
-    "size": "n.size",
-    "disk_size": "n.disk",
-    "links": "n.links",
-    "inode": "n.inode",
-    "mtime": "n.mtime",
-    "ctime": "n.ctime",
-    "depth": "(length(n.path) - length(replace(n.path, '/', '')))",
-}
-"""Of the view `node` as `n`, by the name that clients know."""
-
-_ORDERS = {
-    "name": key("n.name"), "size": "n.size", "mtime": "n.mtime", "ctime": "n.ctime", "path": "n.path",
-}  # fmt: skip
+ENOUGH = MAX_BYTES // 100
+"""Entries of a page: more never fit, since the least of them takes more than that as JSON."""
 
 SELECTED = "n.path, n.name, n.kind, n.size, n.disk, n.mtime, n.ctime"
 
@@ -67,20 +50,19 @@ def known(given: str, there: Sequence[str], field: str) -> str:
     return given
 
 
-def order(sort: str, *, descending: bool) -> str:
-    """An `ORDER BY` of one of `_ORDERS`; entries alike are by path, so that pages never overlap."""
-    direction = "DESC" if descending else "ASC"
-    return f"ORDER BY {_ORDERS[sort]} {direction}, n.path"
+class Order(NamedTuple):
+    """By a field that clients know; entries alike are by path, so that pages never overlap."""
+
+    field: str
+    descending: bool = False
+
+    def sql(self, added: str = "NULL") -> str:
+        """The `ORDER BY`, given the expression for when an entry came into the sets."""
+        column = {"name": key("n.name"), "added_at": added}.get(self.field) or COLUMNS[self.field]
+        return f"ORDER BY {column} {'DESC' if self.descending else 'ASC'}, n.path"
 
 
-def between(column: str, least: int | None, most: int | None) -> list[Condition]:
-    """Both ends inclusive; None is open."""
-    conditions = []
-    if least is not None:
-        conditions.append(Condition(f"{column} >= ?", (least,)))
-    if most is not None:
-        conditions.append(Condition(f"{column} <= ?", (most,)))
-    return conditions
+BY_PATH = Order("path")
 
 
 def instant(given: Instant | None, field: str, *, end: bool = False) -> int | None:
@@ -99,13 +81,15 @@ class Select:
     def __init__(self, conditions: Iterable[Condition], sets: Sequence[int] | None = None) -> None:
         """`sets`: ids of resource sets; None is the whole index."""
         self._conditions = list(conditions)
+        self._of_set: list[Condition] = []
         self._bindings: list[object] = []
+        self.sets = sets
         self.added = "NULL"
         if sets is None:
             self._from = "node n"
         elif len(sets) == 1:
             self._from = "member m JOIN node n ON n.id = m.entry_id"
-            self._conditions.insert(0, Condition("m.set_id = ?", (sets[0],)))
+            self._of_set.append(Condition("m.set_id = ?", (sets[0],)))
             self.added = "m.added"
         else:
             self._from = (
@@ -119,10 +103,19 @@ class Select:
         """One more condition."""
         self._conditions.append(condition)
 
+    def where_added(self, least: int | None, most: int | None) -> None:
+        """Only what came into the sets in a range of time; both ends inclusive, None is open."""
+        sets = self.sets or ()
+        if least is not None:
+            self.where(Condition(f"{self.added} >= ?", (least,), lambda held: held.added(sets) >= least))
+        if most is not None:
+            self.where(Condition(f"{self.added} <= ?", (most,), lambda held: held.added(sets) <= most))
+
     def run(self, db: apsw.Connection, columns: str, tail: str = "", bindings: Sequence[object] = ()) -> Iterator[Row]:
         """The rows, one by one."""
-        where = " AND ".join(condition.sql for condition in self._conditions) or "1"
-        given = [*self._bindings, *(value for condition in self._conditions for value in condition.bindings), *bindings]
+        conditions = [*self._of_set, *self._conditions]
+        where = " AND ".join(condition.sql for condition in conditions) or "1"
+        given = [*self._bindings, *(value for condition in conditions for value in condition.bindings), *bindings]
         return iter(db.execute(f"SELECT {columns} FROM {self._from} WHERE {where} {tail}", given))
 
     def totals(self, db: apsw.Connection) -> tuple[int, int]:
@@ -130,11 +123,61 @@ class Select:
         (count, size), *_ = self.run(db, "count(*), coalesce(sum(CASE n.kind WHEN 1 THEN 0 ELSE n.size END), 0)")
         return count, size
 
+    def is_large(self, db: apsw.Connection) -> bool:
+        """Whether so many entries are looked at that the copy in memory is worth its while."""
+        if self.sets is None:
+            return fetch_value(db, "SELECT 1 FROM entry LIMIT 1 OFFSET ?", (LEAST,)) is not None
+        some = "SELECT 1 FROM member WHERE set_id IN (SELECT value FROM json_each(?)) LIMIT 1 OFFSET ?"
+        return fetch_value(db, some, (msgspec.json.encode(list(self.sets)).decode(), LEAST)) is not None
 
-def page(db: apsw.Connection, select: Select, name: str, ordering: str, *, limit: int, offset: int) -> EntryPage:
+    def first(
+        self, db: apsw.Connection, held: Held | None, ordering: Order, *, limit: int, offset: int
+    ) -> tuple[int, int, Iterator[Row]]:
+        """How many there are, how many bytes those have that are not directories, and the rows of a page, as
+        `SELECTED` and when they came into the sets; the page ends early where more would never fit into an answer.
+
+        Args:
+            held: the copy in memory, at the state of this reader.
+        """
+        limit = min(limit, ENOUGH)
+        if held is not None:
+            found = self._from_memory(held, ordering, limit, offset) if self.is_large(db) else None
+            held.let_go()
+            if found is not None:
+                total, size, ids = found
+                return total, size, of_ids(db, ids, self.sets)
+        columns = f"{SELECTED}, {self.added}"
+        return *self.totals(db), self.run(db, columns, f"{ordering.sql(self.added)} LIMIT ? OFFSET ?", (limit, offset))
+
+    def _from_memory(self, held: Held, ordering: Order, limit: int, offset: int) -> tuple[int, int, list[int]] | None:
+        rows = held.select(self._conditions, self.sets)
+        if rows is None:
+            return None
+        field, descending = ordering
+        ids = held.first(rows, field, offset + limit, descending=descending, sets=self.sets)
+        return None if ids is None else (*held.totals(rows), ids[offset:])
+
+
+def of_ids(db: apsw.Connection, ids: Sequence[int], sets: Sequence[int] | None = None) -> Iterator[Row]:
+    """The entries of these ids, in their order: `SELECTED`, and when they came into the sets."""
+    given = msgspec.json.encode(ids).decode()
+    added: dict[int, int] = {}
+    if sets is not None:
+        query = (
+            "SELECT j.value, min(m.added) FROM json_each(?) j CROSS JOIN member m ON m.entry_id = j.value"
+            " WHERE m.set_id IN (SELECT value FROM json_each(?)) GROUP BY 1"
+        )
+        added = dict(fetch_all(db, query, (given, msgspec.json.encode(list(sets)).decode())))
+    query = f"SELECT n.id, {SELECTED} FROM json_each(?) j CROSS JOIN node n ON n.id = j.value"
+    rows = {id_: row for id_, *row in db.execute(query, (given,))}
+    return ((*rows[id_], added.get(id_)) for id_ in ids)
+
+
+def page(
+    db: apsw.Connection, held: Held | None, select: Select, name: str, ordering: Order, *, limit: int, offset: int
+) -> EntryPage:
     """One page of the entries of a set that match."""
-    total, size = select.totals(db)
-    rows = select.run(db, f"{SELECTED}, {select.added}", f"{ordering} LIMIT ? OFFSET ?", (limit, offset))
+    total, size, rows = select.first(db, held, ordering, limit=limit, offset=offset)
     entries, cut = fitting(map(entry_of, rows))
     end = offset + len(entries)
     return EntryPage(

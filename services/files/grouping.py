@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import apsw
 
@@ -25,10 +26,13 @@ from proto.ops.files_sets import (
 from proto.ops.files_shared import Deleted, FileEntry
 from services.files import named, paths, sets, times
 from services.files.core import Core
-from services.files.entries import MAX_BYTES, SELECTED, Select, entry_of, fitting, known, order
+from services.files.entries import BY_PATH, MAX_BYTES, Select, entry_of, fitting, known
 from services.files.rows import Row, fetch_all, fetch_one, fetch_value
 from services.files.tree import find
 from services.runtime.handlers import Context, Handlers
+
+if TYPE_CHECKING:
+    from services.files.held import Held
 
 _COLUMNS = (
     "s.name, s.description, (SELECT count(*) FROM member WHERE set_id = s.id),"
@@ -74,16 +78,17 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
 
     @handlers.handle(ResourceSetGet)
     async def get(params: ResourceSetGet, ctx: Context) -> ResourceSetDetails:
-        def query(db: apsw.Connection) -> ResourceSetDetails:
+        def query(db: apsw.Connection, held: Held | None) -> ResourceSetDetails:
             id_ = sets.find(db, params.name)
             about = _set(db, id_)
             select = Select((), [id_])
-            total, size = select.totals(db)
+            if held is None and select.is_large(db):
+                core.mirror.want([id_])
+            wanted = params.limit if params.include_entries else 1
+            total, size, rows = select.first(db, held, BY_PATH, limit=wanted, offset=params.offset)
             entries: list[FileEntry] | None = None
             has_more = summary = None
             if params.include_entries:
-                tail = f"{order('path', descending=False)} LIMIT ? OFFSET ?"
-                rows = select.run(db, f"{SELECTED}, {select.added}", tail, (params.limit, params.offset))
                 entries, cut = fitting(map(entry_of, rows))
                 end = params.offset + len(entries)
                 has_more = end < total
@@ -109,7 +114,7 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
                 summary=summary,
             )
 
-        return await core.database.read(query)
+        return await core.mirror.read(query)
 
     @handlers.handle(ResourceSetModify)
     async def modify(params: ResourceSetModify, ctx: Context) -> SetChanged:

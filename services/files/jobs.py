@@ -56,6 +56,8 @@ class Running:
         """Calls that wait for its end."""
         self.cancelled = False
         self.scan: Scan | None = None
+        self.looked = False
+        """Whether the scan itself is over: whoever asks now wants to know of what may have changed since."""
         self.ended = trio.Event()
 
     def cancel(self) -> None:
@@ -123,7 +125,7 @@ class Jobs:
         # Until its id is known it cannot be joined.
         async with self._creating:
             for job in self._running.values():
-                if job.root == root and not job.cancelled:
+                if job.root == root and not (job.cancelled or job.looked):
                     job.background |= background
                     return job
             with trio.CancelScope(shield=True):
@@ -231,6 +233,7 @@ class Jobs:
                     status = "completed"
                 else:
                     status, error = await self._scan(job)
+            job.looked = True
             if self._stopping and status == "cancelled" and job.background:
                 await self._put_off(job)
             else:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import AsyncIterator
 
 import trio
 
 from proto.notices import RESOURCE_UPDATED, ResourceUpdated
-from services.files import ignoring, settings
+from services.files import ignoring, settings, trashed
 from services.files.changes import Changes
-from services.files.changing import add_changing
+from services.files.changing import add_changing, rejoin, scan_all
 from services.files.classifying import Classifying, add_classifying
 from services.files.core import Core
 from services.files.database import Database
@@ -21,6 +22,7 @@ from services.files.following import Follow
 from services.files.grouping import add_grouping
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
+from services.files.mirror import Mirror
 from services.files.outcomes import Doing
 from services.files.paths import Roots
 from services.files.plan_uris import add_plan_uris
@@ -37,6 +39,10 @@ from services.runtime.handlers import Environment, Handlers
 _SWITCH_S = 0.001
 """A scan holds the interpreter; a call that comes meanwhile shall not wait long for it."""
 
+COLLECTIONS = (100_000, 50, 100)
+"""Thresholds of the garbage collector: the objects of a scan, millions of them, are in no cycles, and looking for some
+took an eighth of its time."""
+
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
@@ -45,17 +51,22 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     roots = Roots(env.roots)
     ignored = ignoring.rules(chosen.ignore, roots.paths)
     sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(*COLLECTIONS)
     database = await trio.to_thread.run_sync(Database, env.data_dir / "files.db")
     try:
         async with trio.open_nursery() as scans:
             touched = Touched()
             jobs = Jobs(database, touched, ignored, scans, lambda *change: _tell(env, *change))
-            core = Core(env, chosen, database, roots, touched, ignored, jobs)
+            mirror = Mirror(database)
+            scans.start_soon(mirror.run)
+            core = Core(env, chosen, database, mirror, roots, touched, ignored, jobs)
             changes = Changes(database, roots, Follow(touched, ignored), env.data_dir)
             unfinished = await trio.to_thread.run_sync(changes.heal)
             await jobs.resume()
             for path in unfinished:
                 await jobs.start(path, background=True, force=True, max_age_s=0)
+            left = trio.CancelScope()
+            scans.start_soon(_rejoin, core, left)
             following = Followers(core, scans)
             scans.start_soon(following.end_subscriptions)
             classifying = Classifying(core)
@@ -67,11 +78,22 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await executions.close()
             await following.close()
             classifying.close()
+            mirror.close()
+            left.cancel()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
+
+
+async def _rejoin(core: Core, scope: trio.CancelScope) -> None:
+    """See to what had come back from the trash when the process before this one died."""
+    with scope:
+        waiting = await core.database.read(trashed.waiting)
+        if waiting:
+            await scan_all(core.jobs, [path for _, path in waiting])
+            await rejoin(core, [trash_id for trash_id, _ in waiting])
 
 
 def handlers_of(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from proto.errors import LinckiaError
+from proto.errors import LinckiaError, OperationError
 from proto.ops.files_reading import Artifact
-from proto.ops.media import THUMBNAIL, TIMELINE, MediaArtifact, MediaInspect
+from proto.ops.media import THUMBNAIL, TIMELINE, MediaArtifact, MediaArtifactParams, MediaInspect, MediaThumbnails
 from services.runtime.handlers import Context
 
 LIMIT_S = 45.0
 """Less than `inspect` has: a slow decoder must not cost the rest of the answer."""
+
+KNOWN_LIMIT_S = 1.0
+"""A directory is shown without thumbnails rather than late."""
 
 
 async def artifacts(ctx: Context, path: str) -> list[Artifact]:
@@ -27,6 +30,25 @@ async def artifacts(ctx: Context, path: str) -> list[Artifact]:
     return told
 
 
+async def thumbnail(ctx: Context, path: str) -> bytes:
+    """A JPEG. Raises LinckiaError where there is none, and says why."""
+    found = await ctx.call(MediaInspect(path=path), timeout_s=LIMIT_S)
+    made = next((each for each in found.artifacts if each.type == THUMBNAIL), None)
+    if made is None or found.hash is None:
+        raise OperationError(f"there is no thumbnail of {path[:200]!r}: {found.problem or f'it is {found.mime_type}'}")
+    return (await ctx.call(MediaArtifactParams(hash=found.hash, name=made.name))).data
+
+
+async def known_thumbnails(ctx: Context, versions: list[str]) -> list[str | None]:
+    """Where the thumbnail is, of each file that has one already; `media` knows files by these versions."""
+    try:
+        found = await ctx.call(MediaThumbnails(versions=versions), timeout_s=KNOWN_LIMIT_S)
+    except LinckiaError as error:
+        ctx.log("info", f"no thumbnails: {error}")
+        return [None] * len(versions)
+    return [_url(path) if path else None for path in found.paths]
+
+
 def first(of: list[Artifact], kind: str) -> str | None:
     """Where the first artefact of a type is."""
     return next((each.url for each in of if each.type == kind), None)
@@ -41,4 +63,4 @@ def _url(path: str) -> str:
     return f"/api/content?path={quote(path)}"
 
 
-__all__ = ["THUMBNAIL", "TIMELINE", "artifacts", "first"]
+__all__ = ["THUMBNAIL", "TIMELINE", "artifacts", "first", "known_thumbnails", "thumbnail"]

@@ -10,7 +10,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from proto.errors import OperationError
+from proto.errors import InvalidParams, OperationError
 from proto.ops.files_plans import (
     Execution,
     Plan,
@@ -140,6 +140,8 @@ def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
 
     @handlers.handle(PlanUpdate)
     async def update(params: PlanUpdate, ctx: Context) -> Plan:
+        if params.clear_conditions and params.conditions is not None:
+            raise InvalidParams("`clear_conditions`: give new `conditions`, or clear them", field="clear_conditions")
         async with changing:
             before = await core.database.read(lambda db: _find(db, params.name))
             definition = before.definition
@@ -148,6 +150,8 @@ def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
                 for name in ("description", "mode", "sources", "conditions", "outcomes")
                 if (value := getattr(params, name)) is not None
             }
+            if params.clear_conditions:
+                given["conditions"] = None
             definition = await checked(structs.replace(definition, **given))
             status = before.status if params.status is None else params.status
             # What runs by the definition before is ended, and begun anew by this one where it was to run on.

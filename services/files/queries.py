@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
@@ -22,9 +23,12 @@ from proto.ops.files_queries import (
 from proto.ops.files_shared import Deleted, Filter
 from services.files import filters, named, times
 from services.files.core import Core
-from services.files.entries import Select, page
+from services.files.entries import Order, Select, page
 from services.files.rows import Row, fetch_all
 from services.runtime.handlers import Context, Handlers
+
+if TYPE_CHECKING:
+    from services.files.held import Held
 
 _COLUMNS = "name, definition, created, updated"
 
@@ -57,9 +61,11 @@ def add_queries(handlers: Handlers, core: Core) -> None:
 
     @handlers.handle(QueryExecute)
     async def execute(params: QueryExecute, ctx: Context) -> FoundEntries:
-        def query(db: apsw.Connection) -> FoundEntries:
+        def query(db: apsw.Connection, held: Held | None) -> FoundEntries:
             select, ordering = selection(db, params.name)
-            found = page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
+            if held is None and select.is_large(db):
+                core.mirror.want(None)
+            found = page(db, held, select, params.name, ordering, limit=params.limit, offset=params.offset)
             return FoundEntries(
                 query=params.name,
                 entries=found.entries,
@@ -71,7 +77,7 @@ def add_queries(handlers: Handlers, core: Core) -> None:
                 summary=found.summary,
             )
 
-        return await core.database.read(query)
+        return await core.mirror.read(query)
 
     @handlers.handle(QueryList)
     async def listing(params: QueryList, ctx: Context) -> QueryListing:
@@ -124,7 +130,7 @@ def check(query: Filter) -> None:
         raise InvalidParams(str(error).replace(f"`{field}`", f"`query.{field}`", 1), field=f"query.{field}") from None
 
 
-def selection(db: apsw.Connection, name: str, field: str = "name") -> tuple[Select, str]:
+def selection(db: apsw.Connection, name: str, field: str = "name") -> tuple[Select, Order]:
     """What a saved query finds, and its order. Raises InvalidParams where there is none of that name."""
     query = _find(db, name, field).query
     return Select(filters.conditions(query)), filters.ordering(query)

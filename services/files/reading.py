@@ -7,6 +7,7 @@ import mimetypes
 import os
 import time
 import urllib.parse
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -30,6 +31,7 @@ from proto.ops.files_reading import (
 )
 from services.files import media, paths, schema, times
 from services.files.birth import birth_ns
+from services.files.conditions import EXTENSIONS
 from services.files.core import Core
 from services.files.entries import MAX_BYTES, fitting, known
 from services.files.functions import key
@@ -40,6 +42,12 @@ from services.runtime.handlers import Context, Handlers
 
 STALE_S = 3600
 """What `index` takes for out of date unless it is told otherwise."""
+
+PREFERENCES_KEPT_NS = 30 * times.DAY_NS
+"""Since one was last set, of a session that may be over."""
+
+PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
+"""Extensions of files that there may be a thumbnail of."""
 
 _ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
@@ -61,17 +69,16 @@ def add_reading(handlers: Handlers, core: Core) -> None:
             )
         direction = "DESC" if params.desc else "ASC"
 
+        pictured: list[tuple[int, str]] = []
+
         def query(db: apsw.Connection) -> NavigateResult:
             total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
             rows = db.execute(
-                "SELECT name, path, size, kind, mtime FROM node WHERE parent = ?"
+                "SELECT name, path, size, kind, mtime, extension, device, inode, ctime FROM node WHERE parent = ?"
                 f" ORDER BY {column} {direction}, {key('name')}, name LIMIT ? OFFSET ?",
                 (folder.id, params.limit, params.offset),
             )
-            entries, cut = fitting(
-                NavigateEntry(name=name, path=where, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
-                for name, where, size, kind, mtime in rows
-            )
+            entries, cut = fitting(_navigated(pictured, n, *row) for n, row in enumerate(rows))
             end = params.offset + len(entries)
             return NavigateResult(
                 path=path,
@@ -87,7 +94,8 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 else None,
             )
 
-        return await core.database.read(query)
+        found = await core.database.read(query)
+        return await _with_thumbnails(ctx, found, pictured) if pictured else found
 
     @handlers.handle(Inspect)
     async def inspect(params: Inspect, ctx: Context) -> InspectResult:
@@ -172,24 +180,49 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 plan_count=_count(db, "plan"),
                 query_count=_count(db, "saved_query"),
                 roots=list(core.roots.paths),
-                preferences=_preferences(db),
+                preferences=_preferences(db, ctx.session),
             )
 
         return await core.database.read(query)
 
     @handlers.handle(SessionSetPreferences)
     async def set_preferences(params: SessionSetPreferences, ctx: Context) -> Preferences:
+        now = time.time_ns()
+
         def change(db: apsw.Connection) -> Preferences:
             for name, value in params.preferences.items():
                 if value is None:
-                    db.execute("DELETE FROM preference WHERE name = ?", (name,))
+                    db.execute("DELETE FROM session_preference WHERE session = ? AND name = ?", (ctx.session, name))
                 else:
                     db.execute(
-                        "INSERT OR REPLACE INTO preference VALUES(?,?)", (name, msgspec.json.encode(value).decode())
+                        "INSERT OR REPLACE INTO session_preference VALUES(?,?,?,?)",
+                        (ctx.session, name, msgspec.json.encode(value).decode(), now),
                     )
-            return Preferences(preferences=_preferences(db))
+            # Nobody says when a session is over.
+            db.execute("DELETE FROM session_preference WHERE session <> '' AND at < ?", (now - PREFERENCES_KEPT_NS,))
+            return Preferences(preferences=_preferences(db, ctx.session))
 
         return await core.database.write(change)
+
+
+def _navigated(
+    pictured: list[tuple[int, str]], at: int, name: str, path: str, size: int, kind: int, mtime: int, extension: str,
+    device: int, inode: int, ctime: int,
+) -> NavigateEntry:  # fmt: skip
+    """An entry of a directory, `at` its place on the page; what may have a thumbnail is noted in `pictured`."""
+    if kind == schema.FILE and extension in PICTURED:
+        pictured.append((at, f"{device}-{inode}-{size}-{mtime}-{ctime}"))
+    return NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
+
+
+async def _with_thumbnails(ctx: Context, result: NavigateResult, pictured: Sequence[tuple[int, str]]) -> NavigateResult:
+    """With where the thumbnails are that were made already."""
+    entries = list(result.entries)
+    some = [(at, version) for at, version in pictured if at < len(entries)]
+    made = await media.known_thumbnails(ctx, [version for _, version in some])
+    for (at, _), url in zip(some, made, strict=True):
+        entries[at] = msgspec.structs.replace(entries[at], thumbnail_url=url)
+    return msgspec.structs.replace(result, entries=entries)
 
 
 def find_indexed(db: apsw.Connection, given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
@@ -229,10 +262,9 @@ def _count(db: apsw.Connection, table: str) -> int:
     return count
 
 
-def _preferences(db: apsw.Connection) -> dict[str, Any]:
-    return {
-        name: json.loads(value) for name, value in fetch_all(db, "SELECT name, value FROM preference ORDER BY name")
-    }
+def _preferences(db: apsw.Connection, session: str) -> dict[str, Any]:
+    rows = fetch_all(db, "SELECT name, value FROM session_preference WHERE session = ? ORDER BY name", (session,))
+    return {name: json.loads(value) for name, value in rows}
 
 
 _WRONG_SUMS = """

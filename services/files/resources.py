@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 import msgspec
@@ -34,21 +36,13 @@ from proto.ops.files_resources import (
 from proto.ops.files_shared import FileEntry
 from services.files import filters, paths, schema, sets, sums
 from services.files.core import Core
-from services.files.entries import (
-    COLUMNS,
-    MAX_BYTES,
-    SELECTED,
-    Select,
-    between,
-    entry_of,
-    fitting,
-    instant,
-    known,
-    order,
-    page,
-)
-from services.files.matching import Condition, text_matches
+from services.files.entries import BY_PATH, MAX_BYTES, SELECTED, Order, Select, entry_of, fitting, instant, known, page
+from services.files.matching import COLUMNS, Condition, between, text_matches
+from services.files.mirror import Mirror
 from services.runtime.handlers import Context, Handlers
+
+if TYPE_CHECKING:
+    from services.files.held import Held
 
 T = TypeVar("T")
 
@@ -97,71 +91,57 @@ def add_resources(handlers: Handlers, core: Core) -> None:
     async def total(params: ResourceSum, ctx: Context) -> SumResult:
         metric = known(params.metric, SUMS, "metric")
 
-        def query(db: apsw.Connection) -> SumResult:
-            return sum_of(db, params.name, metric, include_children=params.include_children, depth=params.depth)
+        def query(db: apsw.Connection, held: Held | None) -> SumResult:
+            return sum_of(
+                db, core.mirror, held, params.name, metric, include_children=params.include_children, depth=params.depth
+            )
 
-        return await core.database.read(query)
+        return await core.mirror.read(query)
+
+    async def find(
+        params: ResourceTimeRange | ResourceMetricRange | ResourceIs | ResourceFuzzyMatch | ResourceSearch,
+        conditions: Sequence[Condition],
+        ordering: Order,
+        added: tuple[int | None, int | None] = (None, None),
+    ) -> EntryPage:
+        """`added`: the range of when an entry came into the sets, both ends inclusive."""
+
+        def query(db: apsw.Connection, held: Held | None) -> EntryPage:
+            select = Select(conditions, _sets(db, params.name, params.include_children))
+            select.where_added(*added)
+            if held is None and select.is_large(db):
+                core.mirror.want(select.sets)
+            return page(db, held, select, params.name, ordering, limit=params.limit, offset=params.offset)
+
+        return await core.mirror.read(query)
 
     @handlers.handle(ResourceTimeRange)
     async def time_range(params: ResourceTimeRange, ctx: Context) -> EntryPage:
         known(params.field, TIME_FIELDS, "field")
-        least, most = instant(params.min, "min"), instant(params.max, "max", end=True)
-
-        def query(db: apsw.Connection) -> EntryPage:
-            select = Select((), _sets(db, params.name, params.include_children))
-            column = select.added if params.field == "added_at" else COLUMNS[params.field]
-            for condition in between(column, least, most):
-                select.where(condition)
-            ordering = f"ORDER BY {column} DESC, n.path"
-            return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
-
-        return await core.database.read(query)
+        times = instant(params.min, "min"), instant(params.max, "max", end=True)
+        ordering = Order(params.field, descending=True)
+        if params.field == "added_at":
+            return await find(params, (), ordering, times)
+        return await find(params, between(params.field, *times), ordering)
 
     @handlers.handle(ResourceMetricRange)
     async def metric_range(params: ResourceMetricRange, ctx: Context) -> EntryPage:
-        column = COLUMNS[known(params.metric, METRIC_FIELDS, "metric")]
-
-        def query(db: apsw.Connection) -> EntryPage:
-            select = Select(between(column, params.min, params.max), _sets(db, params.name, params.include_children))
-            ordering = f"ORDER BY {column} DESC, n.path"
-            return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
-
-        return await core.database.read(query)
+        metric = known(params.metric, METRIC_FIELDS, "metric")
+        return await find(params, between(metric, params.min, params.max), Order(metric, descending=True))
 
     @handlers.handle(ResourceIs)
     async def exact(params: ResourceIs, ctx: Context) -> EntryPage:
-        condition = equals(params.field, params.value)
-
-        def query(db: apsw.Connection) -> EntryPage:
-            select = Select((condition,), _sets(db, params.name, params.include_children))
-            return page(
-                db, select, params.name, order("path", descending=False), limit=params.limit, offset=params.offset
-            )
-
-        return await core.database.read(query)
+        return await find(params, [equals(params.field, params.value)], BY_PATH)
 
     @handlers.handle(ResourceFuzzyMatch)
     async def fuzzy(params: ResourceFuzzyMatch, ctx: Context) -> EntryPage:
-        column = COLUMNS[known(params.field, TEXT_FIELDS, "field")]
-        condition = text_matches(column, params.pattern, params.mode, case_sensitive=params.case_sensitive)
-
-        def query(db: apsw.Connection) -> EntryPage:
-            select = Select((condition,), _sets(db, params.name, params.include_children))
-            return page(
-                db, select, params.name, order("path", descending=False), limit=params.limit, offset=params.offset
-            )
-
-        return await core.database.read(query)
+        field = known(params.field, TEXT_FIELDS, "field")
+        condition = text_matches(field, params.pattern, params.mode, case_sensitive=params.case_sensitive)
+        return await find(params, [condition], BY_PATH)
 
     @handlers.handle(ResourceSearch)
     async def search(params: ResourceSearch, ctx: Context) -> EntryPage:
-        conditions, ordering = filters.conditions(params), filters.ordering(params)
-
-        def query(db: apsw.Connection) -> EntryPage:
-            select = Select(conditions, _sets(db, params.name, params.include_children))
-            return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
-
-        return await core.database.read(query)
+        return await find(params, filters.conditions(params), filters.ordering(params))
 
 
 def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]:
@@ -183,12 +163,15 @@ def _sets(db: apsw.Connection, name: str, include_children: bool) -> Sequence[in
 def first_entries(db: apsw.Connection, set_id: int, limit: int = ENTRIES_OF_A_SET, offset: int = 0) -> list[FileEntry]:
     """The first entries of a set itself, by path."""
     select = Select((), [set_id])
-    tail = f"{order('path', descending=False)} LIMIT ? OFFSET ?"
+    tail = f"{BY_PATH.sql()} LIMIT ? OFFSET ?"
     return fitting(map(entry_of, select.run(db, f"{SELECTED}, {select.added}", tail, (limit, offset))))[0]
 
 
-def sum_of(db: apsw.Connection, name: str, metric: str, *, include_children: bool, depth: int | None) -> SumResult:
-    """A metric over a set and those below it, part by part."""
+def sum_of(
+    db: apsw.Connection, mirror: Mirror, held: Held | None, name: str, metric: str, *, include_children: bool,
+    depth: int | None,
+) -> SumResult:  # fmt: skip
+    """A metric over a set and those below it, part by part; `held` as `Mirror.read` gives it."""
     start = sets.find(db, name)
     parts: list[Sequence[int]] = [[start]]
     labels = [name]
@@ -196,7 +179,12 @@ def sum_of(db: apsw.Connection, name: str, metric: str, *, include_children: boo
         children = [id_ for id_, _ in sets.around(db, start, down=True, depth=1)]
         labels += sets.names(db, children).values()
         parts += (sets.with_children(db, child, None if depth is None else depth - 1) for child in children)
-    values = sums.by_part(db, parts, metric)
+    every = [set_id for part in parts for set_id in part]
+    if not Select((), every).is_large(db):
+        held = None
+    elif held is None:
+        mirror.want(every)
+    values = sums.by_part(db, parts, metric) if held is None else held.sums(parts, metric)
     own, _ = sets.counts(db, start)
     # A set that only holds others has no part of its own.
     first = 0 if own or len(parts) == 1 else 1
@@ -206,23 +194,38 @@ def sum_of(db: apsw.Connection, name: str, metric: str, *, include_children: boo
 
 def equals(field: str, value: str | int) -> Condition:
     """A field with exactly this value. Raises InvalidParams where there is no such field, or it never has it."""
-    column = COLUMNS[known(field, EXACT_FIELDS, "field")]
+    known(field, EXACT_FIELDS, "field")
     if field == "kind":
-        return Condition("n.kind = ?", (schema.KINDS.index(known(str(value), schema.KINDS, "value")),))
+        return filters.is_kind(schema.KINDS[schema.KINDS.index(known(str(value), schema.KINDS, "value"))])
     if field in ("mtime", "ctime"):
-        return Condition(f"{column} = ?", (instant(value, "value"),))
+        at = instant(value, "value")
+        return _all_of(f"{COLUMNS[field]} = ?", (at,), between(field, at, at))
     if field in ("size", "disk_size", "inode", "links"):
         try:
-            return Condition(f"{column} = ?", (int(value),))
+            number = int(value)
         except ValueError:
             raise InvalidParams(f"`value`: {str(value)[:100]!r} is no number, as {field} is", field="value") from None
+        return _all_of(f"{COLUMNS[field]} = ?", (number,), between(field, number, number))
     text = str(value)
     if field == "extension":
         return filters.has_extension(text)
     if field == "parent":
-        return Condition("n.folder = ?", (paths.as_folder(text),))
+        folder = paths.as_folder(text)
+        return Condition("n.folder = ?", (folder,), lambda held: held.columns.where_folder(folder.encode().__eq__))
     if field == "path":
         text = text.rstrip("/") or "/"
-        folder, name = paths.split(text)
-        return Condition("n.folder = ? AND n.name = ?", (folder, name))
-    return Condition(f"{column} = ?", (text,))
+        return Condition(
+            "n.folder = ? AND n.name = ?", paths.split(text),
+            lambda held: held.columns.path_matches(text.encode(), "is", any_case=False),
+        )  # fmt: skip
+    return Condition(
+        f"{COLUMNS[field]} = ?", (text,), lambda held: held.columns.names.equal(text.encode(), any_case=False)
+    )
+
+
+def _all_of(sql: str, bindings: tuple[object, ...], parts: Sequence[Condition]) -> Condition:
+    """All parts as one, of which `sql` says the same."""
+    tests = [part.rows for part in parts if part.rows is not None]
+    if len(tests) < len(parts):
+        return Condition(sql, bindings)
+    return Condition(sql, bindings, lambda held: functools.reduce(operator.and_, (test(held) for test in tests)))

@@ -126,7 +126,10 @@ END;
 """
 
 PREFERENCES = """
-CREATE TABLE IF NOT EXISTS preference(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+-- What the client of a session chose; the session without a name is that of all who have none.
+CREATE TABLE IF NOT EXISTS session_preference(
+    session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(session, name)
+) WITHOUT ROWID;
 """
 
 # What the definitions hold is JSON, as their operations declare it.
@@ -217,6 +220,22 @@ CREATE TABLE IF NOT EXISTS trash(
     deleted INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS trash_path ON trash(path);
+-- In which sets the entries were that went into the trash: `inside` is the path from the item on, empty for itself.
+-- `target` is where they came back, until they are in the index and so in their sets again.
+CREATE TABLE IF NOT EXISTS trash_member(
+    trash_id INTEGER NOT NULL,
+    inside TEXT NOT NULL,
+    set_id INTEGER NOT NULL,
+    added INTEGER NOT NULL,
+    target TEXT,
+    PRIMARY KEY(trash_id, inside, set_id)
+) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS trash_departs AFTER DELETE ON trash BEGIN
+    DELETE FROM trash_member WHERE trash_id = OLD.id AND target IS NULL;
+END;
+CREATE TRIGGER IF NOT EXISTS set_departs_from_trash AFTER DELETE ON resource_set BEGIN
+    DELETE FROM trash_member WHERE set_id = OLD.id;
+END;
 """
 
 HISTORY = """

@@ -7,6 +7,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import apsw
 import trio
@@ -34,12 +35,16 @@ from proto.ops.files_space import (
 from services.files import history, paths, schema, times, treemap
 from services.files.core import Core
 from services.files.duplicates import File, Search
-from services.files.entries import MAX_BYTES, SELECTED, entry_of, fitting, instant
+from services.files.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, fitting, instant, of_ids
+from services.files.mirror import LEAST
 from services.files.mounts import holds_files, mounts
 from services.files.reading import find_indexed
-from services.files.rows import fetch_all, fetch_value
+from services.files.rows import Row, fetch_all, fetch_value
 from services.files.tree import Stored, below
 from services.runtime.handlers import Context, Handlers
+
+if TYPE_CHECKING:
+    from services.files.held import Held
 
 MAX_BOXES = 400
 """Of one directory in a map; the rest of it is one rectangle."""
@@ -82,15 +87,30 @@ def add_space(handlers: Handlers, core: Core) -> None:
         return Content(content=[image, Text(text=words)])
 
     async def top(
-        path: str, conditions: str, bindings: Sequence[object], by: str, limit: int, offset: int
+        path: str, conditions: str, bindings: Sequence[object], params: TopFiles | TopDirectories, *, large: bool
     ) -> TopEntries:
-        def query(db: apsw.Connection) -> TopEntries:
+        limit, offset = params.limit, params.offset
+
+        def from_tables(db: apsw.Connection) -> tuple[int, Iterable[Row]]:
             from_ = f"node n JOIN folder f ON f.id = n.{'id' if 'n.kind = 1' in conditions else 'parent'}"
             total: int = fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings)
-            rows = db.execute(
+            by = "size" if params.measure == "apparent" else "disk"
+            return total, db.execute(
                 f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
                 (*bindings, limit, offset),
             )
+
+        def query(db: apsw.Connection, held: Held | None) -> TopEntries:
+            if large and held is None:
+                core.mirror.want(None)
+            if large and held is not None:
+                kind = "file" if isinstance(params, TopFiles) else "directory"
+                depth = params.depth if isinstance(params, TopDirectories) else None
+                by = "size" if params.measure == "apparent" else "disk_size"
+                total, ids = held.largest(paths.as_folder(path), kind, by, offset + min(limit, ENOUGH), depth=depth)
+                rows: Iterable[Row] = of_ids(db, ids[offset:])
+            else:
+                total, rows = from_tables(db)
             found, cut = fitting(map(entry_of, rows))
             end = offset + len(found)
             summary = (
@@ -100,25 +120,23 @@ def add_space(handlers: Handlers, core: Core) -> None:
                 path=path, entries=found, total=total, has_more=end < total, summary=summary if cut else None
             )
 
-        return await core.database.read(query)
+        return await core.mirror.read(query)
 
     @handlers.handle(TopFiles)
     async def top_files(params: TopFiles, ctx: Context) -> TopEntries:
-        path, _ = await folder(params.path)
-        by = "size" if params.measure == "apparent" else "disk"
+        path, entry = await folder(params.path)
         inside = below(paths.as_folder(path))
-        return await top(path, "n.kind = 0 AND f.path >= ? AND f.path < ?", inside, by, params.limit, params.offset)
+        return await top(path, "n.kind = 0 AND f.path >= ? AND f.path < ?", inside, params, large=entry.files >= LEAST)
 
     @handlers.handle(TopDirectories)
     async def top_directories(params: TopDirectories, ctx: Context) -> TopEntries:
         path, entry = await folder(params.path)
-        by = "size" if params.measure == "apparent" else "disk"
         conditions = "n.kind = 1 AND f.path >= ? AND f.path < ? AND n.id <> ?"
         bindings: list[object] = [*below(paths.as_folder(path)), entry.id]
         if params.depth is not None:
             conditions += " AND length(f.path) - length(replace(f.path, '/', '')) <= ?"
             bindings.append(paths.as_folder(path).count("/") + params.depth)
-        return await top(path, conditions, bindings, by, params.limit, params.offset)
+        return await top(path, conditions, bindings, params, large=entry.directories >= LEAST)
 
     @handlers.handle(FindDuplicates)
     async def find_duplicates(params: FindDuplicates, ctx: Context) -> DuplicateGroups:
@@ -157,7 +175,21 @@ def add_space(handlers: Handlers, core: Core) -> None:
     @handlers.handle(SpaceSummaryOf)
     async def space_summary(params: SpaceSummaryOf, ctx: Context) -> SpaceSummary:
         path, entry = await folder(params.path)
-        return await core.database.read(lambda db: _summary(db, path, entry, params.extensions, time.time_ns()))
+
+        def query(db: apsw.Connection, held: Held | None) -> SpaceSummary:
+            now = time.time_ns()
+            if entry.files < LEAST:
+                held = None
+            elif held is None:
+                core.mirror.want(None)
+            if held is None:
+                shares = _by_extension_and_age(db, path, now)
+            else:
+                edges = [now - days * times.DAY_NS for _, days in AGES]
+                shares = held.by_extension_and_age(paths.as_folder(path), edges)
+            return _summary(path, entry, shares, params.extensions)
+
+        return await core.mirror.read(query)
 
 
 def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item]:
@@ -257,14 +289,18 @@ def _file_systems(roots: Sequence[str]) -> list[FileSystem]:
     return list(found.values())
 
 
-def _summary(db: apsw.Connection, path: str, entry: Stored, extensions: int, now: int) -> SpaceSummary:
+def _by_extension_and_age(db: apsw.Connection, path: str, now: int) -> list[Row]:
+    """Extension, which of `AGES` or none, how many files, how many bytes."""
     ages = "".join(f" WHEN e.mtime >= {now - days * times.DAY_NS} THEN {n}" for n, (_, days) in enumerate(AGES))
-    rows = fetch_all(
+    return fetch_all(
         db,
         f"SELECT e.extension, CASE{ages} ELSE {len(AGES)} END, count(*), sum(e.size) FROM folder f"
         " JOIN entry e ON e.parent = f.id WHERE f.path >= ? AND f.path < ? AND e.kind = 0 GROUP BY 1, 2",
         below(paths.as_folder(path)),
     )
+
+
+def _summary(path: str, entry: Stored, rows: Sequence[Row], extensions: int) -> SpaceSummary:
     names = [*(name for name, _ in AGES), "older"]
     by_age = _shares((names[age], count, size) for _, age, count, size in rows)
     by_extension = _shares((extension, count, size) for extension, _, count, size in rows)

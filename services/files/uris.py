@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
+import msgspec
 
+from proto.content import BlobContents, ResourceResult, TextContents
 from proto.operation import Params, operation_of
 from proto.ops.files_index import Job, JobList, JobProgress
 from proto.ops.files_reading import Inspect, InspectResult
 from proto.ops.files_resources import SUMS, Children, Parents, ResourceChildren, ResourceParent, SumResult
 from proto.ops.files_uris import (
     JOBS_OF,
+    JSON,
     Node,
+    NodeMetadata,
     NodePage,
     Nodes,
+    NodeThumbnail,
     OneJob,
     OneSet,
     SetChildren,
@@ -29,12 +34,16 @@ from proto.ops.files_uris import (
     SetSummaries,
     SetSummary,
 )
-from services.files import sets, sums, times
+from services.files import media, sets, sums, times
 from services.files.core import Core
 from services.files.entries import SELECTED, Select, entry_of, fitting, known
+from services.files.mirror import Mirror
 from services.files.resources import first_entries, sum_of
 from services.files.rows import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, Handlers
+
+if TYPE_CHECKING:
+    from services.files.held import Held
 
 R = TypeVar("R")
 
@@ -66,6 +75,33 @@ def add_uris(handlers: Handlers, core: Core) -> None:
     @handlers.handle(Node)
     async def node(params: Node, ctx: Context) -> InspectResult:
         return await as_tool(Inspect(path=f"/{params.path}"), ctx)
+
+    async def of_file(
+        path: str, name: str, mime_type: str, ctx: Context, made: Callable[[str], Awaitable[bytes]]
+    ) -> ResourceResult:
+        """What is made of a file; what is called `name` below a directory is an entry like any other."""
+        found = await as_tool(Inspect(path=f"/{path}"), ctx)
+        uri = f"{found.resource_uri}/{name}"
+        if found.kind == "directory":
+            entry = await as_tool(Inspect(path=f"/{path}/{name}"), ctx)
+            text = msgspec.json.encode(entry).decode()
+            return ResourceResult(contents=[TextContents(uri=uri, text=text, mime_type=JSON)])
+        data = await made(found.path)
+        if mime_type == JSON:
+            return ResourceResult(contents=[TextContents(uri=uri, text=data.decode(), mime_type=JSON)])
+        return ResourceResult(contents=[BlobContents(uri=uri, blob=data, mime_type=mime_type)])
+
+    @handlers.handle(NodeMetadata)
+    async def node_metadata(params: NodeMetadata, ctx: Context) -> ResourceResult:
+        async def made(path: str) -> bytes:
+            found = await media.artifacts(ctx, path)
+            return msgspec.json.encode({"path": path, "metadataCount": len(found), "metadata": found})
+
+        return await of_file(params.path, "metadata", JSON, ctx, made)
+
+    @handlers.handle(NodeThumbnail)
+    async def node_thumbnail(params: NodeThumbnail, ctx: Context) -> ResourceResult:
+        return await of_file(params.path, "thumbnail", "image/jpeg", ctx, lambda path: media.thumbnail(ctx, path))
 
     @handlers.handle(Sets)
     async def all_sets(params: Sets, ctx: Context) -> SetSummaries:
@@ -119,12 +155,14 @@ def add_uris(handlers: Handlers, core: Core) -> None:
 
     @handlers.handle(SetStats)
     async def set_stats(params: SetStats, ctx: Context) -> SetStatistics:
-        return await core.database.read(lambda db: _statistics(db, params.name))
+        return await core.mirror.read(lambda db, held: _statistics(db, core.mirror, held, params.name))
 
     @handlers.handle(SetMetric)
     async def set_metric(params: SetMetric, ctx: Context) -> SumResult:
         metric = known(params.metric, SUMS, "metric")
-        return await core.database.read(lambda db: sum_of(db, params.name, metric, include_children=True, depth=None))
+        return await core.mirror.read(
+            lambda db, held: sum_of(db, core.mirror, held, params.name, metric, include_children=True, depth=None)
+        )
 
     for listed, statuses in JOBS_OF:
         handlers.handle(listed)(_jobs(core, statuses))
@@ -165,7 +203,7 @@ def _summary(db: apsw.Connection, row: Row) -> SetSummary:
     )  # fmt: skip
 
 
-def _statistics(db: apsw.Connection, name: str) -> SetStatistics:
+def _statistics(db: apsw.Connection, mirror: Mirror, held: Held | None, name: str) -> SetStatistics:
     start = sets.find(db, name)
     every = sets.with_children(db, start)
     own, children = sets.counts(db, start)
@@ -173,7 +211,11 @@ def _statistics(db: apsw.Connection, name: str) -> SetStatistics:
     ((oldest, newest),) = select.run(db, "min(n.mtime), max(n.mtime)")
     largest = next(iter(select.run(db, SELECTED, "ORDER BY n.size DESC, n.path LIMIT 1")), None)
     extensions = select.run(db, "n.extension, count(*)", "AND n.kind = 0 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20")
-    metric = {each: sums.by_part(db, [every], each)[0] for each in SUMS}
+    if not select.is_large(db):
+        held = None
+    elif held is None:
+        mirror.want(every)
+    metric = {each: (sums.by_part(db, [every], each) if held is None else held.sums([every], each))[0] for each in SUMS}
     return SetStatistics(
         resource_set=name, entry_count=own, child_count=children,
         parent_count=len(sets.around(db, start, down=False, depth=1)), count=metric["count"], files=metric["files"],

@@ -9,17 +9,16 @@ them to feed it from the beginning.
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import sqlite3
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import trio
+
+from services.runtime.sqlite_files import put_aside, size_bytes, sync_folder
 
 T = TypeVar("T")
 
@@ -53,8 +52,6 @@ CREATE INDEX edge_reverse ON edge(dst, kind, src);
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
-_log = logging.getLogger("linckia.graph")
-
 
 class Store:
     """The open database; opening blocks."""
@@ -74,11 +71,7 @@ class Store:
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE:
                 raise
-            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-            _log.error("%s is damaged (%s): put aside as %s and begun anew", path, error, aside.name)
-            path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            put_aside(path, error)
             self.rebuilt = True
             self._writer = _open(path)
         self.epoch = str(self._writer.execute("SELECT value FROM meta WHERE key='epoch'").fetchone()[0])
@@ -135,8 +128,7 @@ class Store:
 
     def size_bytes(self) -> int:
         """Of the database with its log."""
-        files = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return size_bytes(self.path)
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
@@ -168,17 +160,8 @@ def _open(path: Path) -> sqlite3.Connection:
             # Killed between the tables and their first row.
             connection.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
         if fresh:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _sync_folder(folder: Path) -> None:
-    # The file's name has to be on disk as well as its content.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import trio
 
@@ -25,16 +24,12 @@ from services.knowledge.batch import BATCH_FILES, Batch, gather
 from services.knowledge.changes import Changes, compare, moves, renamed, within
 from services.knowledge.files import Place, Stamp
 from services.knowledge.nodes import Known
+from services.knowledge.progress import SCAN_CPU_SHARE, SCAN_INTERVAL_S, SCAN_TIME_SHARE, Failed, Progress
 from services.knowledge.store import Store
 from services.knowledge.walking import Walk, Walker
 from services.runtime.handlers import Environment
 
 COLLECTION = "notes"
-
-SCAN_INTERVAL_S = 1.0
-SCAN_CPU_SHARE = 0.05
-SCAN_TIME_SHARE = 0.25
-"""Of one processor, and of the time (a walk of a network folder waits more than it works)."""
 
 RECONCILE_INTERVAL_S = 300.0
 RECONCILE_SHARE = 0.01
@@ -47,9 +42,6 @@ DEBOUNCE_S = 1.0
 MAX_TOUCHED = 50_000
 """Files that are looked at one by one; with more, all are."""
 
-PROMPT_S = 3.0
-"""Within so long a change is said to show."""
-
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
 RETRY_FILE_S = 60.0
@@ -58,29 +50,6 @@ MAX_LONE_FAILURES = 8
 
 TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
 _VERSION = "markdown_version"
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A file that could not be indexed; tried again once it changes, or after `retry_at` on trio's clock."""
-
-    reason: str
-    retry_at: float
-    stamp: Stamp | None
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far the index is in step; what `degraded` and the status say."""
-
-    scanned: bool = False
-    scanned_at: float | None = None
-    scan_began_at: float = 0.0
-    scan_ms: float = 0.0
-    interval_s: float = SCAN_INTERVAL_S
-    unwatched: str | None = "the watcher of folders has not answered yet"
-    waiting: str | None = None
-    walk_problems: dict[str, str] = field(default_factory=dict)
 
 
 def _interval(settings: Mapping[str, object]) -> float:
@@ -184,33 +153,17 @@ class Ingest:
 
     def degraded(self) -> list[str]:
         """In what way an answer from the index may fall short of the files at this moment."""
-        said = []
-        if not self.progress.scanned:
-            said.append("index: the first scan of the folders is under way")
-        if self.pending:
-            said.append(f"index: {len(self.pending)} of {len(self.known)} notes are still to be indexed")
-        if self.failed:
-            said.append(
-                f"index: {len(self.failed)} of {len(self.known)} notes could not be indexed, see knowledge_status"
-            )
-        progress = self.progress
-        if progress.unwatched is not None and progress.scanned and progress.interval_s > PROMPT_S:
-            said.append(f"index: a change shows after up to {progress.interval_s:.0f} s, for {progress.unwatched}")
-        if self.progress.waiting and (self.pending or self._leaving or not self._reconciled):
-            said.append(f"index: waits, {self.progress.waiting}")
-        said += (
-            f"index: {root}: {self.progress.walk_problems[root]}"
-            for root in self.roots
-            if root in self.progress.walk_problems
+        return self.progress.degraded(
+            notes=len(self.known),
+            pending=self.pending,
+            failed=self.failed,
+            unsettled=self._leaving or not self._reconciled,
+            roots=self.roots,
         )
-        return said
 
     def problems(self) -> dict[str, str]:
         """Files and folders that are not, or not wholly, indexed, and why."""
-        found = dict(self.progress.walk_problems)
-        found.update({place.absolute: known.problem for place, known in self.known.items() if known.problem})
-        found.update({place.absolute: failed.reason for place, failed in self.failed.items()})
-        return found
+        return self.progress.problems(self.known, self.failed)
 
     async def run(self) -> None:
         """Work until `stop`, or until cancelled."""

@@ -31,6 +31,7 @@ _TAG = re.compile(r"\[tag:[ \t]*([^\[\]\n]+)\]", re.IGNORECASE)
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
 _TAG_COMMENT = re.compile(r"<!--[ \t]*tags:", re.IGNORECASE)
 _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
+_BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _FRAGMENT = re.compile(r"#\S.*\Z")
 _BACKTICKS = re.compile(r"`+")
@@ -156,7 +157,8 @@ def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def entries(content: str) -> list[str]:
-    """The entries of a tag comment, parted by commas that stand outside brackets."""
+    """The entries of a tag comment, parted by commas outside brackets; between two brackets none is needed."""
+    content = _BETWEEN_RELATIONS.sub("], [", content)
     found, depth, start = [], 0, 0
     for position, character in enumerate(content):
         if character == "[":

@@ -126,8 +126,10 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
         there = await store.read(lambda connection: nodes.existing(connection, (hit.group for hit in found.hits)))
         kept = [hit for hit in found.hits if hit.group in there][: params.limit]
         refined = await sonar.refined(params.query, kept, found.source, ctx)
+        results = refined.hits if params.max_tokens is None else search.within(refined.hits, params.max_tokens)
         return SearchDocumentsResult(
-            results=refined.hits,
+            results=results,
+            left_out=len(refined.hits) - len(results),
             metadata=SearchMetadata(
                 query=params.query,
                 sonar_enabled=refined.enabled,

@@ -12,7 +12,7 @@ from services.knowledge.files import Place
 from services.knowledge.links import Reference, pointers
 from services.knowledge.sections import Part, Section, outline
 
-VERSION = 2
+VERSION = 3
 """Counts up when the same text would give another note: then all notes are read anew."""
 
 MAX_INDEXED_CHARS = 4 * 1024 * 1024

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from proto.errors import InvalidParams
 from proto.ops.knowledge import Instant, SearchDocuments, SearchHit
@@ -14,6 +16,8 @@ from services.knowledge.links import clean_tags
 
 CANDIDATES = 50
 SNIPPET_CHARS = 300
+CHARS_PER_TOKEN = 4
+"""Of English prose; what else there is in an answer, ids and JSON, is no longer."""
 
 _WORD = re.compile(r"\w+")
 _STOP_WORDS = frozenset(
@@ -59,6 +63,18 @@ def _seconds(value: Instant, name: str) -> float:
         ) from None
 
 
+def within(hits: Sequence[SearchHit], max_tokens: int) -> list[SearchHit]:
+    """The best of `hits` that together are about `max_tokens` long as JSON; the first in any case."""
+    left = max_tokens * CHARS_PER_TOKEN
+    kept: list[SearchHit] = []
+    for each in hits:
+        left -= len(msgspec.json.encode(each))
+        if left < 0 and kept:
+            break
+        kept.append(each)
+    return kept
+
+
 def hit(found: Hit, query: str, source: str) -> SearchHit:
     """A hit of the search as the answer has it."""
     passage = best_passage(found.text, query)
@@ -87,10 +103,10 @@ def best_passage(text: str, query: str) -> Passage:
     terms = (terms - _STOP_WORDS) or terms
     stems = tuple(dict.fromkeys(_stem(term) for term in terms))
     places = []
-    for match in _WORD.finditer(text):
-        word = _stem(match[0].casefold())
+    for start, found in _words(text, stems):
+        word = _stem(found)
         # Compound names are found by their parts, so they are looked for in the same way.
-        places += [(match.start(), stem) for stem in stems if word == stem or (len(stem) > 3 and stem in word)]
+        places += [(start, stem) for stem in stems if word == stem or (len(stem) > 3 and stem in word)]
     if not places:
         return _cut(text, 0, matched=False)
     best_start, best_score = places[0][0], 0.0
@@ -107,6 +123,26 @@ def best_passage(text: str, query: str) -> Passage:
         if not counts[stem]:
             del counts[stem]
     return _cut(text, best_start, matched=True)
+
+
+def _words(text: str, stems: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Where the words of `text` begin, and the words case folded; of ASCII those alone that hold one of `stems`."""
+    if not text.isascii():
+        yield from ((match.start(), match[0].casefold()) for match in _WORD.finditer(text))
+        return
+    folded = text.lower()
+    end = 0
+    # Few of a text's words come into question: the rest need not be cut out.
+    for match in re.finditer("|".join(map(re.escape, stems)), folded) if stems else ():
+        if match.start() < end:
+            continue
+        start = match.start()
+        while start > end and (folded[start - 1].isalnum() or folded[start - 1] == "_"):
+            start -= 1
+        whole = _WORD.match(folded, start)
+        if whole is not None:
+            end = whole.end()
+            yield start, whole[0]
 
 
 def _stem(word: str) -> str:

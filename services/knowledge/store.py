@@ -6,14 +6,14 @@ ids that were given; one that is damaged is put aside and begun anew, and `rebui
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import trio
+
+from services.runtime.sqlite_files import put_aside, size_bytes
 
 T = TypeVar("T")
 
@@ -95,8 +95,6 @@ END;
 INSERT INTO graph_outbox(id) SELECT id FROM node;
 """
 
-_log = logging.getLogger("linckia.knowledge")
-
 
 class Store:
     """The open database."""
@@ -114,11 +112,7 @@ class Store:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and path.exists() and not _is_damaged(error):
                 raise
-            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-            _log.error("%s is damaged (%s): put aside as %s and begun anew", path, error, aside.name)
-            path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            put_aside(path, error)
             self.rebuilt = True
             self._writer = _open(path)
         self._readers = [_connect(path) for _ in range(READERS)]
@@ -162,8 +156,7 @@ class Store:
 
     def size_bytes(self) -> int:
         """Of the database with its log."""
-        files = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return size_bytes(self.path)
 
     def close(self) -> None:
         for connection in (*self._readers, self._writer):

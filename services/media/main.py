@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import trio
 
 from proto.errors import OperationError
@@ -16,15 +17,18 @@ from proto.operation import Params
 from proto.ops.media import (
     ArtifactContent,
     ContentChunk,
+    KnownThumbnails,
     MediaArtifactParams,
     MediaContent,
     MediaInspect,
     MediaInspection,
+    MediaThumbnails,
 )
 from services.media.kinds import HEAD_BYTES, kind_of
 from services.media.making import Making
 from services.media.reading import opened
 from services.media.store import CACHE_BYTES, Store
+from services.media.uris import add_uris
 from services.runtime.handlers import Context, Environment, Handlers
 
 _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
@@ -65,6 +69,15 @@ def handlers_of(store: Store, roots: tuple[str, ...]) -> Handlers:
         if found is None:
             raise OperationError(f"there is no artefact {name} of {hash_.hex()}; `inspect` makes and names them")
         return found
+
+    @handlers.handle(MediaThumbnails)
+    async def thumbnails(params: MediaThumbnails, ctx: Context) -> KnownThumbnails:
+        def known(db: apsw.Connection) -> KnownThumbnails:
+            return KnownThumbnails(paths=[store.thumbnail(db, version) for version in params.versions])
+
+        return await store.use(known)
+
+    add_uris(handlers, store)
 
     @handlers.handle(MediaArtifactParams)
     async def artifact(params: MediaArtifactParams, ctx: Context) -> ArtifactContent:

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from proto.ops.decode import Picture
-from proto.ops.media import MediaArtifact
+from proto.ops.media import THUMBNAIL, MediaArtifact
 
 SCHEMA_VERSION = 1
 VERSION = 1
@@ -117,15 +117,18 @@ class Store:
         )
         return Content(
             msgspec.json.decode(row[0]),
-            [
-                MediaArtifact(
-                    name=name, type=kind, mime_type="image/jpeg", path=artifact_path(hash_, name), width=width,
-                    height=height, size=size, metadata=msgspec.json.decode(metadata),
-                )
-                for name, kind, width, height, metadata, size in pictures
-            ],
+            [artifact_of(hash_, *picture) for picture in pictures],
             row[1],
-        )  # fmt: skip
+        )
+
+    def thumbnail(self, db: apsw.Connection, version: str) -> str:
+        """What the thumbnail of a file is known by; empty where it is not known to have one."""
+        row = db.execute(
+            "SELECT picture.hash, name FROM seen JOIN picture ON picture.hash = seen.hash"
+            " WHERE version=? AND type=? ORDER BY position LIMIT 1",
+            (version, THUMBNAIL),
+        ).fetchone()
+        return "" if row is None else artifact_path(*row)
 
     def keep(
         self, db: apsw.Connection, hash_: bytes, metadata: dict[str, Any], pictures: list[Picture], problem: str | None
@@ -182,6 +185,16 @@ class Store:
             db.execute("INSERT OR REPLACE INTO begun VALUES(?, ?)", (hash_, times))
         else:
             db.execute("DELETE FROM begun WHERE hash=?", (hash_,))
+
+
+def artifact_of(
+    hash_: bytes, name: str, kind: str, width: int, height: int, metadata: bytes, size: int
+) -> MediaArtifact:
+    """A picture of a content, from the columns of its row."""
+    return MediaArtifact(
+        name=name, type=kind, mime_type="image/jpeg", path=artifact_path(hash_, name), width=width, height=height,
+        size=size, metadata=msgspec.json.decode(metadata),
+    )  # fmt: skip
 
 
 def artifact_path(hash_: bytes, name: str) -> str:

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.ops.retrieve import CollectionStatus, Group, GroupIds
-from services.retrieve import lexical, schema, store, vector_store
-from services.retrieve.filters import Where
-from services.retrieve.segment import Damaged, Segment
-from services.retrieve.segmented import DEFAULT_LIMITS, Built, Job, Limits, SegmentedIndex
-from services.retrieve.store import Change, Found, Model, Stored, Waiting
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, VectorIndex
-from services.retrieve.word_index import WordIndex, allowed_items
+from services.retrieve import lexical, schema, store
+from services.retrieve.filters import Where, allowed_items
+from services.retrieve.live_vectors import LiveVectors
+from services.retrieve.segmented import DEFAULT_LIMITS, Limits
+from services.retrieve.store import Change, Found, Waiting
+from services.retrieve.vectors import Matrix
+from services.retrieve.word_index import FoundWords, WordIndex
+from services.runtime.sqlite_files import size_bytes
 
 T = TypeVar("T")
 
@@ -34,16 +34,15 @@ _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CORRUPT | 1 << 8})
 
 
 CHECK_WAIT_S = 1.0
-"""A search waits for the word index to be looked through, which takes a second for half a million items; then it
-answers from what there is, and says so."""
+"""So long a search waits for FTS5 to be counted, or tantivy to be opened; then it answers from what there is, and says
+so."""
+
+CHECK_AFTER_S = 2.0
+"""So long FTS5 is not counted while tantivy, which answers in its place, is being opened."""
 
 
 SCRUB_WAIT_S = 30.0
-"""For tantivy to let go of files that hold words of what was deleted."""
-
-
-class VectorsLoading(Exception):
-    """The vectors are still being read from the database."""
+"""For files that hold words, and for those that hold vectors, of what was deleted to go."""
 
 
 class Collection:
@@ -66,16 +65,13 @@ class Collection:
     ) -> None:
         self.name = name
         self._path = path
-        self._limits = limits
-        self._segments_folder = path.with_suffix(".vectors")
         self._db = db
         self._readers = readers
         self._writer = trio.CapacityLimiter(1)
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()
-        self._model: Model | None = store.current_model(db)
-        self._index: SegmentedIndex | None = None
-        self._tender = trio.CapacityLimiter(1)
+        self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, store.current_model(db))
+        self._checker = trio.CapacityLimiter(1)
         self.waiting = store.count_waiting(db)
         self.outbox_trouble = ""
         """What the outbox failed by last time; empty where it works."""
@@ -85,8 +81,12 @@ class Collection:
         self._rebuilding = False
         self.words = WordIndex(path.with_suffix(".words"), large_words)
         self.words_changed = trio.Event()
-        self.words_checked = trio.Event()
-        self.words_damage = ""
+        self.words_ready = trio.Event()
+        """Whoever is asked for words has all of them, for all that is known."""
+        self.words_settled = trio.Event()
+        """It is known by now who is asked."""
+        if large_words is None:
+            self.words_settled.set()
         self._steps = trio.lowlevel.ParkingLot()
         self.version = 0
         """Rises with each commit."""
@@ -114,31 +114,16 @@ class Collection:
     @property
     def fingerprint(self) -> str | None:
         """Of the model whose vectors are searched."""
-        return None if self._model is None else self._model.fingerprint
-
-    @property
-    def vector_count(self) -> int:
-        """Vectors that a search would look at."""
-        return 0 if self._index is None else len(self._index)
+        return None if self.vectors.model is None else self.vectors.model.fingerprint
 
     @property
     def vectors_awaited(self) -> str:
         """How many pieces wait for their vectors, and what for where that is known; empty where none does."""
         if not self.waiting:
             return ""
-        count = str(self.waiting) if self.vector_count else f"all {self.waiting}"
+        count = str(self.waiting) if len(self.vectors) else f"all {self.waiting}"
         trouble = f" ({self.outbox_trouble})" if self.outbox_trouble else ""
         return f"{count} pieces still wait for their vectors{trouble}"
-
-    @property
-    def vectors_behind(self) -> str:
-        """Why a search by vectors may not be all that it should be; empty where it is."""
-        if (index := self._index) is None:
-            return ""
-        if index.missing:
-            total = index.missing + len(index)
-            return f"{index.missing} of {total} vectors are not searched yet, the index is being rebuilt"
-        return "the saved index is still being checked" if index.unchecked else ""
 
     # Writing
 
@@ -152,7 +137,7 @@ class Collection:
             OperationError: the disk is full or failing; nothing was changed.
         """
         store.check(groups)
-        change = await self._write(lambda db: store.put(db, groups), self._follow)
+        change = await self.write(lambda db: store.put(db, groups), self._follow)
         self.waiting = change.waiting
         if change.waiting:
             self.has_work.set()
@@ -160,18 +145,21 @@ class Collection:
 
     async def delete(self, ids: Sequence[str]) -> Change:
         """Remove groups in one transaction; found no more by any means when this returns."""
-        change = await self._write(lambda db: store.delete(db, ids), self._follow)
+        change = await self.write(lambda db: store.delete(db, ids), self._follow)
         self.waiting = change.waiting
         return change
 
     async def scrub(self) -> None:
-        """Leave nothing of what was deleted in the database's files.
+        """Leave nothing of what was deleted in any file: text, words or vectors.
 
         Raises:
             Unavailable: somebody still reads a state of before.
             OperationError: the disk fails.
         """
-        await self._write(lexical.merge, lambda _: None)
+        await self.loaded.wait()
+        if not await self.vectors.scrub(self, lambda: self.wants_tending.set(), SCRUB_WAIT_S):
+            raise Unavailable(f"the vectors of collection {self.name} are being written anew", retry_after_ms=500)
+        await self.write(lexical.merge, lambda _: None)
         if self.words.start_anew():
             self.words_changed.set()
             with trio.move_on_after(SCRUB_WAIT_S):
@@ -191,27 +179,25 @@ class Collection:
         if self.fingerprint == fingerprint:
             return
 
-        def load(model: Model) -> None:
-            self._model = model
-            self._load()
-
-        await self._write(lambda db: store.adopt_model(db, fingerprint, dimensions), load)
+        await self.write(
+            lambda db: store.adopt_model(db, fingerprint, dimensions), lambda model: self.vectors.load(self._db, model)
+        )
         await self.count_waiting()
         self.has_work.set()
 
     async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> int:
         """Keep vectors (float16 bytes) of that model; answers how many still had their item."""
-        model = self._model
+        model = self.vectors.model
         if model is None or model.fingerprint != fingerprint:
             return 0
-        kept = await self._write(
+        kept = await self.write(
             lambda db: store.settle(db, model, done), lambda kept: self._follow(Change(reused=kept))
         )
         return len(kept)
 
     async def postpone(self, item: Waiting, until: float, error: str) -> None:
         """See `store.postpone`."""
-        await self._write(lambda db: store.postpone(db, item, until, error), lambda _: None)
+        await self.write(lambda db: store.postpone(db, item, until, error), lambda _: None)
         self._steps.unpark_all()
 
     async def rebuild_words(self) -> None:
@@ -224,52 +210,40 @@ class Collection:
             return
         self._rebuilding = True
         try:
-            await self._write(lexical.rebuild, lambda _: None)
+            await self.write(lexical.rebuild, lambda _: None)
         finally:
             self._rebuilding = False
-        self.words_damage = ""
-        self.words_checked.set()
+        self.words.rebuilt()
+        self.words_ready.set()
 
     async def load(self) -> None:
-        """Bring the vectors into memory, after which `loaded` is set, and look whether the word index is whole.
-
-        If it is, `words_checked` is set; else `words_damage` says what is wrong, and it is to be rebuilt.
-        """
-        await trio.to_thread.run_sync(self._load, limiter=self._writer)
+        """Bring the vectors into memory, after which `loaded` is set."""
+        await self.exclusive(lambda: self.vectors.load(self._db, self.vectors.model))
         self.loaded.set()
-        self.words_damage = await trio.to_thread.run_sync(self._check_words, limiter=self._tender)
-        if not self.words_damage:
-            self.words_checked.set()
+
+    async def check_words(self) -> str:
+        """Look whether FTS5 is whole; answers what is wrong with it, for which it is to be rebuilt."""
+        with trio.move_on_after(CHECK_AFTER_S):
+            await self.words_settled.wait()
+        await trio.to_thread.run_sync(self.words.check, self._path, limiter=self._checker)
+        if not self.words.damage:
+            self.words_ready.set()
+        return self.words.damage
 
     # Reading
 
-    async def find_words(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
-        """Item ids and BM25 scores, best first.  Raises sqlite3.DatabaseError where the word index is damaged."""
-        if not self.words_checked.is_set():
+    async def find_words(self, query: str, limit: int, where: Where | None) -> FoundWords:
+        """Raises sqlite3.DatabaseError where the word index is damaged."""
+        if not self.words.trusted:
             with trio.move_on_after(CHECK_WAIT_S):
-                await self.words_checked.wait()
-            if self.words_damage:
-                raise sqlite3.DatabaseError(f"the word index is damaged ({self.words_damage}) and is being made anew")
+                await self.words_ready.wait()
         return await self._read(lambda db: self.words.search(db, query, limit, where))
 
     async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and cosines, best first.  Raises VectorsLoading."""
         return await self._read(
-            lambda db: self.near(query, limit, None if where is None else allowed_items(db, where))
+            lambda db: self.vectors.near(query, limit, None if where is None else allowed_items(db, where))
         )  # fmt: skip
-
-    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> list[tuple[int, float]]:
-        """Item ids (among `allowed`, where given) and cosines, best first; blocks.  Raises VectorsLoading."""
-        if (index := self._index) is None:
-            if self._model is not None and not self.loaded.is_set():
-                raise VectorsLoading
-            return []
-        return index.search(query, limit, allowed)
-
-    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """Cosines of those of `ids` that have a vector; blocks."""
-        index = self._index
-        return {} if index is None or not ids else index.cosines(query, ids)
 
     async def items(self, ids: Sequence[int]) -> dict[int, Found]:
         """The items of these ids that are still there."""
@@ -306,8 +280,6 @@ class Collection:
         """How much there is."""
         groups, items, vectors, waiting, failed = await self._read(store.counts)
         self.waiting = waiting
-        files = (self._path, self._path.with_name(self._path.name + "-wal"))
-        segments_bytes = 0 if self._index is None else self._index.size_bytes
         return CollectionStatus(
             collection=self.name,
             groups=groups,
@@ -316,78 +288,20 @@ class Collection:
             vectors_waiting=waiting,
             vectors_failed=failed,
             fingerprint=self.fingerprint,
-            size_bytes=sum(file.stat().st_size for file in files if file.exists())
-            + segments_bytes
-            + self.words.size_bytes(),
-            index="none" if self._index is None else self._index.kind,
+            size_bytes=size_bytes(self._path) + self.vectors.size_bytes + self.words.size_bytes(),
+            index=self.vectors.kind,
             words=self.words.kind,
         )
 
-    # Tending
+    # For whoever works beside searches
 
     async def tend(self) -> bool:
-        """Check, rebuild or compact a part of the index, if need be; whether there was need.
+        """See `LiveVectors.tend`; `run_tending` calls this, one at a time."""
+        return await self.vectors.tend(self)
 
-        Searches and writes go on meanwhile; `run_tending` calls this, one at a time.
-
-        Cancellation: what was built is given up.
-
-        Raises:
-            OSError, OperationError, sqlite3.Error: the disk is full or failing; all is searched as before.
-        """
-        index = self._index
-        if index is None:
-            return False
-        for segment in index.unchecked:
-            if not await trio.to_thread.run_sync(_is_right, segment, limiter=self._tender):
-                await trio.to_thread.run_sync(index.drop, segment, limiter=self._writer)
-                await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
-            return True
-        job = await trio.to_thread.run_sync(index.begin, limiter=self._writer)
-        if job is None:
-            return False
-        try:
-            built = await trio.to_thread.run_sync(self._build, index, job, limiter=self._tender)
-            await self._switch(index, job, built)
-        except OSError:
-            # Another model was adopted meanwhile, and the files of this one were cleared away.
-            if self._index is index:
-                raise
-        finally:
-            index.abandon(job)
-        return True
-
-    def _build(self, index: SegmentedIndex, job: Job) -> Built:
-        def read(ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
-            # No transaction around it all: one that lasts keeps the log from being cut, and what changes is noted.
-            model = self._model
-            if model is None or model.dimensions != index.dimensions:
-                # Another one is being adopted; what is built now will not be taken.
-                return ids[:0], np.empty((0, index.dimensions), np.float16)
-            with self._reader() as db:
-                return vector_store.vectors_by_id(db, model, ids)
-
-        return index.build(job, read, trio.from_thread.check_cancelled)
-
-    async def _switch(self, index: SegmentedIndex, job: Job, built: Built) -> None:
-        def save(db: sqlite3.Connection) -> bool:
-            if self._index is not index or self._model is None:
-                return False
-            vector_store.save(db, self._model, index.records_after(job, built))
-            return True
-
-        def follow(saved: bool) -> None:
-            if saved:
-                index.switch(job, built)
-
-        unused: Sequence[Segment] = () if built.opened is None else (built.opened,)
-        try:
-            if await self._write(save, follow):
-                unused = job.segments
-        finally:
-            with trio.CancelScope(shield=True):
-                for segment in unused:
-                    await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
+    async def exclusive(self, work: Callable[[], T]) -> T:
+        """Run `work`, which does not write, in the writer's thread."""
+        return await trio.to_thread.run_sync(work, limiter=self._writer)
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
@@ -397,7 +311,13 @@ class Collection:
 
     # In worker threads
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T], follow: Callable[[T], None]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], follow: Callable[[T], None]) -> T:
+        """Run `work` in one transaction, and right after it `follow`; on disk when this returns.
+
+        Raises:
+            OperationError: the disk is full or failing; nothing was changed.
+        """
+
         def transaction() -> T:
             db = self._db
             db.execute("BEGIN IMMEDIATE")
@@ -417,7 +337,7 @@ class Collection:
             result = await trio.to_thread.run_sync(transaction, limiter=self._writer)
         except sqlite3.OperationalError as error:
             raise OperationError(f"collection {self.name} cannot be written ({error}); nothing was changed") from error
-        if self._index is not None and self._index.due:
+        if self.vectors.due:
             self.wants_tending.set()
         self.words_changed.set()
         return result
@@ -445,42 +365,11 @@ class Collection:
             with self._idle_lock:
                 self._idle.append(db)
 
-    def _check_words(self) -> str:
-        # A connection of its own: what the check is made by stays on it.
-        db = sqlite3.connect(self._path, isolation_level=None)
-        with contextlib.closing(db):
-            try:
-                lexical.prepare_check(db)
-                db.execute("BEGIN")
-            except sqlite3.DatabaseError as error:
-                return str(error)
-            return lexical.check(db)
-
     def _follow(self, change: Change) -> None:
         self.words.follow(change.rows, change.gone)
-        if self._index is not None:
-            self._index.remove(change.gone)
-            _add(self._index, change.reused)
-
-    def _load(self) -> None:
-        if self._model is not None:
-            self._index = vector_store.load(self._db, self._segments_folder, self._model, self._limits)
+        self.vectors.follow(change)
 
 
 def is_index_damage(error: BaseException) -> bool:
     """Whether a search failed because the word index, which can be made anew, is damaged."""
     return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", None) in _CORRUPT
-
-
-def _is_right(segment: Segment) -> bool:
-    try:
-        segment.check_rows(trio.from_thread.check_cancelled)
-    except Damaged:
-        return False
-    return True
-
-
-def _add(index: VectorIndex, stored: Sequence[Stored]) -> None:
-    if stored:
-        matrix = np.frombuffer(b"".join(each.vector for each in stored), dtype="<f2").astype(np.float32)
-        index.add([each.item_id for each in stored], matrix.reshape(len(stored), -1))

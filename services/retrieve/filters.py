@@ -3,12 +3,15 @@ else."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Value
+from services.retrieve import id_sets
+from services.retrieve.vectors import ItemIds
 
 _GREATEST = "\U0010ffff"
 
@@ -42,6 +45,11 @@ def compile_filters(filters: Sequence[Filter]) -> Where | None:
                 arguments.append(bound)
         queries.append(f"SELECT group_id FROM group_values WHERE {' AND '.join(conditions)}")
     return Where(" INTERSECT ".join(queries), tuple(arguments))
+
+
+def allowed_items(db: sqlite3.Connection, where: Where) -> ItemIds:
+    """Ids of the items that a filter admits, sorted."""
+    return id_sets.select(db, f"SELECT item_id FROM items WHERE group_id IN ({where.groups})", where.arguments)
 
 
 def filterable(metadata: Mapping[str, Value]) -> Iterator[tuple[str, str | int | float]]:

@@ -18,16 +18,20 @@ Scored = Sequence[tuple[int, float]]
 def weighted(lexical: Scored, cosines: Mapping[int, float], weight: float) -> dict[int, float]:
     """Fused scores in [0, 1].
 
-    `cosines` may hold more than the nearest: an item that was found by words alone counts with its true cosine, and
-    with the average of all where it has no vector.
+    `cosines` may hold more than the nearest: an item that was found by words alone counts with its true cosine. One
+    of which there is none (of a short note, or of one whose vectors are still to come) counts with what its words come
+    to, and no less than the average: the best of all by words is then first, however near others are in meaning.
     """
     words = _normalised(dict(lexical))
     meaning = _normalised(cosines)
-    # What has no vector (yet) is taken for the average: as nothing, it would be found by no word however rare.
+    # On SciFact with the vectors of a tenth / of three tenths left out, nDCG@10 is .727 / .713 so, and .719 / .687 with
+    # the average alone; words alone have .689.
     average = sum(meaning.values()) / len(meaning) if meaning else 0.0
-    return {
-        item: weight * meaning.get(item, average) + (1 - weight) * words.get(item, 0.0) for item in {**words, **meaning}
-    }
+    fused = {item: weight * score + (1 - weight) * words.get(item, 0.0) for item, score in meaning.items()}
+    for item, score in words.items():
+        if item not in meaning:
+            fused[item] = weight * max(score, average) + (1 - weight) * score
+    return fused
 
 
 def reciprocal_rank(*orders: Scored) -> dict[int, float]:

@@ -24,6 +24,7 @@ import apsw
 import numpy as np
 import tantivy
 
+from services.retrieve.id_sets import Totals
 from services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
 from services.retrieve.vectors import ItemIds, Scored, best_first
 
@@ -41,6 +42,9 @@ _K1, _B = 1.2, 0.75
 """Of BM25, as tantivy and FTS5 have them."""
 
 _FOOTER_MAGIC = 1337
+
+_WHOLE = "whole"
+"""A file beside tantivy's own, once these have had everything."""
 
 
 class Lost(Exception):
@@ -146,6 +150,18 @@ class LargeWords:
             values = self._items([address for _, address in found.hits])
         return np.sort(np.asarray(values, dtype=np.int64))
 
+    def is_whole(self, items: Totals) -> bool:
+        """Whether the files hold exactly the items of these totals.
+
+        Files that were whole once hold what the database held at some moment since.  Of what was added later, the
+        greatest id is greater than any in them; if nothing was, and as many are left, the same are left.
+        """
+        asked = {"items": {"stats": {"field": "item"}}}
+        with _guarded():
+            held = self._searcher.aggregate(tantivy.Query.all_query(), asked)["items"]
+        same = Totals(held["count"], held["max"] or 0, held["sum"]) == items
+        return same and (self.folder / _WHOLE).exists()
+
     def load(self, rows: Iterable[Row]) -> None:
         """Add items of before this index was opened; in the files after the next `flush`."""
         with _guarded():
@@ -154,8 +170,9 @@ class LargeWords:
                     self._put(each.item_id, self._load_stems(_document(each)))
 
     def drop(self, ids: Iterable[int]) -> None:
-        """Take out ids that the database does not have."""
+        """Take out ids that the database does not have; until `finish`, the files are not whole."""
         with _guarded():
+            (self.folder / _WHOLE).unlink(missing_ok=True)
             for item_id in ids:
                 self._writer.delete_documents_by_term("item", item_id)
 
@@ -179,6 +196,8 @@ class LargeWords:
     def finish(self) -> None:
         """All that the database had is loaded; from here on `note` is all that comes."""
         self.flush()
+        with _guarded():
+            (self.folder / _WHOLE).touch()
         self._building = False
         self._noted.clear()
 

@@ -131,15 +131,18 @@ class Collections:
         try:
             with scope:
                 await collection.load()
-                if collection.words_damage:
-                    _log.warning("the words of %s are made anew: %s", collection.name, collection.words_damage)
-                    await self.repair(collection)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(run_tending, collection, partial(self._tell, collection, "index"))
                     nursery.start_soon(run_words, collection, partial(self._tell, collection, "words"))
                     nursery.start_soon(run_outbox, collection, self._embed, self._model)
+                    nursery.start_soon(self._check_words, collection)
         finally:
             ended.set()
+
+    async def _check_words(self, collection: Collection) -> None:
+        if damage := await collection.check_words():
+            _log.warning("the words of %s are made anew: %s", collection.name, damage)
+            await self.repair(collection)
 
     async def _embed(self, params: EmbedTexts) -> EmbedResult:
         return await self._env.call(params, timeout_s=self._settings.passage_embed_s)

@@ -6,12 +6,12 @@ The database is the truth; word index, vectors in memory and outbox follow from 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 
 from proto.errors import OperationError
 from services.retrieve import lexical
+from services.runtime.sqlite_files import sync_folder
 
 VERSION = 1
 
@@ -93,7 +93,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
             lexical.rebuild(db)
             db.execute("COMMIT")
         if fresh:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except sqlite3.DatabaseError as error:
         db.close()
         if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
@@ -111,12 +111,3 @@ def open_reader(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA query_only=ON")
     db.execute("PRAGMA cache_size=-16384")
     return db
-
-
-def _sync_folder(folder: Path) -> None:
-    # The file's name has to be on disk as well as its content.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

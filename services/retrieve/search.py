@@ -7,7 +7,7 @@ the search fail: an empty answer always means that nothing was found.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -19,12 +19,12 @@ from proto.errors import Kind, LinckiaError, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion, store
-from services.retrieve.collection import Collection, VectorsLoading, is_index_damage
-from services.retrieve.filters import Where, compile_filters
+from services.retrieve.collection import Collection, is_index_damage
+from services.retrieve.filters import Where, allowed_items, compile_filters
+from services.retrieve.live_vectors import VectorsLoading
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
-from services.retrieve.word_index import allowed_items
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """Embeds a query within so many seconds."""
@@ -59,6 +59,8 @@ class _Stages(msgspec.Struct):
     """What the stages found, and what became of them."""
 
     lexical: list[tuple[int, float]] | None = None
+    unchecked: bool = False
+    """Whether words may be missing from that."""
     vector: list[tuple[int, float]] | None = None
     query: Matrix | None = None
     reranked: dict[int, float] = {}
@@ -112,12 +114,12 @@ async def search(
         found = await collection.items([item for item, _ in best[: params.limit]])
         candidates = candidates._replace(found=found)
     best = best[: params.limit]
-    if LEXICAL in stages.ran and not collection.words_checked.is_set():
+    if LEXICAL in stages.ran and stages.unchecked:
         stages.degraded.append("lexical: the word index is still being checked")
     waiting = collection.waiting
     if VECTOR in stages.ran and (awaited := collection.vectors_awaited):
         stages.degraded.append(f"vector: {awaited}")
-    if VECTOR in stages.ran and (behind := collection.vectors_behind):
+    if VECTOR in stages.ran and (behind := collection.vectors.behind):
         stages.degraded.append(f"vector: {behind}")
     ran = stages.ran
     return SearchResult(
@@ -144,7 +146,7 @@ async def _run(
 
     async def lexical() -> None:
         try:
-            stages.lexical = await collection.find_words(params.query, limit, where)
+            stages.lexical, stages.unchecked = await collection.find_words(params.query, limit, where)
         except sqlite3.Error as error:
             if is_index_damage(error):
                 repair()
@@ -187,8 +189,8 @@ async def _query_vector(collection: Collection, query: str, embed: QueryCall, pa
             await collection.loaded.wait()
         if not collection.loaded.is_set():
             raise VectorsLoading
-    if not collection.vector_count:
-        if collection.vectors_behind:
+    if not len(collection.vectors):
+        if collection.vectors.behind:
             raise VectorsLoading
         return None
     timeout_s = patience.timeout_s()
@@ -204,7 +206,7 @@ async def _query_vector(collection: Collection, query: str, embed: QueryCall, pa
         await collection.adopt(result.fingerprint, result.vectors.shape[1])
     result.vectors.check()
     vector = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).astype(np.float32)
-    return vector if collection.vector_count else None
+    return vector if len(collection.vectors) else None
 
 
 def _choose(
@@ -224,19 +226,27 @@ def _choose(
     """
     allowed = None if where is None or stages.query is None else allowed_items(db, where)
     looked_again = False
+
+    def words_again() -> None:
+        try:
+            stages.lexical, stages.unchecked = collection.words.search(db, params.query, depth, where)
+        except sqlite3.Error as error:
+            # They answered a moment ago, and that counts.
+            stages.degraded.append(f"lexical: {error}")
+
     while True:
         if stages.query is not None:
             try:
-                stages.vector = collection.near(stages.query, depth, allowed)
+                stages.vector = collection.vectors.near(stages.query, depth, allowed)
             except VectorsLoading:
                 stages.degraded.append("vector: the vectors are still being loaded")
                 stages.query = None
-        fused = _fuse(collection, params, stages)
+        fused = _fuse(collection, params, stages, db)
         groups = store.groups_of(db, list(fused))
         if stages.lexical is not None and not looked_again and any(item not in groups for item, _ in stages.lexical):
             # While the query's vector was made, a note was written anew, and its pieces have other ids.
             looked_again = True
-            stages.lexical = collection.words.search(db, params.query, depth, where)
+            words_again()
             continue
         best = _best_of_groups(fused, groups)
         full = any(stage is not None and len(stage) >= depth for stage in (stages.lexical, stages.vector))
@@ -245,9 +255,10 @@ def _choose(
         # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there are.
         depth = min(4 * depth, MAX_CANDIDATES)
         if stages.lexical is not None:
-            stages.lexical = collection.words.search(db, params.query, depth, where)
+            words_again()
+    best = _telling(best, groups, stages.lexical or (), store.never_embedded(db, [item for item, _ in best[:read]]))
     ids = [item for item, _ in best[:read]]
-    cosines = {} if stages.query is None else collection.cosines(stages.query, ids)
+    cosines = {} if stages.query is None else collection.vectors.cosines(stages.query, ids)
     return _Candidates(best, store.items(db, ids), cosines)
 
 
@@ -276,15 +287,48 @@ def reading(found: Found) -> str:
     return "\n".join(part for part in (found.heading or found.title, found.text) if part)
 
 
-def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages) -> dict[int, float]:
+def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages, db: sqlite3.Connection) -> dict[int, float]:
     if stages.lexical is None or stages.vector is None:
         return fusion.single(stages.lexical or stages.vector or ())
     if params.fusion.method == "rrf":
         return fusion.reciprocal_rank(stages.lexical, stages.vector)
     cosines = dict(stages.vector)
     if stages.query is not None:
-        cosines |= collection.cosines(stages.query, [item for item, _ in stages.lexical if item not in cosines])
+        by_words = [item for item, _ in stages.lexical]
+        cosines |= collection.vectors.cosines(stages.query, [item for item in by_words if item not in cosines])
+        average = sum(cosines.values()) / max(1, len(cosines))
+        lent = _by_siblings(collection, stages.query, [item for item in by_words if item not in cosines], db)
+        # What the rest is about need not be what this piece says: it is no reason to take it for less than the average.
+        cosines |= {item: max(average, cosine) for item, cosine in lent.items()}
     return fusion.weighted(stages.lexical, cosines, params.fusion.vector_weight)
+
+
+def _by_siblings(collection: Collection, query: Matrix, ids: Sequence[int], db: sqlite3.Connection) -> dict[int, float]:
+    """The best cosine of the rest of their group, for pieces without a vector: front matter, a section just written."""
+    siblings = store.siblings(db, ids) if ids else {}
+    cosines = collection.vectors.cosines(query, list({other for others in siblings.values() for other in others}))
+    known = {item: [cosines[other] for other in others if other in cosines] for item, others in siblings.items()}
+    return {item: max(of_others) for item, of_others in known.items() if of_others}
+
+
+def _telling(
+    best: list[tuple[int, float]], groups: Mapping[int, int], lexical: Sequence[tuple[int, float]], bare: Set[int]
+) -> list[tuple[int, float]]:
+    """`best`, where a piece that is never embedded (`bare`: front matter) steps back for another piece of its group.
+
+    It is short, and the title counts for each piece: by that alone it would often be the best of its group. Where the
+    words are half as well met elsewhere in the group, that is what a reader wants to see.
+    """
+    words = dict(lexical)
+    fullest: dict[int, int] = {}
+    for item, _ in lexical:
+        if item in groups and item not in bare:
+            fullest.setdefault(groups[item], item)
+    told: list[tuple[int, float]] = []
+    for item, score in best:
+        other = fullest.get(groups[item]) if item in bare else None
+        told.append((item if other is None or words[other] < words.get(item, 0.0) / 2 else other, score))
+    return told
 
 
 def _best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> list[tuple[int, float]]:

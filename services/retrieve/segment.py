@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored, best_first
+from services.runtime.sqlite_files import sync_folder
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -257,10 +258,10 @@ def write(folder: Path, sources: Sequence[Source], dimensions: int, checkpoint: 
     aside.mkdir(parents=True)
     try:
         record = _write_files(aside, name, sources, dimensions, checkpoint)
-        _sync_folder(aside)
+        sync_folder(aside)
         aside.rename(folder / name)
-        _sync_folder(folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder)
+        sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -339,14 +340,6 @@ def _write(path: Path, parts: Iterator[bytes]) -> int:
         file.flush()
         os.fsync(file.fileno())
     return crc
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _one_thread() -> None:

@@ -86,6 +86,8 @@ class Job(msgspec.Struct):
     """Few enough to go (back) into the tail."""
     gone: set[int] = msgspec.field(default_factory=set)
     """Removed or replaced since the job began."""
+    condemned: bool = False
+    """Whether what it writes is to be written anew, should it hold any of `gone`."""
 
 
 class Built(NamedTuple):
@@ -103,8 +105,8 @@ class _State(NamedTuple):
 class SegmentedIndex:
     """A `VectorIndex`.
 
-    `add`, `remove`, `begin`, `switch`, `abandon` and `drop` are the writer's: one at a time. Searches and `build` run
-    beside them in any thread.
+    `add`, `remove`, `begin`, `switch`, `abandon`, `drop` and `condemn` are the writer's: one at a time. Searches and
+    `build` run beside them in any thread.
 
     Args:
         segments: opened, with what is gone struck out; `tail` holds the rest.
@@ -128,6 +130,7 @@ class SegmentedIndex:
         self._state = _State(tuple(segments), tail or FlatIndex(dimensions))
         self._missing: ItemIds = np.empty(0, dtype=np.int64) if missing is None else missing
         self._job: Job | None = None
+        self._condemned: frozenset[Segment] = frozenset()
 
     @property
     def kind(self) -> str:
@@ -204,6 +207,21 @@ class SegmentedIndex:
         """Whether `begin` would find something to do."""
         return self._job is None and (not self.complete or self._overgrown() is not None)
 
+    @property
+    def condemned(self) -> bool:
+        """Whether files still hold vectors that had gone when `condemn` was called last."""
+        return bool(self._condemned) or (self._job is not None and self._job.condemned)
+
+    def condemn(self) -> None:
+        """Have what holds vectors that went written anew by the next job, however few they are."""
+        self._condemned |= {each for each in self._state.segments if each.struck}
+        if self._job is not None:
+            self._job.condemned = True
+
+    def forget(self, removed: Sequence[Segment]) -> None:
+        """The files of these are no more."""
+        self._condemned -= set(removed)
+
     def begin(self) -> Job | None:
         """Take stock for the next job, where one is due; it ends by `switch` or `abandon`."""
         if self._job is not None:
@@ -262,6 +280,8 @@ class SegmentedIndex:
             tail.add(ids[here].tolist(), half[here].astype(np.float32))
         if built.opened is not None:
             built.opened.strike(gone)
+            if job.condemned and built.opened.struck:
+                self._condemned |= {built.opened}
         self._state = _State(self._segments_after(job, built), tail)
         self._missing = self._missing[job.portion :]
         self._job = None
@@ -294,7 +314,11 @@ class SegmentedIndex:
     def _overgrown(self) -> tuple[Segment, ...] | None:
         """Segments to be written anew together with the tail; None where all may stay as it is."""
         segments, tail = self._state
-        chosen = [each for each in segments if each.struck > each.record.count * self._limits.struck_share]
+        chosen = [
+            each
+            for each in segments
+            if each in self._condemned or each.struck > each.record.count * self._limits.struck_share
+        ]
         if not chosen and len(tail) <= self._limits.flat_vectors and len(segments) <= MAX_SEGMENTS:
             return None
         if len(segments) > MAX_SEGMENTS:

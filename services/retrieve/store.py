@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
-import numpy as np
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve.filters import check_metadata, filterable
 from services.retrieve.lexical import Fts5, Row, Words, row_of
-from services.retrieve.vectors import ItemIds
 
 Metadata: TypeAlias = dict[str, Value]
 
@@ -282,11 +280,6 @@ def count_items(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM items").fetchone()[0])
 
 
-def item_ids(db: sqlite3.Connection) -> ItemIds:
-    """Ids of all items, sorted."""
-    return np.fromiter((each[0] for each in db.execute("SELECT item_id FROM items ORDER BY item_id")), dtype=np.int64)
-
-
 def counts(db: sqlite3.Connection) -> tuple[int, int, int, int, int]:
     """Groups, items, vectors of the current model, items that wait, and those of them that failed before."""
     row = db.execute(
@@ -310,6 +303,32 @@ def groups_of(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, int]:
     for some in _portions(ids):
         marks = ", ".join("?" * len(some))
         found.update(db.execute(f"SELECT item_id, group_id FROM items WHERE item_id IN ({marks})", some))
+    return found
+
+
+def siblings(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, list[int]]:
+    """For each of these items the others of its group that have a vector, where there are any."""
+    found: dict[int, list[int]] = {}
+    for some in _portions(ids):
+        rows = db.execute(
+            "SELECT items.item_id, other.item_id FROM items JOIN items AS other ON other.group_id = items.group_id "
+            "JOIN vectors ON vectors.item_id = other.item_id "
+            f"WHERE items.item_id IN ({', '.join('?' * len(some))}) AND other.item_id != items.item_id",
+            some,
+        )
+        for item_id, other in rows:
+            found.setdefault(int(item_id), []).append(int(other))
+    return found
+
+
+def never_embedded(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
+    """Those of these items that get no vector."""
+    found: set[int] = set()
+    for some in _portions(ids):
+        rows = db.execute(
+            f"SELECT item_id FROM items WHERE embed = 0 AND item_id IN ({', '.join('?' * len(some))})", some
+        )
+        found.update(int(each[0]) for each in rows)
     return found
 
 

@@ -59,18 +59,21 @@ async def run_words(collection: Collection, report: Callable[[str], None]) -> No
             changed = collection.words_changed = trio.Event()
             try:
                 if not words.wants_large(await collection.read(store.count_items)):
+                    collection.words_settled.set()
                     await trio.to_thread.run_sync(words.discard, limiter=turn)
                     await changed.wait()
                     await trio.sleep(COUNT_EVERY_S)
                     continue
                 await trio.to_thread.run_sync(words.begin, limiter=turn)
-                ids = await collection.read(store.item_ids)
                 check = trio.from_thread.check_cancelled
-                await trio.to_thread.run_sync(words.fill, collection.read_here, ids, check, limiter=turn)
+                await trio.to_thread.run_sync(words.fill, collection.read_here, check, limiter=turn)
+                collection.words_ready.set()
+                collection.words_settled.set()
                 report("")
                 await _keep_in_step(collection, turn)
             except (Lost, OSError, sqlite3.Error) as error:
                 report(str(error))
+                collection.words_settled.set()
                 await trio.to_thread.run_sync(words.discard, limiter=turn)
                 if not words.wanted_anew:
                     await trio.sleep(RETRY_S)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from services.retrieve import segment
+from services.retrieve import id_sets, segment
 from services.retrieve.segment import Damaged, Record, Segment
 from services.retrieve.segmented import Limits, SegmentedIndex
 from services.retrieve.store import Model
@@ -74,8 +74,7 @@ def save(db: sqlite3.Connection, model: Model, records: list[Record]) -> None:
 
 def vector_ids(db: sqlite3.Connection, model: Model) -> ItemIds:
     """Ids that have a vector of `model`, sorted."""
-    rows = db.execute("SELECT item_id FROM vectors WHERE model_id = ? ORDER BY item_id", (model.model_id,))
-    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+    return id_sets.select(db, "SELECT item_id FROM vectors WHERE model_id = ?", (model.model_id,))
 
 
 def vectors_by_id(db: sqlite3.Connection, model: Model, ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:

@@ -3,26 +3,26 @@
 FTS5 holds every word in the transaction that wrote it. From a size on, where a broad query takes it too long, tantivy
 is asked instead, once it has everything; whenever it has not (it is being filled, was damaged, cannot be written), FTS5
 answers as before, only slower. At the start, FTS5 is counted against what was put into it; one that lost words without
-an error is made anew before it is trusted.
+an error is made anew before it is trusted. Where tantivy is asked, that waits for nobody.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from services.retrieve import large_words, lexical
-from services.retrieve.filters import Where
+from services.retrieve import id_sets, large_words, lexical
+from services.retrieve.filters import Where, allowed_items
 from services.retrieve.large_words import LargeWords, Lost
 from services.retrieve.lexical import Row
 from services.retrieve.terms import query_terms
-from services.retrieve.vectors import ItemIds
 
 T = TypeVar("T")
 
@@ -33,6 +33,14 @@ _LOADED_AT_ONCE = 500
 _COMMITTED_AT_ONCE = 20_000
 
 _log = logging.getLogger("linckia.retrieve")
+
+
+class FoundWords(NamedTuple):
+    """Item ids and BM25 scores, best first."""
+
+    hits: list[tuple[int, float]]
+    unchecked: bool
+    """Found by FTS5 before it was counted: some may be missing."""
 
 
 class Read(Protocol):
@@ -57,6 +65,15 @@ class WordIndex:
         self._asked: LargeWords | None = None
         self._trouble = ""
         self._wanted_anew = False
+        self.checked = False
+        """Whether FTS5 was counted, and is whole."""
+        self.damage = ""
+        """What FTS5 lacks, for which it is to be made anew; empty where nothing is known of."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether who is asked has all words."""
+        return self.checked or self._asked is not None
 
     @property
     def kind(self) -> str:
@@ -76,18 +93,44 @@ class WordIndex:
     def size_bytes(self) -> int:
         return 0 if self._following is None else self._following.size_bytes()
 
-    def search(self, db: sqlite3.Connection, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
-        """Item ids and BM25 scores, best first.  Raises sqlite3.DatabaseError where FTS5 is damaged."""
+    def search(self, db: sqlite3.Connection, query: str, limit: int, where: Where | None) -> FoundWords:
+        """Raises sqlite3.DatabaseError where FTS5 has to be asked and is damaged."""
         if (large := self._asked) is not None:
             try:
                 allowed = None if where is None else allowed_items(db, where)
                 terms = query_terms(query)
                 found = large.search(terms, limit, allowed) if terms else []
                 if found is not None:
-                    return found
+                    return FoundWords(found, unchecked=False)
             except Lost as error:
                 self._give_up(large, str(error))
-        return lexical.Fts5(db).search(query, limit, where)
+        if self.damage:
+            raise sqlite3.DatabaseError(f"the word index is damaged ({self.damage}) and is being made anew")
+        # Read before the search: what it finds may be of before the check's end.
+        unchecked = not self.checked
+        return FoundWords(lexical.Fts5(db).search(query, limit, where), unchecked)
+
+    def check(self, path: Path) -> None:
+        """Count FTS5 against what was put into it: `checked`, or else `damage`, is set.  Blocks, a second for half a
+        million items.
+
+        Args:
+            path: of the database.
+        """
+        # A connection of its own: what the check is made by stays on it.
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            try:
+                lexical.prepare_check(db)
+                db.execute("BEGIN")
+                self.damage = lexical.check(db)
+            except sqlite3.DatabaseError as error:
+                self.damage = str(error)
+        self.checked = not self.damage
+
+    def rebuilt(self) -> None:
+        """FTS5 was made anew."""
+        self.damage = ""
+        self.checked = True
 
     def start_anew(self) -> bool:
         """Have tantivy's files removed and made again, since words of what was deleted stay in them; whether there are
@@ -138,11 +181,8 @@ class WordIndex:
             large_words.remove(self._folder)
             self._following = LargeWords(self._folder)
 
-    def fill(self, read: Read, ids: ItemIds, checkpoint: Callable[[], None]) -> None:
+    def fill(self, read: Read, checkpoint: Callable[[], None]) -> None:
         """Bring the index to what the database holds, and ask it from then on.
-
-        Args:
-            ids: of all items, read after `begin`.
 
         Raises:
             Lost: its files are damaged or cannot be written.
@@ -150,7 +190,15 @@ class WordIndex:
         large = self._following
         assert large is not None
         large.verify(checkpoint)
-        held = large.ids()
+        if not large.is_whole(read(id_sets.totals)):
+            self._bring_up(large, read, checkpoint)
+        large.finish()
+        if self._trouble:
+            raise Lost(self._trouble)
+        self._asked = large
+
+    def _bring_up(self, large: LargeWords, read: Read, checkpoint: Callable[[], None]) -> None:
+        ids, held = read(id_sets.items), large.ids()
         large.drop(np.setdiff1d(held, ids, assume_unique=True).tolist())
         missing = np.setdiff1d(ids, held, assume_unique=True)
         for start in range(0, len(missing), _LOADED_AT_ONCE):
@@ -161,10 +209,6 @@ class WordIndex:
             large.load(read(partial(lexical.rows, ids=some)))
             if (start + _LOADED_AT_ONCE) % _COMMITTED_AT_ONCE < _LOADED_AT_ONCE:
                 large.flush()
-        large.finish()
-        if self._trouble:
-            raise Lost(self._trouble)
-        self._asked = large
 
     def flush(self) -> None:
         """Raises Lost."""
@@ -190,9 +234,3 @@ class WordIndex:
             _log.warning("the index of words in %s answers no more: %s", self._folder, reason)
             self._asked = None
             self._trouble = reason
-
-
-def allowed_items(db: sqlite3.Connection, where: Where) -> ItemIds:
-    """Ids of the items that a filter admits, sorted."""
-    rows = db.execute(f"SELECT item_id FROM items WHERE group_id IN ({where.groups})", where.arguments)
-    return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64))

@@ -42,6 +42,7 @@ from proto.frames import (
 )  # fmt: skip
 from proto.link import Link, LinkClosed
 from proto.operation import Params
+from services.runtime import storage
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Birth, Handler, Handlers, OpenService
 
@@ -58,7 +59,7 @@ FRAMES_AT_ONCE = 4
 
 FIRST_CALL_S = 0.01
 """How long the first call of a generation has the process for itself: a restart's callers come all at once, and the
-first of them need not wait until the last has been read."""
+first of them need not wait until the last has been read.  One that only waits for something gives it up at once."""
 
 BYE_ACK_TIMEOUT_S = 2.0
 """The kernel acknowledges in a millisecond; past this it is dead or has given us up."""
@@ -112,15 +113,17 @@ class _Environment:
 class _Context:
     """`handlers.Context`: the call being served."""
 
-    def __init__(self, call: Call, channel: Channel, outgoing: Outgoing) -> None:
+    def __init__(self, call: Call, channel: Channel, outgoing: Outgoing, at_rest: trio.Event) -> None:
         self._call = call
         self._channel = channel
         self._outgoing = outgoing
+        self._at_rest = at_rest
         self._credit = call.credit
         self._room = trio.Event()
         self._progressed = -1.0
         self.caller = call.caller
         self.trace = call.trace
+        self.session = call.session
         self.scope = trio.CancelScope(deadline=trio.current_time() + call.left_ms / 1000)
         self.cancelled_by_caller = False
 
@@ -149,12 +152,17 @@ class _Context:
         self._credit += n
         self._room.set()
 
+    def rests(self) -> None:
+        self._at_rest.set()
+
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
+        self.rests()
         return await self._outgoing.call(
             params, parent=self._call.id, trace=self.trace, deadline=self.deadline, timeout_s=timeout_s
         )
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self.rests()
         body, _ = await self._outgoing.raw(
             frames.ASK_CLIENT, frames.pack_body({"method": method, "params": params}),
             parent=self._call.id, trace=self.trace, limit_s=max(0.001, self.deadline - trio.current_time()),
@@ -181,7 +189,7 @@ class ServiceLoop:
         self._drained = trio.Event()
         self._no_calls = trio.Event()
         self._bye_ack = trio.Event()
-        self._first_answer = trio.Event()
+        self._first_is_over = trio.Event()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, open_service: OpenService) -> None:
@@ -259,7 +267,7 @@ class ServiceLoop:
         while not self._calls:
             self._accept(await self._channel.receive(), env)
         with trio.move_on_after(FIRST_CALL_S):
-            await self._first_answer.wait()
+            await self._first_is_over.wait()
         while True:
             self._accept(await self._channel.receive(), env)
             for _ in range(FRAMES_AT_ONCE - 1):
@@ -311,7 +319,7 @@ class ServiceLoop:
         except msgspec.DecodeError as error:
             self._channel.post(Fault(call.id, InvalidParams(f"{call.op}: {error}").failure))
             return
-        context = self._calls[call.id] = _Context(call, self._channel, self._outgoing)
+        context = self._calls[call.id] = _Context(call, self._channel, self._outgoing, self._first_is_over)
         self._nursery.start_soon(self._serve, call, params, handler, context)
 
     async def _serve(self, call: Call, params: Params[Any], handler: Handler, context: _Context) -> None:
@@ -323,12 +331,10 @@ class ServiceLoop:
             answer = Fault(call.id, error.failure)
         except Exception as error:
             _log.error("%s (trace %s) raised\n%s", call.op, call.trace, "".join(traceback.format_exception(error)))
-            answer = Fault(
-                call.id,
-                Internal(
-                    f"{call.op} failed inside service {self._birth.service}; its log has the details ({call.trace})"
-                ).failure,
+            told = storage.as_failure(error, Path(self._birth.data_dir)) or Internal(
+                f"{call.op} failed inside service {self._birth.service}; its log has the details ({call.trace})"
             )
+            answer = Fault(call.id, told.failure)
         finally:
             if answer is None:
                 answer = Fault(call.id, self._stopped(call, context).failure)
@@ -343,7 +349,7 @@ class ServiceLoop:
     def _post_answer(self, answer: Return | Fault) -> None:
         try:
             self._channel.post(answer)
-            self._first_answer.set()
+            self._first_is_over.set()
         except LinkClosed:
             _log.warning("the kernel is gone; the answer to call %d is dropped", answer.id)
 

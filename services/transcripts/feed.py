@@ -9,7 +9,7 @@ number of turns than it was told of (its folder was lost, or put back from a cop
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -33,8 +33,12 @@ from services.transcripts.store import Store
 COLLECTION = "transcripts"
 BATCH = 200
 BATCH_CHARS = 2_000_000
-SCRUB = "scrub"
-"""Name of the setting that is there while the search has still to take out what was deleted for good."""
+SCRUB, SCRUBBED = "scrub", "scrubbed"
+"""Names of the settings that count deletions for good, and those of them that no file of the search holds any more."""
+
+GATHER_S = 0.1
+"""How long what is new waits for more of it, where nobody waits for the search to know: a hundred turns cost the search
+little more than one."""
 
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
@@ -63,6 +67,7 @@ class Feed:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._passed = trio.Condition()
+        self._wanted = trio.Event()
         self.waiting: str | None = None
 
     async def run(self) -> None:
@@ -72,12 +77,15 @@ class Feed:
             with self._scope:
                 while True:
                     self._store.outbox_filled = trio.Event()
+                    self._wanted = trio.Event()
                     try:
                         while await self._step():
                             pause_s = FIRST_PAUSE_S
                         self.waiting = None
                         await self._tell()
                         await self._store.outbox_filled.wait()
+                        with trio.move_on_after(GATHER_S):
+                            await self._wanted.wait()
                     except LinckiaError as error:
                         # Who was away may have come back with less than it had.
                         self._compared = False
@@ -96,13 +104,25 @@ class Feed:
 
     async def caught_up(self, patience_s: float) -> int:
         """Until the search has been told all that is kept now, at most `patience_s`; answers how much it has not."""
-        last = (await self._store.read(behind)).last
+        if not (last := (await self._store.read(behind)).last):
+            return 0
+        await self._passes(lambda db: not 0 < behind(db).first <= last, patience_s)
+        return await self._store.read(lambda db: behind(db, last).count)
+
+    async def forgotten(self, patience_s: float) -> bool:
+        """Until no file of the search holds what has been deleted by now, at most `patience_s`; answers whether so."""
+        mine = (await self._store.read(scrubs))[0]
+        await self._passes(lambda db: scrubs(db)[1] >= mine, patience_s)
+        return (await self._store.read(scrubs))[1] >= mine
+
+    async def _passes(self, condition: Callable[[sqlite3.Connection], bool], patience_s: float) -> None:
+        """Until `condition`, or until the search turns out to be away, at most `patience_s`."""
+        self._wanted.set()
         with trio.move_on_after(patience_s):
             async with self._passed:
                 # Looked at with the condition held, so that no step is missed between here and the wait.
-                while last and not self.waiting and 0 < (await self._store.read(behind)).first <= last:
+                while not self.waiting and not await self._store.read(condition):
                     await self._passed.wait()
-        return await self._store.read(lambda db: behind(db, last).count)
 
     async def _tell(self) -> None:
         async with self._passed:
@@ -116,11 +136,18 @@ class Feed:
                 await self._compare()
                 self._compared = True
                 return True
-            if await self._store.read(owes_scrub):
-                await self._env.call(RetrieveScrub(collection=COLLECTION))
-                await self._store.write(lambda db: db.execute("DELETE FROM setting WHERE name=?", (SCRUB,)) and None)
+            owed, done = await self._store.read(scrubs)
+            if owed == done:
+                return False
+            if not await self._store.scrub():
+                # Somebody still reads a state of before, which ends.
+                await trio.sleep(FIRST_PAUSE_S)
                 return True
-            return False
+            await self._env.call(RetrieveScrub(collection=COLLECTION))
+            # What was deleted meanwhile is still owed.
+            await self._store.write(lambda db: _set(db, SCRUBBED, owed))
+            await self._tell()
+            return True
         if due.put:
             await self._env.call(RetrievePut(collection=COLLECTION, groups=due.put))
         if due.drop:
@@ -207,14 +234,20 @@ def take(db: sqlite3.Connection, strip: Stripper) -> Due:
     return Due(tuple(numbers), list(put.values()), list(drop))
 
 
-def owes_scrub(db: sqlite3.Connection) -> bool:
-    """Whether the search has still to take out what was deleted for good."""
-    return db.execute("SELECT 1 FROM setting WHERE name=?", (SCRUB,)).fetchone() is not None
+def scrubs(db: sqlite3.Connection) -> tuple[int, int]:
+    """How many deletions for good there were, and how many of them the search's files do not show any more."""
+    found = dict(db.execute("SELECT name, value FROM setting WHERE name IN (?, ?)", (SCRUB, SCRUBBED)))
+    # Of an earlier version: there, and empty.
+    return int(found.get(SCRUB, "0") or 1), int(found.get(SCRUBBED, "0"))
 
 
 def owe_scrub(db: sqlite3.Connection) -> None:
     """In the transaction that deletes."""
-    db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, '')", (SCRUB,))
+    _set(db, SCRUB, scrubs(db)[0] + 1)
+
+
+def _set(db: sqlite3.Connection, name: str, value: int) -> None:
+    db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (name, str(value)))
 
 
 def _root_hashes(db: sqlite3.Connection, roots: set[int]) -> dict[int, str]:

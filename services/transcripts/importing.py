@@ -16,8 +16,8 @@ import msgspec
 import trio
 
 from proto.errors import OperationError
-from proto.ops.transcripts import ImportResult, ImportState, TranscriptImport
-from services.transcripts import forest
+from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport
+from services.transcripts import deleting, forest
 from services.transcripts.forest import Place
 from services.transcripts.hashing import OutOfRange
 from services.transcripts.ingest import Ingest
@@ -154,7 +154,7 @@ class Importing:
         if read.steps or read.last:
             for node_id in reversed(before.growing):
                 if node_id not in touched:
-                    forest.take_back(db, node_id)
+                    deleting.take_back(db, node_id)
         kept_on = [node_id for node_id in before.growing if node_id in touched and read.last]
         answer = ImportResult(
             messages=adding.messages,
@@ -231,6 +231,20 @@ class _Adding:
             ((_digest(self.source, key), node_id) for key in keys if key),
         )
         self.places.update(dict.fromkeys(keys, place))
+
+
+def release(db: sqlite3.Connection) -> None:
+    """Forget what files have in hand of messages that were deleted; in the transaction that deletes."""
+    for source, layout, state, growing in db.execute(
+        "SELECT source, layout, state, growing FROM source WHERE growing<>CAST('[]' AS BLOB)"
+    ).fetchall():
+        node_ids = msgspec.json.decode(growing, type=list[int])
+        kept = {node.node_id for node in forest.nodes(db, node_ids)}
+        if len(kept) < len(node_ids) and (held := _layout(_Held(layout=layout, state=state))) is not None:
+            held.flush()
+            db.execute(
+                "UPDATE source SET state=?, growing=? WHERE source=?", (msgspec.json.encode(held), b"[]", source)
+            )
 
 
 def _digest(source: str, key: str) -> bytes:

@@ -6,19 +6,16 @@ so short that a thread would cost more.
 
 from __future__ import annotations
 
-import gzip
-import importlib
-import zlib
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 import trio
-import zstandard
 from msgspec import Meta
 
-from proto.ops.transcripts import MAX_BODY_BYTES, IngestResult, Problem, TranscriptRecord
+from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptRecord
 from services.transcripts import forest
+from services.transcripts.encodings import decoded
 from services.transcripts.forest import Placed, Prepared
 from services.transcripts.hashing import OutOfRange
 from services.transcripts.messages import Message, Turn, calls_text, spoken_text
@@ -27,8 +24,6 @@ from services.transcripts.providers.wire import Unreadable, decode
 from services.transcripts.redaction import Redactor
 from services.transcripts.store import Store
 from services.transcripts.turns import Rejected, TurnPayload, turn_of
-
-MAX_DECODED_BYTES = 4 * MAX_BODY_BYTES
 
 INLINE_BYTES = 16 * 1024
 """Of a body that is read at once: it takes less time than to hand it to a thread."""
@@ -137,8 +132,8 @@ class Ingest:
                 provider=params.provider,
                 agent_name=params.agent_name,
                 project=params.project,
-                request=_text(params.request, params.request_encoding),
-                response=_text(params.response, params.response_encoding),
+                request=decoded(params.request, params.request_encoding).decode("utf-8", "replace"),
+                response=decoded(params.response, params.response_encoding).decode("utf-8", "replace"),
             )
             turn = turn_of(payload)
             turn.at = params.at
@@ -147,54 +142,3 @@ class Ingest:
             return Rejected(str(error))
         except RecursionError:
             return Rejected("cannot be kept: nested too deeply")
-
-
-def _text(body: bytes, encoding: str) -> str:
-    """A body without its Content-Encoding.  Raises Unreadable."""
-    for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
-        body = _decoded(body, name)
-    return body.decode("utf-8", "replace")
-
-
-def _decoded(body: bytes, encoding: str) -> bytes:
-    try:
-        match encoding:
-            case "identity":
-                return body
-            case "gzip" | "x-gzip":
-                return _bounded(zlib.decompressobj(16 + zlib.MAX_WBITS), body)
-            case "deflate":
-                raw = (body[0] & 0x0F) != 8 if body else True
-                return _bounded(zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS), body)
-            case "br":
-                return _brotli(body)
-            case "zstd":
-                return zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True).read(MAX_DECODED_BYTES)
-    except (zlib.error, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
-        raise Unreadable(f"it is not what its Content-Encoding ({encoding}) says: {error}") from None
-    raise Unreadable(f"its Content-Encoding ({encoding}) is not known here")
-
-
-def _brotli(body: bytes) -> bytes:
-    """Raises Unreadable."""
-    try:
-        brotli = importlib.import_module("brotli")
-    except ImportError:
-        raise Unreadable("its Content-Encoding (br) needs the package brotli, which is not installed") from None
-    stream, data = brotli.Decompressor(), bytearray()
-    try:
-        data += stream.process(body, output_buffer_limit=MAX_DECODED_BYTES)
-        while not stream.is_finished() and not stream.can_accept_more_data() and len(data) <= MAX_DECODED_BYTES:
-            data += stream.process(b"", output_buffer_limit=MAX_DECODED_BYTES)
-    except brotli.error as error:
-        raise Unreadable(f"it is not what its Content-Encoding (br) says: {error}") from None
-    if not stream.is_finished():
-        raise Unreadable("its Content-Encoding (br) ends too early, or it is longer than is kept")
-    return bytes(data)
-
-
-def _bounded(stream: Any, body: bytes) -> bytes:
-    data: bytes = stream.decompress(body, MAX_DECODED_BYTES)
-    if stream.unconsumed_tail:
-        raise Unreadable("decompressed, it is longer than is kept")
-    return data

@@ -22,29 +22,31 @@ from proto.ops.transcripts import (
     Histories,
     History,
     HistoryMessage,
-    ImportResult,
-    ImportState,
-    IngestResult,
     NodeView,
     SearchEverything,
     TranscriptCheckout,
     TranscriptDelete,
     TranscriptHistories,
     TranscriptHistory,
-    TranscriptImport,
-    TranscriptImportState,
-    TranscriptIngest,
     TranscriptNode,
-    TranscriptRecord,
     TranscriptSearchResult,
     TranscriptsSearch,
     TranscriptStats,
 )
+from proto.ops.transcripts_intake import (
+    ImportResult,
+    ImportState,
+    IngestResult,
+    TranscriptImport,
+    TranscriptImportState,
+    TranscriptIngest,
+    TranscriptRecord,
+)
 from services.runtime.handlers import Context, Environment, Handlers
-from services.transcripts import everything, finding, forest
+from services.transcripts import deleting, everything, finding, forest
 from services.transcripts.checkout import checkout
 from services.transcripts.feed import COLLECTION, Feed, owe_scrub
-from services.transcripts.importing import Importing
+from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
 from services.transcripts.pieces import Stripper
 from services.transcripts.settings import Settings, read_settings, redactor_of
@@ -52,6 +54,9 @@ from services.transcripts.store import Store
 
 HISTORIES_BYTES = 32 * 1024 * 1024
 """Of content in one answer of many conversations."""
+
+DELETE_PATIENCE_S = 30.0
+"""How long a deletion waits for the search to write its files anew; where it takes longer, the answer says so."""
 
 
 @contextlib.asynccontextmanager
@@ -131,12 +136,14 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
         def change(db: sqlite3.Connection) -> tuple[list[bytes], int]:
             node = _there(db, params.hash)
             owe_scrub(db)
-            return forest.delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
+            gone = deleting.delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
+            release(db)
+            return gone
 
         gone, kept = await store.write(change)
         await store.scrub()
-        left = await feed.caught_up(settings.search_patience_s)
-        return DeletedTurns(deleted=len(gone), placeholders=kept, search_pending=min(left, len(gone)))
+        forgotten = await feed.forgotten(DELETE_PATIENCE_S)
+        return DeletedTurns(deleted=len(gone), placeholders=kept, search_pending=0 if forgotten else len(gone))
 
     @handlers.handle(TranscriptCheckout)
     async def check_out(params: TranscriptCheckout, ctx: Context) -> Checkout:

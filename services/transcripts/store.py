@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import trio
 
 from proto.errors import OperationError, Unavailable
+from services.runtime.sqlite_files import size_bytes, sync_folder
 
 T = TypeVar("T")
 
@@ -222,13 +223,16 @@ class Store:
         except sqlite3.Error as error:
             raise OperationError(f"the database of transcripts cannot be read: {error}") from error
 
-    async def scrub(self) -> None:
-        """Leave nothing of what was deleted in the log: the pages themselves are overwritten as they are freed."""
+    async def scrub(self) -> bool:
+        """Leave nothing of what was deleted in the log: the pages themselves are overwritten as they are freed.
 
-        def checkpoint() -> None:
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        False where somebody still reads a state of before, and the log has to stay for that.
+        """
 
-        await trio.to_thread.run_sync(checkpoint, limiter=self._write_turn)
+        def checkpoint() -> bool:
+            return not self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+
+        return await trio.to_thread.run_sync(checkpoint, limiter=self._write_turn)
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
@@ -243,8 +247,7 @@ class Store:
 
     def size_bytes(self) -> int:
         """Of the database with its log."""
-        files = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return size_bytes(self.path)
 
     async def close(self) -> None:
         """Carry out what was handed in, and close."""
@@ -281,17 +284,8 @@ def _open(path: Path) -> sqlite3.Connection:
             raise OperationError(f"{path} was written by another version of this program (schema {version})")
         if fresh:
             os.chmod(path, 0o600)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _sync_folder(folder: Path) -> None:
-    # The file's name has to be on disk as well as its content.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import functools
 import os
+import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,7 @@ class Inotify:
     def __init__(self) -> None:
         """Raises OSError where the user has too many of them already (`fs.inotify.max_user_instances`)."""
         self.fd = _checked(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
+        self._afterlife = _outlive(self.fd)
 
     def add(self, folder: int) -> int:
         """Watch an open folder; the same folder always has the same number. Raises OSError (ENOSPC: past the limit)."""
@@ -80,7 +82,24 @@ class Inotify:
             return b""
 
     def close(self) -> None:
-        os.close(self.fd)
+        sender, receiver = self._afterlife
+        with sender, receiver:
+            _, held, _, _ = socket.recv_fds(receiver, 1, 2)
+        for fd in (*held, self.fd):
+            os.close(fd)
+
+
+def _outlive(fd: int) -> tuple[socket.socket, socket.socket]:
+    """Have the operating system, and not this process, do the work of closing `fd` when this process dies.
+
+    To end a queue of events takes it 15 ms or more, in which a killed process is not dead yet and its successor has to
+    wait.  A descriptor that lies unread in a socket that itself lies unread in its own queue is in nobody's hands once
+    the process is gone: the garbage collector of unix(7) sockets closes it, a moment later and elsewhere (before Linux
+    6.10 in the dying process, which costs what it did without this).
+    """
+    sender, receiver = socket.socketpair()
+    socket.send_fds(sender, [b"."], [fd, receiver.fileno()])
+    return sender, receiver
 
 
 def parse(data: bytes) -> Iterator[Event]:

@@ -127,6 +127,7 @@ def handlers_of(reading: Reading) -> Handlers:
                 answer = found
                 if found.changes or found.resync or watcher.ending:
                     break
+                ctx.rests()
                 await news.wait()
         if answer is None:
             answer = await trio.to_thread.run_sync(read, key, params.after, params.limit, limiter=reading.turn)

@@ -10,14 +10,14 @@ microseconds: should the file be lost, new numbers are above all old ones and ev
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
+
+from services.runtime.sqlite_files import put_aside, size_bytes, sync_folder
 
 SCHEMA_VERSION = 1
 
@@ -83,8 +83,6 @@ CREATE TABLE change(
 ) WITHOUT ROWID;
 """
 
-_log = logging.getLogger("linckia.watch")
-
 
 class Store:
     """The open database. `db` is the one connection that writes; `reader` opens others. All of it blocks."""
@@ -100,11 +98,7 @@ class Store:
         try:
             self.db = _open(path)
         except (apsw.CorruptError, apsw.NotADBError) as error:
-            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-            _log.error("%s is damaged (%s): put aside as %s and begun anew", path, error, aside.name)
-            path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            put_aside(path, error)
             self.rebuilt = True
             self.db = _open(path)
         self.sequence = self._stored_sequence()
@@ -137,8 +131,7 @@ class Store:
 
     def size_bytes(self) -> int:
         """Of the database with its log."""
-        files = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return size_bytes(self.path)
 
     def close(self) -> None:
         """Blocks for the last checkpoint."""
@@ -174,17 +167,8 @@ def _open(path: Path) -> apsw.Connection:
         elif version != SCHEMA_VERSION:
             raise apsw.SchemaChangeError(f"{path} was written by another version of this program (schema {version})")
         if fresh:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _sync_folder(folder: Path) -> None:
-    # The file's name has to be on disk as well as its content.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -36,6 +36,7 @@ MAX_ALL_NAMES: Final = 200_000
 
 TICK_S: Final = 1.0
 """Between two looks at the watched folders themselves, which may come back at any time."""
+FIRST_SWEEP_S: Final = 0.05
 SWEEP_PAUSE_S: Final = 2.0
 """Between two sweeps for overflows: a storm that goes on must not mean to do nothing else."""
 
@@ -82,7 +83,8 @@ class Watcher:
         self._due = float("inf")
         self._roots: set[int] = set()
         self._sweeps: set[int] = set(self.tracker.trees)
-        self._sweep_after = 0.0
+        # Not before those that wait for this process have been answered; nothing that changed meanwhile is missed.
+        self._sweep_after = trio.current_time() + FIRST_SWEEP_S
         self._long: collections.deque[Batch] = collections.deque()
         self._now: Batch | None = None
         self._wake = trio.Event()

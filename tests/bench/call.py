@@ -58,7 +58,9 @@ def main() -> None:
         # Nothing but `echo` is measured, so nothing else needs to be ready.
         kernel = stack.enter_context(running(folder, options=("--http", "127.0.0.1:0"), all_ready=False))
         kernel.wait_ready("echo")
-        url = kernel.status()["http_url"]
+        # HTTP comes up beside the services, and may be later than the quickest of them.
+        while (url := kernel.status()["http_url"]) is None:
+            time.sleep(0.05)
         port = int(url.rsplit(":", 1)[1].split("/")[0])
         joiner = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder)]
         callers: dict[tuple[str, str], Caller] = {

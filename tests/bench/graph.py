@@ -137,7 +137,10 @@ def main() -> None:
         size = store.size_bytes() / 2**20
         print(f"{arguments.nodes} nodes, {arguments.edges} edges: built in {took:.1f} s, {size:.0f} MiB\n")
         with store._reader() as db:
+            # As every answer of the service is made: on one snapshot.
+            db.execute("BEGIN")
             reads(db, arguments.nodes, chance)
+            db.execute("ROLLBACK")
         trio.run(writes, store, arguments.nodes, chance)
         began = time.perf_counter()
         with store._reader() as db:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from services.retrieve import schema, store
+from services.retrieve import id_sets, schema
 from services.retrieve.large_words import LargeWords
 from services.retrieve.lexical import Fts5, Words, row_of, rows
 from services.retrieve.terms import query_terms
@@ -38,7 +38,7 @@ def p50_ms(search: Callable[[str], object], queries: Sequence[str]) -> float:
 
 def fill(large: LargeWords, db: sqlite3.Connection) -> float:
     began = time.perf_counter()
-    ids = store.item_ids(db).tolist()
+    ids = id_sets.items(db).tolist()
     for start in range(0, len(ids), 500):
         large.load(rows(db, ids[start : start + 500]))
         if start % 20_000 == 0:

@@ -51,18 +51,19 @@ def main() -> None:
         make_notes(Path(folder), count)
         started = time.monotonic()
 
-        def step(name: str, since: float) -> None:
-            print(f"{name:<58} {time.monotonic() - since:8.2f} s", flush=True)
+        def step(name: str, since: float, files: int = 0) -> None:
+            took = time.monotonic() - since
+            print(f"{name:<58} {took:8.2f} s{f', {files / took:.0f} files/s' if files else ''}", flush=True)
 
         with running(Path(data), [Path(folder)], all_ready=False) as kernel:
             step("start: the kernel answers", started)
             wait(kernel, lambda: kernel.call("knowledge_status")["notes"] >= count)
-            step(f"start: {count} notes are found by words", started)
+            step(f"start: {count} notes are found by words", started, count)
             kernel.wait_ready()
             step("start: all services are ready", started)
             wait(kernel, lambda: not kernel.call("retrieve_status", {"collection": "notes"})["vectors_waiting"])
             status = kernel.call("retrieve_status", {"collection": "notes"})
-            step(f"start: all {status['vectors']} sections have their vectors", started)
+            step(f"start: all {status['vectors']} sections have their vectors", started, count)
             with Client(Path(data)) as client:
                 for name, params in (
                     ("search_documents", {"query": "how to set the level of a logger"}),
@@ -84,6 +85,9 @@ def main() -> None:
             )
             wait(kernel, lambda: _first(kernel, "wombat burrows") == "note-1")
             step("an edited note is found by its new words", edited)
+            # Words that it does not have.
+            wait(kernel, lambda: _first(kernel, "marsupial dwelling underground", whole=True) == "note-1")
+            step("an edited note is found by its new meaning", edited)
             _print_memory(kernel)
         again = time.monotonic()
         with running(Path(data), [Path(folder)], all_ready=False) as kernel:
@@ -91,9 +95,11 @@ def main() -> None:
             step("second start: the first right search", again)
 
 
-def _first(kernel: RunningKernel, query: str) -> str | None:
-    results = kernel.call("search_documents", {"query": query, "limit": 1}, timeout_s=30)["results"]
-    return results[0]["id"] if results else None
+def _first(kernel: RunningKernel, query: str, *, whole: bool = False) -> str | None:
+    answer = kernel.call("search_documents", {"query": query, "limit": 1}, timeout_s=30)
+    if whole and answer["metadata"]["degraded"]:
+        return None
+    return answer["results"][0]["id"] if answer["results"] else None
 
 
 def _print_memory(kernel: RunningKernel) -> None:

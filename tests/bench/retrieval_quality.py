@@ -27,6 +27,7 @@ from services.embed.main import Loaded, Settings, load
 from services.retrieve.collection import Collection
 from services.retrieve.outbox import embed_due
 from services.retrieve.search import Patience, search
+from services.runtime.models.device import Precision
 
 METHODS = {
     "words": Fusion(method="lexical"),
@@ -78,8 +79,8 @@ def judgements(folder: Path) -> dict[str, dict[str, int]]:
 class InProcessEmbedder:
     """The embedding model, called as the service would be."""
 
-    def __init__(self) -> None:
-        self.model: Loaded = load(Settings(), "cpu")
+    def __init__(self, precision: Precision = Precision.AUTO) -> None:
+        self.model: Loaded = load(Settings(precision=precision), "cpu")
 
     def embed(self, params: EmbedTexts) -> EmbedResult:
         tokens = self.model.tokenizer.encode(params.texts, params.kind)
@@ -129,6 +130,7 @@ async def measure(folder: Path, embedder: InProcessEmbedder, work: Path) -> None
     relevant = judgements(folder)
     collection = Collection.open(folder.name, work, trio.CapacityLimiter(4))
     await collection.load()
+    await collection.check_words()
     started = time.perf_counter()
     await fill(collection, documents, embedder)
     print(f"{folder.name}: {len(documents)} documents put and embedded in {time.perf_counter() - started:.1f} s")
@@ -156,9 +158,10 @@ async def measure(folder: Path, embedder: InProcessEmbedder, work: Path) -> None
     collection.close()
 
 
-async def run(folders: Sequence[Path], keep: Path | None) -> None:
+async def run(folders: Sequence[Path], keep: Path | None, precision: Precision) -> None:
     """Measure each folder; the databases stay in `keep`, where given."""
-    embedder = InProcessEmbedder()
+    embedder = InProcessEmbedder(precision)
+    print(f"{embedder.model.files.name}, {embedder.model.encoder.precision}")
     with tempfile.TemporaryDirectory() as temporary:
         for folder in folders:
             await measure(folder, embedder, keep or Path(temporary))
@@ -170,5 +173,6 @@ if __name__ == "__main__":
         "folders", nargs="+", type=Path, help="folders with corpus.jsonl, queries.jsonl, qrels/test.tsv"
     )
     parser.add_argument("--keep", type=Path, help="a folder for the databases, so that a second run embeds nothing")
+    parser.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.AUTO)
     options = parser.parse_args()
-    trio.run(run, options.folders, options.keep)
+    trio.run(run, options.folders, options.keep, options.precision)

@@ -1,11 +1,13 @@
 """A whole search, from an MCP client through notes, words, vectors and fusion, at growing numbers of sections.
 
-    scripts/bench search_sizes [--sizes 1000,10000,100000] [--queries 300]
+    scripts/bench search_sizes [--sizes 1000,10000,100000] [--queries 300] [--rerank off] [--keep DIR]
 
 For each size a data directory is made (see `_collections`), a real kernel is started over it, and `search_documents`
-is called over HTTP, one query after the other, none twice.  Printed are the time from the start of the kernel to the
-first whole answer, the first answer's own time, p50 and p99 of the rest, and the memory of `retrieve`.  The peer is
-what one writes in one process: the same model, FTS5's BM25, and FAISS's exact flat index, with the same fusion.
+is called over HTTP, one query after the other, none twice.  Printed are p50 and p99, the memory of `retrieve`, and two
+restarts: `start`, of everything, until a search is answered by words and until it is answered whole (the model is
+loaded last, whatever the size); and `kill`, of `retrieve` alone, until the next answer and until the next whole one,
+the middle of five.  The peer is what one writes in one process: the same model, FTS5's BM25, and FAISS's exact flat
+index, with the same fusion.
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ from __future__ import annotations
 import argparse
 import json
 import sqlite3
-import sys
+import statistics
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import closing
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 
+from kernel.control.client import CallFailed
 from proto.ops.embed import TextKind
 from services.embed.main import Loaded, Settings, load
 from services.retrieve import fusion
@@ -43,11 +48,45 @@ def percentile(times: list[float], share: float) -> float:
     return sorted(times)[min(len(times) - 1, int(len(times) * share))] * 1000
 
 
-def whole(kernel: RunningKernel, query: str) -> dict[str, Any] | None:
-    """The answer, if nothing is missing from it."""
-    answer: dict[str, Any] = kernel.call("search_documents", {"query": query}, timeout_s=60)
-    complete = answer["metadata"]["stages"] == ["lexical", "vector"] and not answer["metadata"]["degraded"]
-    return answer if complete else None
+class Waited(NamedTuple):
+    """Seconds until a search was answered, and until one was answered whole."""
+
+    any_s: float
+    whole_s: float
+
+
+def answered(kernel: RunningKernel, query: str) -> tuple[bool, bool]:
+    """Whether a search finds anything, and whether nothing is missing from it."""
+    try:
+        answer: dict[str, Any] = kernel.call("search_documents", {"query": query}, timeout_s=60)
+    except CallFailed:
+        return False, False
+    metadata = answer["metadata"]
+    return bool(answer["results"]), {"lexical", "vector"} <= set(metadata["stages"]) and not metadata["degraded"]
+
+
+def until_whole(kernel: RunningKernel, queries: Iterable[str], began: float) -> Waited:
+    any_s: float | None = None
+    for query in cycle(queries):
+        some, whole = answered(kernel, query)
+        now_s = time.monotonic() - began
+        any_s = now_s if any_s is None and some else any_s
+        if whole:
+            return Waited(any_s or now_s, now_s)
+        time.sleep(0.01)
+    raise AssertionError("there are no queries")
+
+
+def killed(kernel: RunningKernel, queries: list[str], times: int = 5) -> Waited:
+    """What searches wait for after `retrieve` is killed; medians."""
+    waited = []
+    for n in range(times):
+        began = time.monotonic()
+        kernel.kill("retrieve")
+        waited.append(until_whole(kernel, queries[n:], began))
+        # A restart that comes at once after another is held back on purpose.
+        time.sleep(3)
+    return Waited(*(statistics.median(column) for column in zip(*waited, strict=True)))
 
 
 def wait_for_tantivy(kernel: RunningKernel, size: int) -> float:
@@ -57,54 +96,56 @@ def wait_for_tantivy(kernel: RunningKernel, size: int) -> float:
     return time.monotonic() - began
 
 
-def measure(folder: Path, size: int, queries: list[str], model: Loaded) -> None:
+def make(folder: Path, size: int, model: Loaded) -> None:
+    """A root with notes, and the databases of services that have them."""
     sections = 10 if size <= 100_000 else 50
-    root, data = folder / "notes", folder / "data"
-    root.mkdir()
+    root, services = folder / "notes", folder / "data" / "services"
+    root.mkdir(parents=True)
     paths = notes_of(size, sections)
+    fill_knowledge(services / "knowledge" / "notes.db", str(root), paths)
+    fill_retrieve(services / "retrieve" / "notes.db", Corpus(size), sections, model.fingerprint, (str(root), paths))
+
+
+def measure(folder: Path, size: int, queries: list[str], model: Loaded, rerank: str) -> None:
+    root, data = folder / "notes", folder / "data"
     began = time.monotonic()
-    corpus = Corpus(size)
-    database = data / "services" / "retrieve" / "notes.db"
-    fill_knowledge(data / "services" / "knowledge" / "notes.db", str(root), paths)
-    fill_retrieve(database, corpus, sections, model.fingerprint, (str(root), paths))
+    if not root.exists():
+        make(folder, size, model)
     made_s = time.monotonic() - began
     options = ("--http", "127.0.0.1:0")
-    with running(data, [root], options=options) as kernel:
+    environment = {"LINCKIA_SERVICES__RETRIEVE__RERANK": rerank}
+    with running(data, [root], options=options, environment=environment) as kernel:
         # Once: segments and the large word index are derived, and kept.
-        while whole(kernel, queries[0]) is None:
-            time.sleep(0.2)
-        derived_s = wait_for_tantivy(kernel, size)
+        began = time.monotonic()
+        until_whole(kernel, queries[:1], began)
+        wait_for_tantivy(kernel, size)
+        derived_s = time.monotonic() - began
     began = time.monotonic()
-    with running(data, [root], options=options, all_ready=False) as kernel:
-        waited = 0
-        while True:
-            asked = time.perf_counter()
-            if whole(kernel, queries[1 + waited % 5]) is not None:
-                break
-            waited += 1
-            time.sleep(0.02)
-        first_ms = (time.perf_counter() - asked) * 1000
-        restart_s = time.monotonic() - began
+    with running(data, [root], options=options, environment=environment, all_ready=False) as kernel:
+        start = until_whole(kernel, queries[:5], began)
         kernel.wait_ready()
+        wait_for_tantivy(kernel, size)
+        kill = killed(kernel, queries[:10])
         wait_for_tantivy(kernel, size)
         port = int(kernel.status()["http_url"].rsplit(":", 1)[1].split("/")[0])
         client = Http(port)
         times = []
         for number, query in enumerate(queries[10:]):
             request = body(number, query)
-            start = time.perf_counter()
+            asked = time.perf_counter()
             answer = client.ask(request)
-            times.append(time.perf_counter() - start)
+            times.append(time.perf_counter() - asked)
             if b'"isError":true' in answer or b"note-" not in answer:
                 raise AssertionError(answer[:500])
         client.close()
         service = kernel.service("retrieve")
         notes = kernel.service("knowledge")
         status = kernel.call("retrieve_status", {"collection": "notes"})
-    peer = peer_ms(database, queries[10:40], model)
+    peer = peer_ms(data / "services" / "retrieve" / "notes.db", queries[10:40], model)
     p50 = percentile(times, 0.5)
     print(
-        f"{size:>9} {restart_s:>9.2f} {first_ms:>8.1f} {p50:>8.2f} {percentile(times, 0.99):>8.2f} "
+        f"{size:>9} {p50:>8.2f} {percentile(times, 0.99):>8.2f} {start.any_s:>8.2f} {start.whole_s:>6.2f} "
+        f"{kill.any_s:>7.2f} {kill.whole_s:>6.2f} "
         f"{service['pss_bytes'] / 2**20:>9.0f} {service['rss_bytes'] / 2**20:>8.0f} {notes['pss_bytes'] / 2**20:>8.0f} "
         f"| {peer:>8.2f} {peer / p50:>6.2f} | {status['words']}, {status['index']}, "
         f"{status['size_bytes'] / 2**20:.0f} MiB, made in {made_s:.0f} s, derived in {derived_s:.0f} s",
@@ -138,17 +179,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1000,10000,100000")
     parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--rerank", choices=["auto", "off", "maxsim"], default="auto")
+    parser.add_argument("--keep", type=Path, help="a folder for what is made, so that a second run need not make it")
     given = parser.parse_args()
     model = load(Settings(), "cpu")
     faiss.omp_set_num_threads(1)
     print(
-        " sections restart s first ms   p50 ms   p99 ms  PSS MiB  RSS MiB    notes |  peer ms  ratio"
+        " sections   p50 ms   p99 ms  start s  whole  kill s  whole  PSS MiB  RSS MiB    notes |  peer ms  ratio"
         " (retrieve's memory; notes: that of knowledge)"
     )
     for size in map(int, given.sizes.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            measure(Path(folder), size, Corpus(1).queries(given.queries + 10), model)
-    sys.stdout.flush()
+            where = (given.keep or Path(folder)) / str(size)
+            measure(where, size, Corpus(1).queries(given.queries + 10), model, given.rerank)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Page:
 
 
 @contextlib.contextmanager
-def browser(profile: Path) -> Iterator[Page]:
+def browser(profile: Path, *options: str) -> Iterator[Page]:
     """A browser with a page.  Raises FileNotFoundError where there is none."""
     found = executable()
     if found is None:
@@ -92,7 +92,7 @@ def browser(profile: Path) -> Iterator[Page]:
 
     command = [
         found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-        f"--user-data-dir={profile}", "--window-size=1300,700",
+        f"--user-data-dir={profile}", "--window-size=1300,700", *options,
     ]  # fmt: skip
     process = subprocess.Popen(
         command, preexec_fn=pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

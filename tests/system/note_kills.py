@@ -111,9 +111,8 @@ async def torment(
         async with connection(kernel.data_dir) as control:
             for victim in order:
                 await trio.sleep(dice.uniform(0.0, pause_s))
-                while (pid := await _pid(control, victim)) is None:  # noqa: ASYNC110  # the kernel has no event for this
+                while not _killed(await _pid(control, victim)):  # noqa: ASYNC110  # the kernel has no event for this
                     await trio.sleep(0.02)
-                os.kill(pid, signal.SIGKILL)
                 seen.kills[victim] += 1
 
     async with trio.open_nursery() as nursery:
@@ -150,6 +149,16 @@ def _failed(seen: Seen, failure: dict[str, Any]) -> None:
     seen.failures[failure["kind"]] += 1
     if failure["kind"] not in _MAY_FAIL:
         seen.wrong.append(f"a search failed with {failure}")
+
+
+def _killed(pid: int | None) -> bool:
+    """Whether there was anybody to kill: one that was killed a moment ago may still be named."""
+    try:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return pid is not None
 
 
 async def _pid(control: Connection, name: str) -> int | None:

@@ -112,6 +112,22 @@ def test_documents_are_added_found_and_read_through_their_surface(kernel: Runnin
     as_client(kernel, "documents", talk)
 
 
+def test_a_session_that_is_not_named_is_the_last_that_the_client_has_started(kernel: RunningKernel) -> None:
+    async def talk(client: Client) -> None:
+        own = read(await client.call_tool("session", {"action": "start", "params": {"label": "mine"}}))
+        other = kernel.call("documents_session_start", {"label": "another's"})
+        watched = read(await client.call_tool("session", {"action": "watch", "params": {"enabled": False}}))
+        assert watched["session_id"] == own["session_id"]
+        named = read(await client.call_tool("session", {"action": "stop", "params": {"label": "another's"}}))
+        assert named["session_id"] == other["session_id"]
+        kernel.call("documents_session_start", {"label": "another's"})
+        assert read(await client.call_tool("session", {"action": "stop"}))["session_id"] == own["session_id"]
+        # Having none of its own, it means the only one that there is.
+        assert read(await client.call_tool("session", {"action": "stop"}))["label"] == "another's"
+
+    as_client(kernel, "documents", talk)
+
+
 def test_one_pipeline_goes_across_every_corpus(kernel: RunningKernel) -> None:
     async def talk(client: Client) -> None:
         listed = read(await client.call_tool("query", {"steps": [{"op": "describe"}]}))

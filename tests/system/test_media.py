@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import urllib.error
 import urllib.parse
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.system import bombs
 from tests.system.running import RunningKernel, running
 
 
@@ -77,6 +79,36 @@ def test_nothing_outside_the_roots_is_served(kernel: RunningKernel) -> None:
         assert (status, b"treasure" in body) == (403, False), path
     assert get(kernel, root / "not-there")[0] == 404
     assert get(kernel, "")[0] == 400
+
+
+REFUSED = {
+    "giant.png": "60000 by 60000 pixels", "text.png": "too large", "giant.tif": "100000 by 100000 pixels",
+    "giant.webp": "cannot be decoded", "giant.gif": "65535 by 65535 pixels", "cut off.jpg": "truncated",
+    "giant.avi": "cannot be decoded", "cut off.avi": "cannot|no video", "giant.pdf": "no size", "itself.pdf": "no PDF",
+}  # fmt: skip
+"""What is said of those bombs that no picture is made of; the others have theirs in the limits that there are."""
+
+
+def test_bombs_cost_an_error_of_one_file_each(kernel: RunningKernel) -> None:
+    folder = root_of(kernel) / "bombs"
+    folder.mkdir()
+    bombs.write_all(folder)
+    kernel.call("index", {"root": str(folder), "async": False, "force": True})
+    kernel.wait_ready("decode")
+    before = kernel.service("decode")
+    for name in bombs.BOMBS:
+        found = kernel.call("inspect", {"path": str(folder / name)}, timeout_s=60)
+        (said,) = (each["metadata"] for each in found["metadata"] if each["type"] == "metadata")
+        if name in REFUSED:
+            assert re.search(REFUSED[name], said["problem"]), (name, said)
+            assert "thumbnailUri" not in found, name
+        else:
+            assert "thumbnailUri" in found, (name, said)
+    after = kernel.service("decode")
+    # None of them took its life, or memory beyond the limit that it has.
+    assert (after["pid"], after["generation"]) == (before["pid"], before["generation"])
+    (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{after['pid']}/status").read_text())
+    assert int(peak) * 1024 < 2 * 1024**3
 
 
 def test_artefact_is_made_once_and_served_while_its_decoder_is_dead(kernel: RunningKernel) -> None:

@@ -4,31 +4,65 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gzip
 import json
+import os
 import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import openai
 import pytest
+import zstandard
 
 from tests.system.running import REPOSITORY, RunningKernel, running
 
 KEY = "sk-proj-" + "a1B2c3D4" * 6
 
 
+Begin = Callable[[], tuple[Callable[[bytes], bytes], Callable[[], bytes]]]
+"""Begins to compress: answers what compresses the next piece, and what ends it."""
+
+
+def _deflating(wbits: int) -> Begin:
+    def begin() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
+        stream = zlib.compressobj(wbits=wbits)
+        return (lambda data: stream.compress(data) + stream.flush(zlib.Z_SYNC_FLUSH)), stream.flush
+
+    return begin
+
+
+def _brotli() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
+    stream = brotli.Compressor()
+    return (lambda data: stream.process(data) + stream.flush()), stream.finish
+
+
+def _zstd() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:
+    stream = zstandard.ZstdCompressor().compressobj()
+    return (lambda data: stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)), stream.flush
+
+
+ENCODINGS: list[tuple[str, Begin]] = [
+    ("gzip", _deflating(31)),
+    ("br", _brotli),
+    ("zstd", _zstd),
+    ("deflate", _deflating(15)),
+]
+
+
 class Model(BaseHTTPRequestHandler):
     """Answers chat completions with the number of messages it was sent, streamed where that is asked for."""
 
     protocol_version = "HTTP/1.1"
+    used: ClassVar[set[str]] = set()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -38,10 +72,21 @@ class Model(BaseHTTPRequestHandler):
         if request["messages"][-1]["content"] == "fail":
             return self._send(500, "application/json", b'{"error": {"message": "no"}}')
         if request.get("stream"):
-            return self._stream(said)
+            return self._stream(said, *self._encoding(request))
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         reply = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-        return self._send(200, "application/json", gzip.compress(json.dumps(reply).encode()), encoding="gzip")
+        encoding, begin = self._encoding(request)
+        compress, finish = begin()
+        body = compress(json.dumps(reply).encode()) + finish()
+        return self._send(200, "application/json", body, encoding=encoding)
+
+    def _encoding(self, request: dict[str, Any]) -> tuple[str, Begin]:
+        """Another one each turn, of those that the client takes."""
+        accepted = [name.strip() for name in self.headers["Accept-Encoding"].split(",")]
+        taken = [each for each in ENCODINGS if each[0] in accepted]
+        chosen = taken[len(request["messages"]) // 2 % len(taken)]
+        self.used.add(chosen[0])
+        return chosen
 
     def _send(self, status: int, kind: str, body: bytes, encoding: str = "identity") -> None:
         self.send_response(status)
@@ -51,9 +96,11 @@ class Model(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, said: str) -> None:
+    def _stream(self, said: str, encoding: str, begin: Begin) -> None:
+        compress, finish = begin()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Encoding", encoding)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         deltas: list[tuple[Any, str | None]] = [({"content": word}, None) for word in said.split(" ")]
@@ -61,11 +108,14 @@ class Model(BaseHTTPRequestHandler):
         for delta, end in [({"role": "assistant"}, None), *deltas, ({}, "stop")]:
             choice = {"index": 0, "delta": delta, "finish_reason": end}
             chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-            self._chunk(f"data: {json.dumps(chunk)}\n\n".encode())
-        self._chunk(b"data: [DONE]\n\n")
-        self._chunk(b"")
+            self._chunk(compress(f"data: {json.dumps(chunk)}\n\n".encode()))
+        self._chunk(compress(b"data: [DONE]\n\n") + finish())
+        self.wfile.write(b"0\r\n\r\n")
 
     def _chunk(self, data: bytes) -> None:
+        # One without content would end the reply: a compressor may keep what it gets.
+        if not data:
+            return
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -131,6 +181,20 @@ def turns(kernel: RunningKernel) -> int:
     return count
 
 
+def is_killed(kernel: RunningKernel) -> bool:
+    """Kills the service; False where it has just died and there is nobody to kill yet."""
+    # A death before it is ready would be its own defect to the kernel, which then waits ever longer.
+    kernel.wait_ready("transcripts")
+    pid: int | None = kernel.service("transcripts")["pid"]
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
@@ -154,10 +218,19 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
             # The service dies under it, and every turn repeats what went before.
             for number in range(6):
                 if number % 2:
-                    kernel.kill("transcripts")
+                    until(lambda: is_killed(kernel))
                 expected = f"I have read {2 * number + 5} messages."
                 assert ask(client, said, f"turn {number}", stream=bool(number % 3)) == expected
             until(lambda: turns(kernel) == len(said))
+            # What its HTTP library does not decode.
+            said.append({"role": "user", "content": "zstd, please"})
+            raw = client.chat.completions.with_raw_response
+            got = raw.create(model="m", messages=said, extra_headers={"Accept-Encoding": "zstd"}).http_response
+            assert got.headers["Content-Encoding"] == "zstd"
+            reply = json.loads(zstandard.ZstdDecompressor().stream_reader(got.content).read())
+            said.append(reply["choices"][0]["message"])
+            until(lambda: turns(kernel) == len(said))
+            assert Model.used == {name for name, _ in ENCODINGS}
             found = kernel.call("transcript_histories")
             assert found["total"] == 1
             assert [message["content"][0]["text"] for message in found["histories"][0]["messages"]] == [

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from kernel.gateway import scratchpad
 from kernel.gateway.composite.answer import Composed, as_json, composed, direct, failed, sized
 from kernel.gateway.composite.plan import Planned, check, plan
 from kernel.gateway.composite.progress import StepUpcalls
@@ -23,6 +24,9 @@ from proto.ops.composite import Execute, Query, Session
 
 CallStep = Callable[[Operation[Any], Params[Any], Upcalls | None], Awaitable[object]]
 """Calls the operation of one step for the caller of the tool."""
+
+
+_NAMES_SESSION = ("session_id", "sessionId", "label", "name")
 
 
 async def query(params: Query, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
@@ -88,7 +92,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, upcalls: Upcall
 
 
 async def session(params: Session, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
-    """One action.
+    """One action; where no session is named, of the client's own last one.
 
     Raises:
         InvalidParams: there is no such action, or its parameters are wrong.
@@ -98,8 +102,24 @@ async def session(params: Session, steps: Steps, call: CallStep, upcalls: Upcall
     if operation is None:
         said = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
         raise InvalidParams(f"{said}; the actions are: {', '.join(steps.session)}", field="action")
-    action = check(operation, params.action or "", {}, params.params or {}, "session", chained=False)
-    return direct(operation, await call(operation, action.params({}), upcalls))
+    given = dict(params.params or {})
+    pad = scratchpad.current.get()
+    named = any(given.get(name) is not None for name in _NAMES_SESSION)
+    if (
+        pad is not None
+        and pad.documents_session is not None
+        and not named
+        and "session_id" in operation.params.__struct_fields__
+    ):
+        given["session_id"] = pad.documents_session
+    action = check(operation, params.action or "", {}, given, "session", chained=False)
+    value = await call(operation, action.params({}), upcalls)
+    if pad is not None and isinstance(value, dict) and isinstance(value.get("session_id"), str):
+        if params.action == "start":
+            pad.documents_session = value["session_id"]
+        elif params.action == "stop" and pad.documents_session == value["session_id"]:
+            pad.documents_session = None
+    return direct(operation, value)
 
 
 def _begin(upcalls: Upcalls | None, index: int, count: int, step: Planned) -> Upcalls | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import math
 from collections.abc import Callable, Sequence, Sized
 from typing import Generic, Protocol, TypeVar
 
@@ -28,6 +29,16 @@ Rows = npt.NDArray[np.float32]
 
 MAX_PROMPT_BATCHES_IN_A_ROW = 8
 """After so many, one batch of the bulk goes: queries without end must not starve ingestion."""
+
+
+AT_ONCE_S = 0.02
+"""Work that takes no longer may be done in the event loop, which answers nobody meanwhile."""
+
+CROWDED_S = 0.5
+"""How long nothing is done in the event loop once calls were seen to wait for it."""
+
+_BACK_TO_BACK_S = 0.0003
+"""A caller who waits for an answer before asking again takes longer than that; one who asks sooner was waiting."""
 
 
 class Lane(enum.Enum):
@@ -145,6 +156,8 @@ class Batcher(Generic[T]):
         self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
         self._arrived = trio.Event()
         self._prompt_in_a_row = 0
+        self._computing = 0
+        self._crowded_until = -math.inf
         self._tokens_per_s = self._limits.first_tokens / self._limits.target_s
         self.last_batch_at = trio.current_time()
         self.last_asked_at = trio.current_time()
@@ -201,18 +214,34 @@ class Batcher(Generic[T]):
             ) from error
         return request.rows
 
-    async def run(self, model: Model[T]) -> None:
-        """Feed `model` until cancelled.  Raises ModelLost."""
+    async def run(self, model: Model[T], *, at_once_tokens: int = 0) -> None:
+        """Feed `model` until cancelled.  Raises ModelLost.
+
+        Args:
+            at_once_tokens: a prompt of so many tokens that comes alone, while nothing else is computed or waits, is
+                computed in the event loop: a thread's turn costs a short query a quarter of its time.
+        """
         limiter = trio.CapacityLimiter(1)
         while True:
             batch = self._take()
             if not batch:
-                self._arrived = trio.Event()
+                # One event for all that wait: were it replaced before it is set, only the last of them would be woken.
+                if self._arrived.is_set():
+                    self._arrived = trio.Event()
                 await self._arrived.wait()
                 continue
             texts = [request.texts[index] for request, index in batch]
+            tokens = sum(len(text) for text in texts)
             started = trio.current_time()
             outcomes: list[Rows | Exception] | None = None
+            if self._is_alone(batch, started) and tokens <= at_once_tokens:
+                outcomes = compute_isolating(model, texts)
+                self._learn(tokens, trio.current_time() - started)
+                if trio.current_time() - started > AT_ONCE_S:
+                    self._crowded_until = trio.current_time() + CROWDED_S
+                self._settle(batch, outcomes)
+                continue
+            self._computing += 1
             # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
             # interpreter. One inside a kernel that hangs cannot be stopped; it is left behind, and the process ends
             # as a crash.
@@ -220,11 +249,22 @@ class Batcher(Generic[T]):
                 outcomes = await trio.to_thread.run_sync(
                     compute_isolating, model, texts, abandon_on_cancel=True, limiter=limiter
                 )
+            self._computing -= 1
             if outcomes is None:
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
-            self._learn(sum(len(text) for text in texts), trio.current_time() - started)
-            for (request, index), outcome in zip(batch, outcomes, strict=True):
-                request.settle(index, outcome)
+            self._learn(tokens, trio.current_time() - started)
+            self._settle(batch, outcomes)
+
+    def _is_alone(self, batch: Sequence[tuple[_Request[T], int]], now: float) -> bool:
+        """Whether `batch` is one text, all there is to do, and was not waiting while the one before was done."""
+        if len(batch) > 1 or now - self.last_batch_at < _BACK_TO_BACK_S:
+            self._crowded_until = now + CROWDED_S
+        return not self._computing and not self.waiting_tokens and now >= self._crowded_until
+
+    @staticmethod
+    def _settle(batch: Sequence[tuple[_Request[T], int]], outcomes: Sequence[Rows | Exception]) -> None:
+        for (request, index), outcome in zip(batch, outcomes, strict=True):
+            request.settle(index, outcome)
 
     def _take(self) -> list[tuple[_Request[T], int]]:
         prompt, bulk = self._queues[Lane.PROMPT], self._queues[Lane.BULK]

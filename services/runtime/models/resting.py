@@ -6,7 +6,6 @@ first call after a rest takes as long as the loading does.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from services.runtime.memory import give_memory_back
 from services.runtime.models.batcher import Model, Rows
 
 M = TypeVar("M", bound=Model[Any])
@@ -45,7 +45,7 @@ class Resting(Generic[M]):
         with self._lock:
             self._model = None
         gc.collect()
-        _give_memory_back()
+        give_memory_back()
 
     def compute(self, texts: Sequence[Any]) -> Rows:
         """As the model does."""
@@ -79,10 +79,3 @@ async def rest_when_idle(queues: Sequence[Queue], resting: Resting[M], after_s: 
             await trio.sleep(after_s)
         else:
             await trio.to_thread.run_sync(resting.rest)
-
-
-def _give_memory_back() -> None:
-    # glibc keeps what was freed for the next allocation, and here there may be none for hours.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -21,9 +21,10 @@ import numpy as np
 import trio
 
 from proto.arrays import pack
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import TranscriptIngest, TranscriptsSearch
+from proto.ops.transcripts import TranscriptsSearch
+from proto.ops.transcripts_intake import TranscriptIngest
 from services.embed import main as embed
 from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers
@@ -71,6 +72,10 @@ async def _made_up(env: Environment) -> AsyncIterator[Handlers]:
             precision="fp32",
         )
 
+    @handlers.handle(EmbedMaxSim)
+    async def maxsim(params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+        return MaxSimResult(scores=[0.5] * len(params.texts))
+
     yield handlers
 
 
@@ -90,7 +95,9 @@ async def _search(folder: Path) -> None:
     services = {"retrieve": retrieve.open_service, "embed": _made_up, "transcripts": transcripts.open_service}
     peer = sqlite3.connect(":memory:")
     peer.execute("CREATE VIRTUAL TABLE turn USING fts5(text)")
-    async with services_in_process(services, folder) as bench:
+    # As on a machine that has no cross-encoder.
+    settings = {"retrieve": {"rerank": "off"}}
+    async with services_in_process(services, folder, settings=settings) as bench:
         began = time.perf_counter()
         for _ in range(TURNS // 1000):
             turns = []
@@ -114,6 +121,7 @@ async def _search(folder: Path) -> None:
             asked = " OR ".join(query.split())
             peer.execute("SELECT rowid FROM turn WHERE turn MATCH ? ORDER BY rank LIMIT 5", (asked,)).fetchall()
             alone.append((time.perf_counter() - began) * 1000)
+    print(f"the first search after that took {times[0]:.1f} ms")
     _show("search: words, meaning and lineages", times)
     _show("SQLite FTS5, words alone", alone)
     print(f"ratio of the medians: {statistics.median(times) / statistics.median(alone):.2f}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -86,7 +85,7 @@ def import_(folder: Path) -> None:
         second.wait()
         took = time.perf_counter() - began
         nodes = _nodes(kernel)
-        service = _peak_mb(kernel.service("transcripts")["pid"])
+        service, front = _peak_mb(kernel.service("transcripts")["pid"]), _peak_mb(kernel.process.pid)
         began = time.perf_counter()
         subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
         again = time.perf_counter() - began
@@ -95,15 +94,9 @@ def import_(folder: Path) -> None:
         f" {size / took / 1e6:.1f} MB/s"
     )
     print(f"the command's own words for its second part: {said.strip()}")
-    print(
-        f"peak memory: the command {peak:.0f} MB, the service {service:.0f} MB, the kernel {_kernel_mb(kernel):.0f} MB"
-    )
+    print(f"peak memory: the command {peak:.0f} MB, the service {service:.0f} MB, the kernel {front:.0f} MB")
     print(f"once more with nothing new: {again:.1f} s; json.loads of every line alone: {peer:.0f} MB/s,"
           f" {size / took / 1e6 / peer:.2f} of that")  # fmt: skip
-
-
-def _kernel_mb(kernel: RunningKernel) -> float:
-    return _peak_mb(kernel.process.pid) if os.path.exists(f"/proc/{kernel.process.pid}/status") else 0.0
 
 
 def _nodes(kernel: RunningKernel) -> int:

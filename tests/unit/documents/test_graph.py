@@ -92,6 +92,42 @@ async def test_definitions_imports_calls_and_links_are_edges(tmp_path: Path) -> 
         assert (nothing.related, nothing.edges, nothing.degraded) == ([], [], [])
 
 
+INHERITED: dict[str, str | bytes] = {
+    "base.py": "class Base:\n    def step(self):\n        pass\n\n    def stop(self):\n        pass\n",
+    "mid.py": "import base\n\nclass Mid(base.Base):\n    def step(self):\n        super().step()\n",
+    "leaf.py": "from mid import Mid\nfrom away import Unknown\n\n"
+    "class Leaf(Mid):\n    def step(self):\n        super().step()\n        super(Mid, self).step()\n"
+    "        self.stop()\n        self.part.split()\n\n"
+    "class Half(Unknown, Mid):\n    def run(self):\n        self.step()\n\n"
+    "class Split:\n    def split(self):\n        pass\n",
+    "over.ts": "class A { go() { } }\nclass B extends A {\n  go() { super.go(); }\n}\n",
+    "Over.java": "class C { void go() {} }\nclass D extends C { void go() { super.go(); } }\n",
+}
+
+
+async def test_what_is_called_on_self_and_super_is_looked_for_in_what_the_class_extends(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    tree(root, INHERITED)
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(root)))
+
+        async def calls(name: str) -> set[tuple[str, str, str | None]]:
+            found = await edges(bench, root, name=name, relation="CALLS")
+            return {(s.partition("#")[2], t.removeprefix("symbol:"), certainty) for s, _, t, certainty in found}
+
+        assert await calls("mid.py") == {("Mid.step", "base.py#Base.step", "resolved")}
+        # What `super(Mid, self)` means, and what has a method that strings have, is not guessed; what may come from
+        # a class that is not stored is not certain.
+        assert await calls("leaf.py") == {
+            ("Leaf.step", "mid.py#Mid.step", "resolved"),
+            ("Leaf.step", "base.py#Base.stop", "resolved"),
+            ("Half.run", "mid.py#Mid.step", "ambiguous"),
+        }
+        assert await calls("over.ts") == {("B.go", "over.ts#A.go", "resolved")}
+        assert await calls("Over.java") == {("D.go", "Over.java#C.go", "resolved")}
+
+
 async def test_what_the_graph_cannot_answer_is_an_error_that_says_what_would_be_right(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         added = await add_text(bench, "a.py", "class A:\n    pass\n")

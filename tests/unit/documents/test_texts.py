@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import DocumentsGet, DocumentsStatus
 from proto.ops.documents_change import DocumentsAdd
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents_sessions import SessionStart, SessionStop, SessionWatch
+from services.documents.add import Adding
+from services.documents.folders import Walk
+from services.documents.rows import Given
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.testing import Bench
+from services.watch.main import open_service as open_watch
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
 
 
@@ -134,10 +139,21 @@ async def test_a_misspelt_word_finds_what_it_was_meant_for_unless_that_is_turned
         assert (await bench.call(DocumentsSearch(query="kuberentes", similarity=0.99))).total == 0
 
 
-async def test_what_changes_below_a_watched_folder_is_added_until_the_session_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("followed", [False, True])
+async def test_what_changes_below_a_watched_folder_is_added_until_the_session_ends(
+    tmp_path: Path, followed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "root"
     tree(root, {"w/a.txt": "first", "outside.txt": "no"})
-    async with documents(tmp_path) as bench:
+    looked: list[str] = []
+    changes = Adding.changes
+
+    async def counted(adding: Adding, walk: Walk, given: Given) -> int:
+        looked.append(walk.directory)
+        return await changes(adding, walk, given)
+
+    monkeypatch.setattr(Adding, "changes", counted)
+    async with documents(tmp_path, {"watch": open_watch} if followed else None) as bench:
         session = await bench.call(SessionStart(label="watching"))
         watched = await bench.call(SessionWatch(root=str(root / "w"), interval_ms=100))
         assert watched.roots == [str(root / "w")]
@@ -158,6 +174,11 @@ async def test_what_changes_below_a_watched_folder_is_added_until_the_session_en
         await come("a.txt", "b.txt")
         tree(root, {"w/a.txt": "changed"})
         await until(changed)
+        if followed:
+            # The watcher says when there is something to look for: nothing is looked for in the meantime.
+            before = len(looked)
+            await trio.sleep(0.5)
+            assert len(looked) <= before + 1
         with pytest.raises(InvalidParams, match="`root`"):
             await bench.call(SessionWatch())
         off = await bench.call(SessionWatch(enabled=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from proto.ops.embed import TextKind
 from services.embed import weights
+from services.embed.attention import exp_attention, exponent_scale
 from services.embed.bert import supports
 from services.embed.dense import PlainDense, dense
+from services.embed.layout import LONGEST_BLOCK, Group, Layout, groups_of
 from services.embed.model import TorchEncoder, Vectors, pool, rows_for
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, Pooling, resolve
@@ -142,10 +145,56 @@ def test_row_counts_come_again_and_never_fall_short() -> None:
     assert len(counts) < 50
 
 
-def test_a_dense_layer_answers_as_torchs_does() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_dense_layer_answers_as_torchs_does(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    weight, bias, x = torch.randn(48, 32).bfloat16(), torch.randn(48).bfloat16(), torch.randn(5, 32).bfloat16()
-    assert torch.allclose(dense(weight, bias)(x).float(), PlainDense(weight, bias)(x).float(), rtol=0.02, atol=0.05)
-    for activation in (F.gelu, F.relu):
+    weight, bias, x = torch.randn(48, 32).to(dtype), torch.randn(48).to(dtype), torch.randn(5, 32).to(dtype)
+    near = 0.05 if dtype is torch.bfloat16 else 1e-4
+    residual = torch.randn(5, 48).to(dtype)
+    ours, theirs = dense(weight, bias)(x, plus=residual), PlainDense(weight, bias)(x, plus=residual)
+    assert torch.allclose(ours.float(), theirs.float(), rtol=near, atol=near)
+    for activation in (None, F.gelu, F.relu):
         ours, theirs = dense(weight, bias, activation)(x), PlainDense(weight, bias, activation)(x)
-        assert torch.allclose(ours.float(), theirs.float(), rtol=0.02, atol=0.05)
+        assert torch.allclose(ours.float(), theirs.float(), rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("size", [1.0, 40.0], ids=["scores in range", "scores beyond a float's exponent"])
+def test_attention_by_blocks_is_softmax_over_each_sequence_alone(size: float) -> None:
+    heads, width = 3, 8
+    lengths = [1, 2, 2, 7, 9, 10, 30, 31, 50, 61, 61, 140]
+    layout = Layout.of(lengths, rows_for(sum(lengths)))
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(layout.rows, heads * width).bfloat16() for _ in range(3))
+    # Only some sequences leave the range, and no other is to notice.
+    key[100:200] *= size**2
+    scaled = (query.float() * exponent_scale(width)).bfloat16()
+    found = exp_attention(torch.cat([scaled, key, value], 1), layout, groups_of(layout), heads)
+    row = 0
+    for length in lengths:
+        part = slice(row, row + length)
+        q, k, v = (each[part].float().view(length, heads, width).transpose(0, 1) for each in (scaled, key, value))
+        expected = ((q @ k.transpose(1, 2) * math.log(2)).softmax(-1) @ v).transpose(0, 1).reshape(length, -1)
+        assert F.cosine_similarity(found[part].float(), expected).min() > 0.995
+        assert torch.allclose(found[part].float().norm(dim=1), expected.norm(dim=1), rtol=0.05)
+        row += length
+    assert torch.isfinite(found).all()
+
+
+def test_blocks_of_attention_hold_every_sequence_once_and_are_of_few_shapes_and_bounded() -> None:
+    numbers = np.random.default_rng(0)
+    shapes = set()
+    for _ in range(30):
+        lengths = [*sorted(numbers.integers(1, 513, size=60).tolist()), 2000, 2000]
+        layout = Layout.of(lengths, rows_for(sum(lengths)))
+        found = groups_of(layout)
+        assert [run for group in found for run in lengths_of(group)] == lengths
+        assert [group.start for group in found] == [0, *np.cumsum([group.runs.rows for group in found])[:-1]]
+        for group in found:
+            assert max(lengths_of(group)) <= group.length
+            assert group.count == 1 or group.count * group.length**2 <= LONGEST_BLOCK**2
+            shapes.add((group.length, group.count))
+    assert len(shapes) < 120
+
+
+def lengths_of(group: Group) -> list[int]:
+    return [length for length, count in group.runs.runs for _ in range(count)]

@@ -56,7 +56,12 @@ def make_tree(root: Path, chance: random.Random, entries: int) -> None:
 
 
 def change_tree(root: Path, chance: random.Random, changes: int) -> None:
-    """Make, write, remove, rename and link in a tree that `make_tree` made."""
+    """Make, write, remove, rename and link in a tree that `make_tree` made.
+
+    Nothing is written through a link of this very round: should that name be gone again before anybody looked, only
+    the next reconciliation would find that the file's other names show another size.
+    """
+    linked: set[int] = set()
     for _ in range(changes):
         below = [Path(folder) / name for folder, folders, files in os.walk(root) for name in (*folders, *files)]
         if not below:
@@ -66,7 +71,7 @@ def change_tree(root: Path, chance: random.Random, changes: int) -> None:
         is_folder = path.is_dir() and not path.is_symlink()
         if what == 0 and is_folder:
             make_tree(path / f"new{chance.getrandbits(64)}", chance, 12)
-        elif what == 1 and path.is_file() and not path.is_symlink():
+        elif what == 1 and path.is_file() and not path.is_symlink() and path.stat().st_ino not in linked:
             path.write_bytes(b"y" * chance.choice([0, 5, 20_000]))
         elif what == 2 and not is_folder:
             path.unlink()
@@ -75,6 +80,7 @@ def change_tree(root: Path, chance: random.Random, changes: int) -> None:
         elif what == 4:
             path.rename(path.with_name(f"renamed{chance.getrandbits(64)}"))
         elif what == 5 and path.is_file() and not path.is_symlink():
+            linked.add(path.stat().st_ino)
             os.link(path, chance.choice([root, path.parent]) / f"link{chance.getrandbits(64)}")
 
 

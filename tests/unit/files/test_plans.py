@@ -244,6 +244,10 @@ async def test_update_keeps_what_it_does_not_name_and_status_decides_whether_it_
         changed = await bench.call(PlanUpdate(name="p", outcomes=[SelectionOutcome(selectionSetName="s")]))
         assert (changed.description, changed.mode, changed.status) == ("d", "oneshot", "active")
         assert (changed.conditions, len(changed.sources)) == (PathCondition(pathContains="a"), 1)
+        with pytest.raises(InvalidParams, match="clear_conditions"):
+            await bench.call(PlanUpdate(name="p", conditions=PathCondition(pathContains="b"), clear_conditions=True))
+        cleared = await bench.call(PlanUpdate(name="p", clear_conditions=True))
+        assert (cleared.conditions, cleared.outcomes) == (None, changed.outcomes)
         for status in ("paused", "disabled"):
             operation = PlanUpdate.__operation__  # type: ignore[attr-defined]  # set by the decorator
             await bench.call(operation.parse({"name": "p", "status": status}))

@@ -109,7 +109,7 @@ async def test_nothing_is_lost_when_a_service_dies(tmp_path: Path, dies: str) ->
             await bench.start(dies)
             change_tree(root, chance, 15)
             await until(lambda: differences(data, root))
-        assert (await bench.call(SourceGet(name="live"))).status == "running"
+        await until_status(bench, "live", "running")
 
 
 async def test_what_is_renamed_keeps_its_place_in_sets(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from kernel.ports import Upcalls
+from kernel.router.session import current as current_session
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
@@ -84,6 +85,7 @@ class _Context:
 
     def __init__(self, dispatcher: InProcess, caller: str, upcalls: Upcalls | None) -> None:
         self.caller = caller
+        self.session = current_session.get()
         self._dispatcher = dispatcher
         self._upcalls = upcalls
 
@@ -97,6 +99,9 @@ class _Context:
 
     async def emit(self, item: object) -> None:
         raise NotImplementedError
+
+    def rests(self) -> None:
+        """Nobody waits here."""
 
     async def call(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
         raise NotImplementedError

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -338,6 +340,26 @@ async def test_open_streams_do_not_delay_the_end() -> None:
                 while await stream.receive_some(65536):
                     pass
             assert trio.current_time() - started < 1
+
+
+async def test_a_connection_ends_with_its_client() -> None:
+    """Also where the client closes it in the very moment in which the answer is complete; the time in which an idle
+    client may come back is not waited for."""
+    async with served() as (http, *_):
+
+        def ask_and_leave(times: int) -> None:
+            for _ in range(times):
+                connection = HTTPConnection("127.0.0.1", http.port, timeout=10)
+                connection.request("GET", "/health")
+                assert connection.getresponse().read()
+                connection.close()
+
+        await trio.to_thread.run_sync(ask_and_leave, 0)
+        before = trio.lowlevel.current_statistics().tasks_living
+        await trio.to_thread.run_sync(ask_and_leave, 100)
+        with trio.fail_after(10):
+            while trio.lowlevel.current_statistics().tasks_living > before:
+                await trio.testing.wait_all_tasks_blocked(0.01)
 
 
 async def test_clients_that_come_and_go_leave_nothing_behind() -> None:

@@ -40,6 +40,7 @@ def references(text: str) -> list[tuple[str, str]]:
         ("a meta-tag-x or /tag-y", []),
         ("<!-- tags: [implements: Spec-1] -->", [("IMPLEMENTS", "spec-1")]),
         ("<!-- tags: [QUALITY: high], [seen: a, b] -->", [("SEEN", "a"), ("SEEN", "b")]),
+        ("<!-- tags: [SEE_ALSO: a] [quality: high][seen: b] -->", [("SEE_ALSO", "a"), ("SEEN", "b")]),
         ("---\nreferences: one\nfollows: [two, '[[Three]]']\nimplements:\n- four.md\n---\n",
          [("REFERENCES", "one"), ("FOLLOWS", "two"), ("FOLLOWS", "three"), ("IMPLEMENTS", "four")]),
         ("```\n[[code]]\n```\n`[[span]]` ``a ` [[b]]`` [[real]]", [("CITES", "real")]),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import msgspec
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.knowledge import SearchDocuments
+from proto.ops.knowledge import SearchDocuments, SearchHit
 from proto.ops.retrieve import Filter, Hit
 from services.knowledge import search
 from services.knowledge.batch import group
@@ -28,6 +31,26 @@ def hits_of(text: str, query: str) -> list[tuple[str, str]]:
         answer = search.hit(hit, query, "lexical")
         found.append((answer.context, answer.snippet))
     return found
+
+
+def test_a_budget_keeps_the_best_that_fit_and_the_first_in_any_case() -> None:
+    hits = [
+        SearchHit(id=f"n{n}", score=1.0, preview="t", source="lexical", snippet="x" * 300, context="c")
+        for n in range(9)
+    ]
+    each = len(msgspec.json.encode(hits[0])) / search.CHARS_PER_TOKEN
+    for tokens, kept in ((1, 1), (1.9 * each, 1), (3.1 * each, 3), (100 * each, 9)):
+        assert [hit.id for hit in search.within(hits, int(tokens))] == [f"n{n}" for n in range(kept)]
+
+
+def test_words_are_found_in_ascii_as_in_any_text() -> None:
+    dice = random.Random(5)
+    parts = ["set", "setting", "sets", "reset_all", "tide", "Tides", "a", "is", "1", "x_y", " ", "\n", "-", ", ", "."]
+    for _ in range(300):
+        text = "".join(dice.choices(parts, k=dice.randint(0, 60)))
+        query = " ".join(dice.choices(["settings", "tide", "all", "y", "a", "what is"], k=dice.randint(1, 3)))
+        ours, general = search.best_passage(text, query), search.best_passage(text + "\u2003\u00e9", query)
+        assert (ours.start, ours.matched) == (general.start, general.matched), (text, query)
 
 
 def test_passage_is_cut_around_the_words_of_the_query() -> None:

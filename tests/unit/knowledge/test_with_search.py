@@ -39,6 +39,10 @@ async def test_notes_are_found_filtered_and_follow_their_files(tmp_path: Path) -
             return {hit.id for hit in (await bench.call(params)).results}
 
         assert await ids() == {"setup", "animals", "short"}
+        for budget, kept in ((1, 1), (10_000, 3)):
+            # An answer that is cut says so.
+            within = await bench.call(SearchDocuments(query="zebra", max_tokens=budget))
+            assert (len(within.results), within.left_out) == (kept, 3 - kept)
         assert await ids(tags=["HOWTO"]) == {"setup"}
         assert await ids(path="guides/") == {"setup"}
         assert await ids(until="2026-01-17") == {"setup"}

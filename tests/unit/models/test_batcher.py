@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -218,8 +219,41 @@ async def test_two_encoders_share_one_queue() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(batcher.run, first)
         nursery.start_soon(batcher.run, second)
+        # Both are idle, and both are to be woken.
+        await trio.testing.wait_all_tasks_blocked()
         vectors = await batcher.compute([text(n, 32) for n in (1, 2, 3, 4, 5, 6)], Lane.BULK)
         nursery.cancel_scope.cancel()
     assert vectors[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
     assert first.batches
     assert second.batches
+
+
+@pytest.mark.parametrize(("texts", "tokens", "in_loop"), [(1, 8, True), (2, 8, False), (1, 9, False)])
+async def test_a_short_query_that_comes_alone_is_computed_without_a_thread(
+    texts: int, tokens: int, in_loop: bool
+) -> None:
+    model, batcher = ScriptedModel(), queue(LIMITS)
+    here, places = threading.get_ident(), set[int]()
+    model.release = lambda: places.add(threading.get_ident())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(batcher.run, model, at_once_tokens=8))
+        # Nothing was computed just now.
+        batcher.last_batch_at -= 1
+        vectors = await batcher.compute([text(n, tokens // texts) for n in range(1, texts + 1)], Lane.PROMPT)
+        nursery.cancel_scope.cancel()
+    assert vectors[:, 0].tolist() == list(range(1, texts + 1))
+    assert (places == {here}) is in_loop
+
+
+async def test_a_query_that_had_to_wait_for_the_loop_goes_to_a_thread() -> None:
+    model, batcher = ScriptedModel(), queue(LIMITS)
+    here, places = threading.get_ident(), list[int]()
+    model.release = lambda: places.append(threading.get_ident())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(batcher.run, model, at_once_tokens=8))
+        for waited in (False, True):
+            batcher.last_batch_at = trio.current_time() + (0 if waited else -1)
+            await batcher.compute([text(1)], Lane.PROMPT)
+        nursery.cancel_scope.cancel()
+    assert places[0] == here
+    assert places[1] != here

@@ -34,6 +34,8 @@ class Inner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     order: Order | None = None
     orders: list[Order] = []
     more: dict[str, Any] = {}
+    codes: list[Annotated[str, Meta(pattern="^[0-9]{4}$", description="Four digits")]] = []
+    code: Annotated[str, Meta(pattern="^[0-9]{4}$", description="Four digits")] | None = None
 
 
 @operation("find", service="finder", access=Access.READ, idempotent=True, deadline_s=1.5)
@@ -137,6 +139,8 @@ def test_description_is_the_docstring_and_deadline_is_in_milliseconds() -> None:
         ({"name": "a", "tags": "x"}, "tags", "expected `array`, got `str`"),
         ({"name": "a", "inner": {"depth": 9}}, "inner.depth", "<= 5"),
         ({"name": "a", "inner": {"width": 9}}, "inner.width", "unknown parameter"),
+        ({"name": "a", "inner": {"code": "123"}}, "inner.code", "not of the form that is expected: Four digits"),
+        ({"name": "a", "inner": {"codes": ["1234", ""]}}, "inner.codes[1]", "expected: Four digits"),
         ({"name": "a", "inner": {"order": "u"}}, "inner.order", "'u'; there are: down, up"),
         ({"name": "a", "inner": {"orders": ["up", "u"]}}, "inner.orders[1]", "'u'; there are: down, up"),
     ],
@@ -146,6 +150,23 @@ def test_bad_argument_is_named_with_what_would_be_right(arguments: dict[str, Any
         validate(Find, arguments)
     assert caught.value.failure.field == field
     assert says in caught.value.failure.message
+
+
+def _patterned(node: object) -> list[dict[str, Any]]:
+    if isinstance(node, dict):
+        own = [node] if isinstance(node.get("pattern"), str) else []
+        return own + [each for value in node.values() for each in _patterned(value)]
+    return [each for value in node for each in _patterned(value)] if isinstance(node, list) else []
+
+
+def test_every_pattern_of_an_operation_has_words_that_an_error_can_say() -> None:
+    silent = [
+        (declared.name, each["pattern"])
+        for declared in ops.load().values()
+        for each in _patterned(declared.input_schema)
+        if not each.get("description")
+    ]
+    assert not silent
 
 
 @pytest.mark.parametrize("number", [2**63, 10**30, -(2**63), 1e30])

@@ -94,6 +94,7 @@ async def opened(folder: Path, name: str = "notes", limits: Limits = DEFAULT_LIM
     """A collection with its vectors loaded and no worker."""
     collection = Collection.open(name, folder, trio.CapacityLimiter(4), limits)
     await collection.load()
+    await collection.check_words()
     try:
         yield collection
     finally:

@@ -21,7 +21,7 @@ def asked(query: str, **settings: object) -> RetrieveSearch:
 
 
 async def words_of(collection: Collection, query: str) -> list[str]:
-    found = await collection.find_words(query, 100, None)
+    found = (await collection.find_words(query, 100, None)).hits
     items = await collection.items([item for item, _ in found])
     return [items[item].group for item, _ in found]
 
@@ -45,7 +45,7 @@ async def test_putting_the_same_again_changes_nothing_and_keeps_vectors(tmp_path
         assert (change.written, change.unchanged, change.removed, change.waiting) == (0, 2, 0, 0)
         change = await collection.put([group("a", "one", "two", title="T", metadata={"n": 2})])
         assert (change.written, change.unchanged, change.waiting) == (0, 2, 0)
-        assert collection.vector_count == 2
+        assert len(collection.vectors) == 2
 
 
 async def test_what_a_put_leaves_out_is_gone_and_what_it_changes_is_found_by_its_new_words_only(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_piece_that_only_moved_keeps_its_vector(tmp_path: Path) -> None:
         hits = await collection.find_vectors(vector("two"), 10, None)
         items = await collection.items([item for item, _ in hits[:2]])
         assert {(item.group, item.text) for item in items.values()} == {("a", "two"), ("b", "two")}
-        assert collection.vector_count == 3
+        assert len(collection.vectors) == 3
 
 
 async def test_a_new_title_is_found_and_the_old_one_is_not(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_deleted_groups_are_found_by_no_means(tmp_path: Path) -> None:
         status = await collection.status()
         assert (status.groups, status.items, status.vectors, status.vectors_waiting) == (1, 1, 1, 0)
     async with opened(tmp_path) as collection:
-        assert collection.vector_count == 1
+        assert len(collection.vectors) == 1
 
 
 async def test_an_item_without_embedding_is_found_by_words_and_never_waits(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_an_item_without_embedding_is_found_by_words_and_never_waits(tmp_p
         assert (await collection.put([loud])).waiting == 1
         await embedded(collection, WordEmbedder())
         assert (await collection.put([quiet])).waiting == 0
-        assert collection.vector_count == 0
+        assert len(collection.vectors) == 0
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.unit.retrieve.rig import group
 async def main():
     collection = Collection.open("notes", Path(sys.argv[1]), trio.CapacityLimiter(1))
     await collection.load()
+    await collection.check_words()
     n = 0
     while True:
         # Half of the puts replace what an earlier one wrote.
@@ -70,5 +71,5 @@ async def test_every_acknowledged_put_survives_a_kill(tmp_path: Path, acknowledg
             assert round_of == n or round_of == last + 1
             assert found[name] == [f"round{round_of} piece{p}" for p in range(5)]
         assert collection.waiting == len(rows)
-        assert len(collection.words.search(collection._db, "piece0", 10_000, None)) == len(found)
+        assert len(collection.words.search(collection._db, "piece0", 10_000, None).hits) == len(found)
         assert collection._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -35,6 +35,19 @@ def test_a_note_whose_vector_is_still_to_come_is_found_by_its_rare_word_among_ma
     assert sorted(fused, key=lambda item: -fused[item])[0] == 99
 
 
+def test_a_note_without_a_vector_is_first_by_its_rare_word_though_others_share_the_common_ones() -> None:
+    # The nearest in meaning has all the common words of the query, and not the rare one.
+    cosines = {item: 0.2 + item / 100 for item in range(50)}
+    words = [(99, 12.0), *((item, 2.0 + item / 10) for item in range(49, 20, -1))]
+    fused = weighted(words, cosines, 0.65)
+    assert max(fused, key=lambda item: fused[item]) == 99
+
+
+def test_of_two_notes_without_vectors_the_one_with_the_better_words_is_first() -> None:
+    fused = weighted([(1, 9.0), (2, 6.0), (3, 1.0)], {3: 0.9, 4: 0.1}, 0.65)
+    assert sorted(fused, key=lambda item: -fused[item]) == [1, 3, 2, 4]
+
+
 def test_first_in_both_orders_is_1_under_reciprocal_rank_fusion() -> None:
     fused = reciprocal_rank([(1, 3.0), (2, 1.0)], [(1, 0.9)])
     assert fused[1] == pytest.approx(1.0)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
-from proto.ops.retrieve import Filter
-from services.retrieve import lexical, tending
+from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
+from services.retrieve import id_sets, lexical, tending
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where, compile_filters
 from services.retrieve.large_words import LargeWords
 from services.retrieve.lexical import Fts5
+from services.retrieve.search import Patience, search
 from services.retrieve.tending import run_words
-from tests.unit.retrieve.rig import group
+from tests.unit.retrieve.rig import WordEmbedder, group
 
 VOCABULARY = [
     "parseHttpRequest", "snake_case", "os.path.join", "running", "runs", "ran", "café", "cafes", "naïve", "日本語",
@@ -39,6 +40,9 @@ async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIte
     async with trio.open_nursery() as nursery:
         if kept:
             nursery.start_soon(run_words, collection, lambda trouble: None)
+        else:
+            collection.words_settled.set()
+        await collection.check_words()
         yield collection
         nursery.cancel_scope.cancel()
     collection.close()
@@ -55,7 +59,7 @@ async def switched(collection: Collection) -> None:
 
 
 async def find(collection: Collection, query: str, where: Where | None = None, limit: int = 10) -> list[int]:
-    return [item for item, _ in await collection.find_words(query, limit, where)]
+    return [item for item, _ in (await collection.find_words(query, limit, where)).hits]
 
 
 async def by_fts5(collection: Collection, query: str, where: Where | None = None, limit: int = 10) -> list[int]:
@@ -198,6 +202,76 @@ async def test_scrubbed_words_are_in_no_file_any_more_and_the_rest_is_found(tmp_
         assert await texts_of(collection, "zebra") == ["zebra kept"]
 
 
+@pytest.mark.parametrize("killed_after", ["nothing", "an addition", "a removal", "an edit", "the first of all"])
+async def test_an_index_that_was_left_whole_is_opened_by_its_figures_and_no_other_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: str
+) -> None:
+    async with opened(tmp_path) as collection:
+        await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(30)])
+        await switched(collection)
+        monkeypatch.setattr(LargeWords, "flush", lambda self: None)
+        match killed_after:
+            case "an addition":
+                await collection.put([group("new", "zebra lost")])
+            case "a removal":
+                await collection.delete(["g29"])
+            case "an edit":
+                await collection.put([group("g0", "zebra edited")])
+            case "the first of all":
+                await collection.delete(["g0"])
+                await collection.put([group("g1", "zebra edited")])
+    monkeypatch.undo()
+    compared: list[LargeWords] = []
+    drop = LargeWords.drop
+
+    def noted(self: LargeWords, ids: Iterable[int]) -> None:
+        compared.append(self)
+        drop(self, ids)
+
+    monkeypatch.setattr(LargeWords, "drop", noted)
+    async with opened(tmp_path) as collection:
+        await switched(collection)
+        assert len(compared) == (killed_after != "nothing")
+        assert set(await find(collection, "zebra", limit=100)) == set(await by_fts5(collection, "zebra", limit=100))
+
+
+async def test_one_that_was_never_whole_is_compared_whatever_its_figures(tmp_path: Path) -> None:
+    words = LargeWords(tmp_path)
+    words.load([lexical.Row(1, "", "", "zebra")])
+    words.flush()
+    assert not words.is_whole(id_sets.Totals(1, 1, 1))
+    words.finish()
+    assert words.is_whole(id_sets.Totals(1, 1, 1))
+    words.drop([2])
+    assert not words.is_whole(id_sets.Totals(1, 1, 1))
+    words.close()
+
+
+async def test_once_tantivy_answers_nothing_is_said_of_a_check_of_the_other_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = RetrieveSearch(collection="notes", query="zebra", fusion=Fusion(method="lexical"))
+
+    async def answer(collection: Collection) -> SearchResult:
+        return await search(collection, asked, WordEmbedder().query, Patience(1), lambda: None)
+
+    async with opened(tmp_path) as collection:
+        await collection.put([group("g", "zebra")])
+        await switched(collection)
+    collection = Collection.open("notes", tmp_path, trio.CapacityLimiter(4), large_words=1)
+    await collection.load()
+    with monkeypatch.context() as impatient:
+        impatient.setattr("services.retrieve.collection.CHECK_WAIT_S", 0.01)
+        assert (await answer(collection)).degraded == ["lexical: the word index is still being checked"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_words, collection, lambda trouble: None)
+        result = await answer(collection)
+        assert (result.degraded, [hit.group for hit in result.hits]) == ([], ["g"])
+        assert collection.words.kind == "tantivy"
+        nursery.cancel_scope.cancel()
+    collection.close()
+
+
 def holding(folder: Path, words: bytes) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and words in path.read_bytes()]
 
@@ -267,13 +341,13 @@ async def test_a_word_index_that_lost_words_without_an_error_is_noticed_at_the_s
         await collection.put([group(f"g{n}", f"zebra number{n} " + "filler " * 40) for n in range(300)])
     harm_words(tmp_path / "notes.db", harm)
     async with opened(tmp_path, kept=False) as collection:
-        assert collection.words_damage
+        assert collection.words.damage
         async with trio.open_nursery() as nursery:
             nursery.start_soon(collection.rebuild_words)
             assert len(await find(collection, "zebra", limit=500)) == 300
-        assert not collection.words_damage
+        assert not collection.words.damage
     async with opened(tmp_path, kept=False) as collection:
-        assert not collection.words_damage
+        assert not collection.words.damage
         assert len(await find(collection, "number7", limit=500)) == 1
 
 

@@ -29,7 +29,7 @@ async def test_items_get_their_vectors_and_keep_them_over_a_restart(tmp_path: Pa
         await collection.put([group(str(n), f"text number {n}") for n in range(300)])
         await embedded(collection, embedder)
     async with opened(tmp_path) as collection:
-        assert collection.vector_count == 300
+        assert len(collection.vectors) == 300
         assert await nearest(collection, "text number 77") == "text number 77"
         status = await collection.status()
         assert (status.vectors, status.vectors_waiting, status.fingerprint) == (300, 0, "words:1")
@@ -46,7 +46,7 @@ async def test_work_goes_on_when_the_embedder_comes_back(tmp_path: Path, failure
             assert await collection.count_waiting() == 2
             embedder.failure = None
             await drained(collection)
-        assert collection.vector_count == 2
+        assert len(collection.vectors) == 2
         assert (await collection.status()).vectors_failed == 0
 
 
@@ -76,7 +76,7 @@ async def test_a_text_that_failed_is_tried_again_later(tmp_path: Path) -> None:
         collection.has_work.set()
         await drained(collection)
         nursery.cancel_scope.cancel()
-        assert collection.vector_count == 1
+        assert len(collection.vectors) == 1
 
 
 def between(
@@ -108,7 +108,7 @@ async def test_a_text_that_changed_meanwhile_never_gets_the_old_texts_vector(tmp
         nursery.start_soon(run_outbox, collection, between(embedder, change), embedder.model)
         await drained(collection)
         nursery.cancel_scope.cancel()
-        assert collection.vector_count == 2
+        assert len(collection.vectors) == 2
         assert await nearest(collection, "new meaning") == "new meaning"
         found = await collection.find_vectors(vector("old words"), 10, None)
         assert max(cosine for _, cosine in found) < 0.9
@@ -120,10 +120,10 @@ async def test_a_new_model_replaces_every_vector_and_the_two_never_mix(tmp_path:
         await collection.put([group(str(n), f"text {n}") for n in range(200)])
         await embedded(collection, embedder)
         await collection.adopt("words:2", 64)
-        assert (collection.vector_count, collection.waiting) == (0, 200)
+        assert (len(collection.vectors), collection.waiting) == (0, 200)
         embedder.fingerprint = "words:2"
         await embedded(collection, embedder)
-        assert (collection.vector_count, collection.fingerprint) == (200, "words:2")
+        assert (len(collection.vectors), collection.fingerprint) == (200, "words:2")
         status = await collection.status()
         assert (status.vectors, status.fingerprint) == (200, "words:2")
 
@@ -135,7 +135,7 @@ async def test_going_back_to_a_model_keeps_what_is_still_of_it(tmp_path: Path) -
         await embedded(collection, embedder)
         await collection.adopt("words:2", 64)
         await collection.adopt("words:1", 64)
-        assert (collection.vector_count, collection.waiting) == (2, 0)
+        assert (len(collection.vectors), collection.waiting) == (2, 0)
 
 
 async def test_an_idle_worker_notices_a_new_model(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_an_idle_worker_notices_a_new_model(tmp_path: Path) -> None:
             while collection.fingerprint != "words:2":
                 await collection.next_step()
             await drained(collection)
-        assert collection.vector_count == 1
+        assert len(collection.vectors) == 1
 
 
 async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ async def find(
     collection: Collection, call: ScriptedRerank | None, *, within_s: float = 2.0, limit: int = 12, candidates: int = 50
 ) -> SearchResult:
     embedder = WordEmbedder()
-    if not collection.vector_count:
+    if not len(collection.vectors):
         await collection.put(CORPUS)
         await embedded(collection, embedder)
     asked = RetrieveSearch(collection="notes", query="cats number3", limit=limit, candidates=candidates)

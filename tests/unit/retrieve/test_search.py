@@ -14,6 +14,7 @@ from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where
 from services.retrieve.search import Patience, search
+from services.retrieve.word_index import FoundWords
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened
 
 CORPUS = [
@@ -176,6 +177,47 @@ async def test_a_group_comes_once_with_its_best_piece(tmp_path: Path) -> None:
         assert next(hit.key for hit in result.hits if hit.group == "best") == "y"
 
 
+def with_front_matter(name: str, title: str, front: str, *body: str) -> Group:
+    head = Item(key="front", text=front, heading=title, embed=False)
+    return Group(id=name, title=title, items=[head, *(Item(key=f"{n}", text=text) for n, text in enumerate(body))])
+
+
+async def test_front_matter_is_shown_where_its_own_words_are_asked_for_and_else_the_text(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        body = "# Sea stars\n\nA sea star grows back an arm that it has lost, within a year or two of the loss."
+        await collection.put([with_front_matter("stars", "Sea stars", "author: Jane", body), *CORPUS])
+        await embedded(collection, embedder)
+        for method in ("weighted", "lexical", "rrf"):
+            result = await ask(collection, embedder, asked("sea stars", method))
+            assert (result.hits[0].group, result.hits[0].key) == ("stars", "0")
+            result = await ask(collection, embedder, asked("jane", method))
+            assert (result.hits[0].group, result.hits[0].key) == ("stars", "front")
+
+
+async def test_a_title_counts_no_more_for_having_front_matter_beside_the_text(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    filler = " and nothing else of note" * 5
+    async with opened(tmp_path) as collection:
+        near = group("near", f"# Tides\n\ntides of the moon {filler}", title="Tides")
+        far = with_front_matter("far", "Tides", "kind: page", f"# Tides\n\nzinc copper iron {filler}", filler)
+        await collection.put([far, near, *CORPUS])
+        await embedded(collection, embedder)
+        result = await ask(collection, embedder, asked("tides of the moon"))
+        assert [hit.group for hit in result.hits[:2]] == ["near", "far"]
+
+
+async def test_a_note_too_short_for_a_vector_is_first_by_its_rare_word(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        short = Group(id="short", title="short", items=[Item(key="0", text="quokka7731", embed=False)])
+        long = [group(f"n{n}", f"a note of cats and dogs number{n} " * 8) for n in range(60)]
+        await collection.put([short, *long])
+        await embedded(collection, embedder)
+        for query in ("quokka7731", "quokka7731 note of cats and dogs"):
+            assert (await ask(collection, embedder, asked(query))).hits[0].group == "short"
+
+
 async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +247,7 @@ async def test_a_note_that_is_edited_while_the_query_is_embedded_is_found_all_th
 
         find_words = collection.find_words
 
-        async def noted(query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
+        async def noted(query: str, limit: int, where: Where | None) -> FoundWords:
             found = await find_words(query, limit, where)
             looked_up.set()
             return found

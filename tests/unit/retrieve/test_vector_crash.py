@@ -67,9 +67,9 @@ def start(folder: Path, last_step: int) -> subprocess.Popen[str]:
 async def assert_right_after_restart(folder: Path) -> None:
     embedder = WordEmbedder()
     async with opened(folder, limits=TINY) as collection:
-        assert collection.vectors_behind == "", "a crash of ours leaves whole files"
+        assert collection.vectors.behind == "", "a crash of ours leaves whole files"
         await assert_searches_as_the_database_says(collection)
-        known = {each.record.name for each in collection._index.segments} if collection._index else set()
+        known = {each.record.name for each in collection.vectors.index.segments} if collection.vectors.index else set()
         there = folder / "notes.vectors"
         assert {path.name for path in there.iterdir()} == known if there.exists() else not known
         # And it goes on from there.

@@ -173,7 +173,7 @@ async def test_large_segments_are_checked_beside_searches_that_say_so(
         assert name not in names(tmp_path)
     async with opened(tmp_path, limits=TINY) as collection:
         await tended(collection)
-        assert collection.vectors_behind == ""
+        assert collection.vectors.behind == ""
 
 
 def put_back(folder: Path) -> None:
@@ -203,7 +203,7 @@ async def test_another_model_starts_its_own_index(tmp_path: Path) -> None:
     saved = await made(tmp_path)
     async with opened(tmp_path, limits=TINY) as collection:
         await collection.adopt("words:2", 64)
-        assert (collection.vector_count, await kind(collection)) == (0, "flat")
+        assert (len(collection.vectors), await kind(collection)) == (0, "flat")
         await embedded(collection, WordEmbedder("words:2"))
         await assert_searches_as_the_database_says(collection)
         await tended(collection)
@@ -269,7 +269,7 @@ async def test_a_model_adopted_during_a_compaction_wins(tmp_path: Path, monkeypa
             await collection.adopt("words:2", 64)
             go_on.set()
         assert names(tmp_path) == set()
-        assert (collection.vector_count, await kind(collection)) == (0, "flat")
+        assert (len(collection.vectors), await kind(collection)) == (0, "flat")
 
 
 async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_wins(
@@ -287,14 +287,14 @@ async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_wins(
 
     monkeypatch.setattr(SegmentedIndex, "build", slow)
     async with opened(tmp_path, limits=TINY) as collection:
-        assert collection.vectors_behind
+        assert collection.vectors.behind
         async with trio.open_nursery() as nursery:
             nursery.start_soon(collection.tend)
             await trio.to_thread.run_sync(begun.wait)
             await collection.adopt("wide:1", 128)
             go_on.set()
         assert names(tmp_path) == set()
-        assert (collection.vector_count, await kind(collection), collection.vectors_behind) == (0, "flat", "")
+        assert (len(collection.vectors), await kind(collection), collection.vectors.behind) == (0, "flat", "")
 
 
 async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(

@@ -63,12 +63,12 @@ async def assert_searches_as_the_database_says(collection: Collection) -> None:
         return {int(i): np.frombuffer(vector, dtype="<f2").astype(np.float32) for i, vector in rows}
 
     truth = await collection.read(stored)
-    assert collection.vector_count == len(truth)
+    assert len(collection.vectors) == len(truth)
     for word in ("alpha", "round3 piece1", "omega"):
         asked = vector(word)
         assert_nearest(await collection.find_vectors(asked, 10, None), truth, asked, 10)
         assert_nearest(await collection.find_vectors(asked, len(truth) + 5, None), truth, asked, len(truth) + 5)
-        cosines = collection.cosines(asked, list(truth))
+        cosines = collection.vectors.cosines(asked, list(truth))
         assert all(abs(cosines[i] - float(row @ asked)) < 1e-4 for i, row in truth.items())
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proto.ops.transcripts import IngestResult, TranscriptIngest
+from proto.ops.transcripts_intake import IngestResult, TranscriptIngest
 from services.retrieve import main as retrieve
 from services.runtime.testing import Bench, services_in_process
 from services.transcripts import main as transcripts
@@ -83,13 +84,12 @@ def _text(value: str) -> str:
 def _number(value: float) -> str:
     if value == 0:
         return "0"
-    digits, exponent = f"{abs(value):.17e}".split("e")
-    for places in range(17):
-        digits, exponent = f"{abs(value):.{places}e}".split("e")
-        if float(f"{digits}e{exponent}") == abs(value):
-            break
-    digits = digits.replace(".", "").rstrip("0") or "0"
-    point = int(exponent) + 1
+    # The shortest digits that mean this very number; where two are as short, rounding alone would take the wrong one.
+    _, figures, last = decimal.Decimal(repr(abs(value))).as_tuple()
+    written = "".join(map(str, figures)).lstrip("0")
+    digits = written.rstrip("0")
+    assert isinstance(last, int)
+    point = len(written) + last
     if len(digits) <= point <= 21:
         text = digits + "0" * (point - len(digits))
     elif 0 < point <= 21:

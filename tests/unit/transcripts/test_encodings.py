@@ -8,10 +8,14 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import pytest
 import zstandard
 
-from proto.ops.transcripts import Problem, TranscriptHistories, TranscriptRecord
+from proto.ops.transcripts import TranscriptHistories
+from proto.ops.transcripts_intake import Problem, TranscriptRecord
+from services.transcripts import encodings
+from services.transcripts.providers.wire import Unreadable
 from tests.unit.transcripts.rig import payload, serving, user
 
 TURN = payload([user("How many arms?")], "Five.")
@@ -23,18 +27,14 @@ def _deflated(data: bytes) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-def _brotlied(data: bytes) -> bytes:
-    compressed: bytes = pytest.importorskip("brotli", reason="the package brotli is not installed").compress(data)
-    return compressed
-
-
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "identity": bytes,
     "gzip": gzip.compress,
     "deflate": zlib.compress,
     "Deflate": _deflated,
     "zstd": zstandard.compress,
-    "br": _brotlied,
+    "br": brotli.compress,
+    "GZIP": lambda data: gzip.compress(data[:20]) + gzip.compress(data[20:]),
     "gzip, zstd": lambda data: zstandard.compress(gzip.compress(data)),
 }
 
@@ -60,6 +60,36 @@ async def test_a_reply_that_is_not_compressed_as_it_says_is_refused(tmp_path: Pa
         result = await bench.call(recorded(encoding, b"\x00this is none"))
         assert (result.accepted, result.problem) == (0, Problem.TURN)
         assert "Content-Encoding" in result.errors[0] or "cannot parse response" in result.errors[0]
+
+
+def _unfinished_gzip(data: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=31)
+    return stream.compress(data) + stream.flush(zlib.Z_SYNC_FLUSH)
+
+
+def _unfinished_brotli(data: bytes) -> bytes:
+    stream = brotli.Compressor()
+    return bytes(stream.process(data) + stream.flush())
+
+
+def _unfinished_zstd(data: bytes) -> bytes:
+    stream = zstandard.ZstdCompressor().compressobj()
+    return stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode"), [("gzip", _unfinished_gzip), ("br", _unfinished_brotli), ("zstd", _unfinished_zstd)]
+)
+def test_what_a_server_never_finished_compressing_is_read(encoding: str, encode: Callable[[bytes], bytes]) -> None:
+    assert encodings.decoded(encode(RESPONSE), encoding) == RESPONSE
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br"])
+def test_what_grows_beyond_what_is_kept_is_refused_and_not_cut(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    monkeypatch.setattr(encodings, "MAX_DECODED_BYTES", 100_000)
+    assert len(encodings.decoded(ENCODINGS[encoding](bytes(100_000)), encoding)) == 100_000
+    with pytest.raises(Unreadable, match="longer than"):
+        encodings.decoded(ENCODINGS[encoding](bytes(3_000_000)), encoding)
 
 
 async def test_an_encoding_that_nobody_knows_is_named(tmp_path: Path) -> None:

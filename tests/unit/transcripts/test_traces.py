@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 from msgspec.json import encode
 
+from proto.ops.retrieve import RetrieveStatus
 from proto.ops.transcripts import (
     TranscriptCheckout,
     TranscriptDelete,
@@ -15,6 +18,10 @@ from proto.ops.transcripts import (
     TranscriptNode,
     TranscriptsSearch,
 )
+from proto.ops.transcripts_intake import TranscriptImport
+from services.retrieve import main as retrieve
+from services.runtime.testing import services_in_process
+from services.transcripts import main as transcripts
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_redaction import SECRETS
 from tests.unit.transcripts.test_search import embedding, has, until
@@ -67,23 +74,82 @@ async def test_secrets_of_every_kind_are_in_no_file_and_in_no_answer(tmp_path: P
     assert not held(tmp_path, *SECRETS.values())
 
 
-async def test_what_was_deleted_is_in_no_file_neither_text_nor_words(tmp_path: Path) -> None:
+def stored_vector(folder: Path, text: str) -> bytes:
+    """Of the turn that holds `text`, as the search keeps it."""
+    with contextlib.closing(sqlite3.connect(folder / "retrieve" / "transcripts.db")) as db:
+        query = "SELECT vector FROM vectors JOIN items USING(item_id) WHERE instr(text, ?)"
+        ((vector,),) = db.execute(query, (text,))
+    return bytes(vector)
+
+
+def files_with(folder: Path, data: bytes) -> set[str]:
+    return {file.name for file in folder.rglob("*") if file.is_file() and data in file.read_bytes()}
+
+
+async def test_what_was_deleted_is_in_no_file_neither_text_nor_words_nor_vector(tmp_path: Path) -> None:
     gone = "Zyxwvut qponmlk"
-    async with serving(tmp_path, embed=embedding) as bench:
+    services = {"retrieve": retrieve.open_service, "embed": embedding, "transcripts": transcripts.open_service}
+    # Small enough for vectors to become segments, and words tantivy's.
+    settings = {"retrieve": {"flat_vectors": 8, "large_words": 20}}
+    async with services_in_process(services, tmp_path, settings=settings) as bench:
         said: list[Json] = []
         for number in range(30):
             said += [user(f"Question {number} of stars"), assistant(f"Answer {number} of stars")]
-        await post(bench, payload([*said, user(f"I say {gone} to you.")], "I heard that."))
-        await until(lambda: has(bench, groups=62, vectors_waiting=0))
+            if number == 3:
+                said += [user(f"I say {gone} to you."), assistant("I heard that.")]
+        await post(bench, payload(said[:-1], "Answer 29 of stars"))
+
+        async def is_indexed() -> bool:
+            status = await bench.call(RetrieveStatus(collection="transcripts"))
+            return status.vectors == 62 and status.index.startswith("rabitq") and status.words == "tantivy"
+
+        await until(is_indexed)
+        vector = stored_vector(tmp_path, gone)
         assert held(tmp_path / "transcripts", gone)
         assert held(tmp_path / "retrieve", gone, "zyxwvut")
+        assert "rows" in files_with(tmp_path, vector)
         hit = (await bench.call(TranscriptsSearch(query="Zyxwvut", role="user"))).results[0]
-        await bench.call(TranscriptDelete(hash=hit.hash))
-
-        async def is_gone() -> bool:
-            return not held(tmp_path, gone, "zyxwvut", "qponmlk")
-
-        await until(is_gone)
+        deleted = await bench.call(TranscriptDelete(hash=hit.hash))
+        # At once, not some time later.
+        assert (deleted.deleted, deleted.search_pending) == (1, 0)
+        assert not held(tmp_path, gone, "zyxwvut", "qponmlk")
+        assert not files_with(tmp_path, vector)
         found = await bench.call(TranscriptsSearch(query="heard that", top_k=100))
         assert "I heard that." in [hit.preview for hit in found.results]
         assert found.count == 61
+
+
+async def test_a_deletion_without_the_search_says_so_and_is_made_good_when_it_is_back(tmp_path: Path) -> None:
+    gone = "Zyxwvut qponmlk"
+    async with serving(tmp_path, embed=embedding) as bench:
+        head = (await post(bench, payload([user("What?")], gone))).head_hash
+        await until(lambda: has(bench, groups=2, vectors_waiting=0))
+        vector = stored_vector(tmp_path, gone)
+        await bench.stop("retrieve")
+        assert (await bench.call(TranscriptDelete(hash=head))).search_pending == 1
+        assert not held(tmp_path / "transcripts", gone)
+        await bench.start("retrieve")
+
+        async def is_gone() -> bool:
+            return not held(tmp_path, gone, "zyxwvut") and not files_with(tmp_path, vector)
+
+        await until(is_gone)
+
+
+async def test_a_deleted_message_of_an_imported_file_is_not_kept_in_hand(tmp_path: Path) -> None:
+    gone = "Zyxwvut qponmlk"
+    message = {"role": "assistant", "id": "m", "model": "x", "content": [{"type": "text", "text": gone}]}
+    record = {"type": "assistant", "uuid": "u", "sessionId": "s", "parentUuid": None, "message": message}
+    async with serving(tmp_path) as bench:
+        await bench.call(
+            TranscriptImport(source="/f", start=0, position=9, tail="x", records=[json.dumps(record)], final=True)
+        )
+        hit = (await bench.call(TranscriptsSearch(query=gone))).results[0]
+        assert held(tmp_path / "transcripts", gone)
+        await bench.call(TranscriptDelete(hash=hit.hash))
+        assert not held(tmp_path, gone)
+        # The file has grown by a message that follows.
+        more = record | {"uuid": "v", "parentUuid": "u", "message": message | {"id": "n", "content": "Sea stars."}}
+        part = TranscriptImport(source="/f", start=9, position=20, tail="y", records=[json.dumps(more)], final=True)
+        assert (await bench.call(part)).nodes == 1
+        assert not held(tmp_path, gone)

@@ -1,0 +1,209 @@
+"""The vectors of one open collection: loaded from its database, changed right after each commit, kept in shape.
+
+Searches read them at any time. What is wrong with a saved segment, or has grown too long, is put right by `tend` beside
+them; the database knows of a new segment before anybody searches it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+import trio
+
+from services.retrieve import vector_store
+from services.retrieve.segment import Damaged, Segment
+from services.retrieve.segmented import Built, Job, Limits, SegmentedIndex
+from services.retrieve.store import Change, Model, Stored
+from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, VectorIndex
+
+T = TypeVar("T")
+
+
+class VectorsLoading(Exception):
+    """The vectors are still being read from the database."""
+
+
+class Database(Protocol):
+    """What tending needs of the collection."""
+
+    async def write(self, work: Callable[[sqlite3.Connection], T], follow: Callable[[T], None]) -> T:
+        """One transaction, and what follows from it, in the writer's thread."""
+
+    async def exclusive(self, work: Callable[[], T]) -> T:
+        """Run `work` where nothing is written meanwhile."""
+
+    def read_here(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in this thread, each statement on a snapshot of its own."""
+
+
+class LiveVectors:
+    """`load` and `follow` are the writer's thread's, `near` and `cosines` anybody's; all of them block.
+
+    Args:
+        folder: of the segments.
+        model: whose vectors the collection has; None before the first.
+    """
+
+    def __init__(self, folder: Path, limits: Limits, model: Model | None) -> None:
+        self._folder = folder
+        self._limits = limits
+        self.model = model
+        self.index: SegmentedIndex | None = None
+        self._tender = trio.CapacityLimiter(1)
+        self._tended = trio.Event()
+
+    def __len__(self) -> int:
+        return 0 if self.index is None else len(self.index)
+
+    @property
+    def kind(self) -> str:
+        """For `status`."""
+        return "none" if self.index is None else self.index.kind
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the segments' files."""
+        return 0 if self.index is None else self.index.size_bytes
+
+    @property
+    def due(self) -> bool:
+        """Whether `tend` would find something to do."""
+        return self.index is not None and self.index.due
+
+    @property
+    def behind(self) -> str:
+        """Why a search by vectors may not be all that it should be; empty where it is."""
+        if (index := self.index) is None:
+            return ""
+        if index.missing:
+            total = index.missing + len(index)
+            return f"{index.missing} of {total} vectors are not searched yet, the index is being rebuilt"
+        return "the saved index is still being checked" if index.unchecked else ""
+
+    def load(self, db: sqlite3.Connection, model: Model | None) -> None:
+        """Bring the vectors of `model` into memory, in the place of any other's."""
+        index = None if model is None else vector_store.load(db, self._folder, model, self._limits)
+        self.model, self.index = model, index
+
+    def follow(self, change: Change) -> None:
+        """What was committed a moment ago."""
+        if self.index is not None:
+            self.index.remove(change.gone)
+            _add(self.index, change.reused)
+
+    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> list[tuple[int, float]]:
+        """Item ids (among `allowed`, where given) and cosines, best first.  Raises VectorsLoading."""
+        if (index := self.index) is None:
+            if self.model is not None:
+                raise VectorsLoading
+            return []
+        return index.search(query, limit, allowed)
+
+    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+        """Cosines of those of `ids` that have a vector."""
+        index = self.index
+        return {} if index is None or not ids else index.cosines(query, ids)
+
+    async def tend(self, database: Database) -> bool:
+        """Check, rebuild or compact a part, if need be; whether there was need.  One call at a time.
+
+        Cancellation: what was built is given up.
+
+        Raises:
+            OSError, OperationError, sqlite3.Error: the disk is full or failing; all is searched as before.
+        """
+        try:
+            return await self._tend(database)
+        finally:
+            self._tended.set()
+            self._tended = trio.Event()
+
+    async def scrub(self, database: Database, ask: Callable[[], None], wait_s: float) -> bool:
+        """Have `tend`, which `ask` asks for, write anew what holds vectors that went.
+
+        Answers whether no file holds one any more, after `wait_s` at most.
+        """
+        if (index := self.index) is None:
+            return True
+        await database.exclusive(index.condemn)
+        with trio.move_on_after(wait_s):
+            while index.condemned and self.index is index:
+                tended = self._tended
+                ask()
+                await tended.wait()
+        return not (index.condemned and self.index is index)
+
+    async def _tend(self, database: Database) -> bool:
+        index = self.index
+        if index is None:
+            return False
+        for segment in index.unchecked:
+            if not await trio.to_thread.run_sync(_is_right, segment, limiter=self._tender):
+                await database.exclusive(partial(index.drop, segment))
+                await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
+                await database.exclusive(partial(index.forget, (segment,)))
+            return True
+        job = await database.exclusive(index.begin)
+        if job is None:
+            return False
+        try:
+            built = await trio.to_thread.run_sync(self._build, database, index, job, limiter=self._tender)
+            await self._switch(database, index, job, built)
+        except OSError:
+            # Another model was adopted meanwhile, and the files of this one were cleared away.
+            if self.index is index:
+                raise
+        finally:
+            index.abandon(job)
+        return True
+
+    def _build(self, database: Database, index: SegmentedIndex, job: Job) -> Built:
+        def read(ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
+            # No transaction around it all: one that lasts keeps the log from being cut, and what changes is noted.
+            model = self.model
+            if model is None or model.dimensions != index.dimensions:
+                # Another one is being adopted; what is built now will not be taken.
+                return ids[:0], np.empty((0, index.dimensions), np.float16)
+            return database.read_here(lambda db: vector_store.vectors_by_id(db, model, ids))
+
+        return index.build(job, read, trio.from_thread.check_cancelled)
+
+    async def _switch(self, database: Database, index: SegmentedIndex, job: Job, built: Built) -> None:
+        def save(db: sqlite3.Connection) -> bool:
+            if self.index is not index or self.model is None:
+                return False
+            vector_store.save(db, self.model, index.records_after(job, built))
+            return True
+
+        def follow(saved: bool) -> None:
+            if saved:
+                index.switch(job, built)
+
+        unused: Sequence[Segment] = () if built.opened is None else (built.opened,)
+        try:
+            if await database.write(save, follow):
+                unused = job.segments
+        finally:
+            with trio.CancelScope(shield=True):
+                for segment in unused:
+                    await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
+                await database.exclusive(partial(index.forget, unused))
+
+
+def _is_right(segment: Segment) -> bool:
+    try:
+        segment.check_rows(trio.from_thread.check_cancelled)
+    except Damaged:
+        return False
+    return True
+
+
+def _add(index: VectorIndex, stored: Sequence[Stored]) -> None:
+    if stored:
+        matrix = np.frombuffer(b"".join(each.vector for each in stored), dtype="<f2").astype(np.float32)
+        index.add([each.item_id for each in stored], matrix.reshape(len(stored), -1))

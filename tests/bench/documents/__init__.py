@@ -1,0 +1,1 @@
+"""The store of documents beside its peers."""

@@ -1,0 +1,90 @@
+"""The store of documents beside restic, borg and ripgrep, on the same files in the same run.
+
+scripts/bench documents versions [FILES]   three successive versions of a source tree; the same of /usr/share/doc
+scripts/bench documents grep [DOCUMENTS]   regular expressions over as many stored documents, against ripgrep
+scripts/bench documents kills [POINTS]     kills at random points of add, directory add and garbage collection
+scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
+scripts/bench documents manuals            /usr/share/doc or --dir DIR: add, grep, search and memory
+scripts/bench documents code --dir DIR     the graph of a project's code, with a sample of [COUNT] calls to be judged
+
+Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run
+has stored is not stored again by the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+
+from tests.bench.documents.code import code
+from tests.bench.documents.grepping import grep
+from tests.bench.documents.manuals import manuals
+from tests.bench.documents.trees import kernel_alone
+from tests.bench.documents.versions import versions
+from tests.system.documents_kills import kill_at_random_points
+from tests.system.running import running
+from tests.system.test_documents import peaks, write_large
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench documents", description=__doc__)
+    parser.add_argument("what", choices=("versions", "grep", "kills", "large", "manuals", "code"), nargs="?",
+                        default="versions")  # fmt: skip
+    parser.add_argument("count", type=int, nargs="?")
+    parser.add_argument("--dir", metavar="DIR", type=Path, default=Path("/usr/share/doc"))
+    parser.add_argument("--seed", type=int, default=1, help="of the sample of calls")
+    parser.add_argument("--keep", metavar="DIR", type=Path)
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        match arguments.what:
+            case "versions":
+                versions(folder, arguments.count or 32_000)
+            case "grep":
+                grep(folder, arguments.count or 100_000)
+            case "kills":
+                kills(folder, arguments.count or 100)
+            case "manuals":
+                manuals(folder, arguments.dir.resolve(), 20.0)
+            case "code":
+                code(arguments.dir.resolve(), arguments.count or 50, arguments.seed)
+            case _:
+                large(folder, arguments.count or 1024)
+
+
+def kills(folder: Path, points: int) -> None:
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    with running(folder / "data", [root], all_ready=False) as kernel:
+        kernel.wait_ready("documents")
+        known = trio.run(kill_at_random_points, kernel, root, points)
+    print(f"{known.kills} kills at {points} points; {len(known.there)} acknowledged documents are there and whole")
+
+
+def large(folder: Path, mib: int) -> None:
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    digest = write_large(root / "large.bin", mib * 2**20)
+    with kernel_alone(folder / "data", root) as kernel:
+        began = time.monotonic()
+        added = kernel.call("documents_add", {"path": str(root / "large.bin")}, timeout_s=600)
+        stored = time.monotonic()
+        got = kernel.call("documents_get", {"hash": digest, "outputPath": str(root / "copy.bin")}, timeout_s=600)
+        ended = time.monotonic()
+        assert added["hash"] == digest
+        with open(got["output_path"], "rb") as copy:
+            assert hashlib.file_digest(copy, "sha256").hexdigest() == digest
+        print(f"{mib} MiB in {stored - began:.1f} s, out {ended - stored:.1f} s")
+        for name, peak in peaks(kernel).items():
+            print(f"{name}: {peak / 2**20:.0f} MiB at most")
+
+
+if __name__ == "__main__":
+    main()

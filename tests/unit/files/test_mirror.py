@@ -1,0 +1,250 @@
+"""The copy in memory answers what the tables answer, whatever is asked and whatever has changed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+
+from proto.ops.files_resources import MODES
+from services.files import entries, resources, sets, space, sums, times
+from services.files.database import Database
+from services.files.entries import BY_PATH, Order, Select
+from services.files.filters import has_extension, is_kind
+from services.files.held import Held
+from services.files.literals import of_glob, of_regex
+from services.files.matching import COLUMNS, Condition, between, text_matches
+from services.files.mirror import Mirror
+from services.files.paths import as_folder
+from services.files.rows import fetch_all
+from services.files.scan import Scan
+from services.files.schema import KINDS
+from services.files.touched import Touched
+from services.files.tree import Edit, below, find
+from tests.unit.files.rig import change_tree, make_tree, write
+
+KELVIN, LONG_S = "\u212a", "\u017f"
+NAMES = (
+    "Straße.TXT", "ÜBUNG", "übung.tar.gz", f"{KELVIN}elvin.txt", f"long{LONG_S}.md", "a\nb", "100%_a", ".x",
+    "日本 語.jpg",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few entries are as many as very many."""
+    monkeypatch.setattr(entries, "LEAST", 0)
+    monkeypatch.setattr(space, "LEAST", 0)
+
+
+class Index:
+    """A tree, its index, and the copy of that."""
+
+    def __init__(self, root: Path, database: Database, mirror: Mirror) -> None:
+        self.root = root
+        self.database = database
+        self.mirror = mirror
+
+    async def scan(self) -> None:
+        await trio.to_thread.run_sync(Scan(self.database, str(self.root), Touched(), None).run)
+
+    async def make_sets(self, chance: random.Random) -> None:
+        """Two that share entries, of which one may be made anew."""
+
+        def change(db: apsw.Connection) -> None:
+            ids = [id_ for (id_,) in fetch_all(db, "SELECT id FROM node")]
+            for name, share in (("one", 0.7), ("two", 0.5)):
+                set_id = sets.make(db, name)
+                sets.remove(db, set_id, [id_ for id_ in ids if chance.random() < 0.2])
+                sets.add(db, set_id, [id_ for id_ in ids if chance.random() < share])
+
+        await self.database.write(change)
+
+    async def compare(self, wanted: dict[str, tuple[list[Condition], Order]]) -> None:
+        """All of it, from the copy and from the tables, in one state."""
+
+        def both(db: apsw.Connection, held: Held | None) -> None:
+            assert held is not None
+            assert set(held.columns.ids[held.columns.there()].tolist()) == {
+                id_ for (id_,) in fetch_all(db, "SELECT id FROM node")
+            }
+            one, two = (sets.find(db, name) for name in ("one", "two"))
+            for name, (conditions, ordering) in wanted.items():
+                for among in (None, [one], [one, two]) if ordering != BY_PATH else ([one, two],):
+                    select = Select(conditions, among)
+                    for limit, offset in ((1000, 0), (5, 3)) if ordering != BY_PATH else ((1000, 0),):
+                        count, size, rows = select.first(db, held, ordering, limit=limit, offset=offset)
+                        by_tables = select.first(db, None, ordering, limit=limit, offset=offset)
+                        found = [count, size, *rows]
+                        assert found == [*by_tables[:2], *by_tables[2]], (name, among, limit, offset)
+            for metric in ("size", "count", "files", "directories"):
+                for parts in ([[one]], [[one], [two]], [[two, one], [one]]):
+                    assert held.sums(parts, metric) == sums.by_part(db, parts, metric), (metric, parts)
+
+        await self.mirror.read(both)
+
+
+@asynccontextmanager
+async def indexed(folder: Path, chance: random.Random) -> AsyncIterator[Index]:
+    """A tree of all kinds of names, in the index and in memory."""
+    root = folder / "root"
+    make_tree(root, chance, 150)
+    for name in NAMES:
+        (root / name).write_text(name)
+        (root / f"dir {name}").mkdir()
+        (root / f"dir {name}" / "inside.TXT").write_text("x")
+    write(os.fsencode(root) + b"/\xff\xfe.bin", b"bytes")
+    database = await trio.to_thread.run_sync(Database, folder / "files.db")
+    try:
+        async with trio.open_nursery() as nursery:
+            mirror = Mirror(database)
+            nursery.start_soon(mirror.run)
+            index = Index(root, database, mirror)
+            await index.scan()
+            await index.make_sets(chance)
+            # It hears only once it runs.
+            await trio.testing.wait_all_tasks_blocked()
+            mirror.want(None)
+            await mirror.made.wait()
+            yield index
+            mirror.close()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(database.close)
+
+
+def questions(root: Path, now_ns: int) -> dict[str, tuple[list[Condition], Order]]:
+    """Every kind of condition and order."""
+    found: dict[str, tuple[list[Condition], Order]] = {}
+    texts = (
+        "a", "X", ".txt", "übung", "ÜB", "strasse", "k", "S.MD", KELVIN, "/", "r/", "/a", "dir 日", "100%_", "TXT/",
+        str(root), f"{root}/", f"{root}/dir Straße.TXT/IN", "root/a", "inside.txt", "/inside.TXT", "", "\n",
+    )  # fmt: skip
+    patterns = ("*.txt", "*a*", "/*/root/?*", "*[ab]1*", "[!a]*", "*ÜBUNG*", "a\nb", f"{root}/*.TXT", "*K*", "**")
+    regexes = (
+        r"\.txt$", "^a", "s", "(?i)TXT", r"ü|a\d", "[^a]b?", r"dir .*\.tar", r"\d{2,}", "in(side)?", "x*", r"\x41",
+        "[[:alpha:]]1",
+    )  # fmt: skip
+    for mode, given in [(mode, text) for mode in MODES[:3] for text in texts] + [
+        *(("glob", text) for text in patterns), *(("regex", text) for text in regexes)
+    ]:  # fmt: skip
+        for case in (True, False):
+            for field in ("path", "name", "parent", "extension", "kind"):
+                condition = text_matches(field, given, mode, case_sensitive=case)
+                found[f"{field} {mode} {given} {case}"] = [condition], BY_PATH
+    orders = [
+        Order(field, desc)
+        for field in ("name", "path", "size", "mtime", "ctime", "disk_size", "depth", "added_at", "links", "inode")
+        for desc in (True, False)
+    ]
+    found.update({f"order {order}": ([], order) for order in orders if order != Order("path", True)})
+    found.update({f"depth {n}": (between("depth", n, n + 1), BY_PATH) for n in range(5)})
+    found["range"] = [*between("size", 1, 9_999), *between("mtime", None, now_ns)], Order("mtime", True)
+    found["kind"] = [is_kind("symlink")], Order("name")
+    found.update({f"extension {e}": ([has_extension(e)], BY_PATH) for e in ("txt", ".TAR.GZ", "", "jpg")})
+    for field, value in (
+        ("name", "inside.TXT"), ("path", f"{root}/ÜBUNG"), ("path", str(root)), ("parent", f"{root}/dir .x"),
+        ("size", 10),
+        ("links", 2), ("kind", "directory"), ("path", "/"), ("parent", "/"),
+    ):  # fmt: skip
+        found[f"is {field} {value}"] = [resources.equals(field, value)], BY_PATH
+    return found
+
+
+async def test_the_copy_answers_as_the_tables_do(tmp_path: Path) -> None:
+    async with indexed(tmp_path, random.Random(1)) as index:
+        await index.compare(questions(index.root, 2**62))
+
+
+async def test_the_copy_follows_whatever_is_written(tmp_path: Path) -> None:
+    chance = random.Random(2)
+    some = ("name contains a False", "path contains r/ True", "order Order(field='name', descending=True)", "range")
+    async with indexed(tmp_path, chance) as index:
+        every = questions(index.root, 2**62)
+        asked = {name: every[name] for name in some}
+        await index.compare(asked)
+        held = index.mirror.made
+        for step in range(6):
+            await trio.to_thread.run_sync(change_tree, index.root, chance, 15)
+            (index.root / f"new{step}").mkdir()
+            (index.root / f"new{step}" / "Ä.txt").write_text("x")
+            await index.scan()
+
+            def rename(db: apsw.Connection, step: int = step) -> None:
+                # In the index alone: the entries keep their ids, and all below gets other paths.
+                edit, folder = Edit(db, 1), find(db, f"{index.root}/new{step}")
+                above = find(db, str(index.root))
+                assert folder is not None
+                assert above is not None
+                edit.move(folder, above.id, f"renamed ü {step}")
+                edit.finish()
+
+            await index.database.write(rename)
+            await index.compare(asked)
+            if step % 2:
+                await index.make_sets(chance)
+            await index.compare(asked)
+        await index.compare(dict(chance.sample(sorted(every.items(), key=str), 100)))
+        assert index.mirror.made is held
+        assert held.is_set()
+
+
+async def test_what_is_undone_is_not_in_the_copy(tmp_path: Path) -> None:
+    async with indexed(tmp_path, random.Random(3)) as index:
+
+        def fail(db: apsw.Connection) -> None:
+            db.execute("UPDATE entry SET name = 'other' || id, size = 77 WHERE kind = 0")
+            raise RuntimeError("undone")
+
+        with pytest.raises(RuntimeError, match="undone"):
+            await index.database.write(fail)
+        await index.compare({"size": (between("size", 77, 77), BY_PATH)})
+
+
+async def test_space_is_summed_up_as_the_tables_do(tmp_path: Path) -> None:
+    async with indexed(tmp_path, random.Random(4)) as index:
+        now = 2_000_000_000 * times.NS
+
+        def age(db: apsw.Connection) -> None:
+            for n, (id_,) in enumerate(fetch_all(db, "SELECT id FROM entry WHERE kind = 0")):
+                db.execute("UPDATE entry SET mtime = ? WHERE id = ?", (now - n * 30 * times.DAY_NS, id_))
+
+        def both(db: apsw.Connection, held: Held | None) -> None:
+            assert held is not None
+            some = find(db, f"{index.root}/dir .x")
+            assert some is not None
+            for path in (str(index.root), f"{index.root}/dir .x", "/"):
+                inside = below(as_folder(path))
+                edges = [now - days * times.DAY_NS for _, days in space.AGES]
+                shares = held.by_extension_and_age(as_folder(path), edges)
+                assert sorted(shares) == sorted(space._by_extension_and_age(db, path, now))
+                for kind, by in (("file", "size"), ("file", "disk_size"), ("directory", "size")):
+                    query = (
+                        "SELECT n.id FROM node n WHERE n.kind = ? AND n.folder >= ? AND n.folder < ?"
+                        f" ORDER BY {COLUMNS[by]} DESC, n.path"
+                    )
+                    ids = [id_ for (id_,) in fetch_all(db, query, (KINDS.index(kind), *inside))]
+                    assert held.largest(as_folder(path), kind, by, 7, depth=None) == (len(ids), ids[:7])
+            direct = [id_ for (id_,) in fetch_all(
+                db, "SELECT id FROM node n WHERE kind = 1 AND folder = ? ORDER BY size DESC, path", (f"{index.root}/",)
+            )]  # fmt: skip
+            assert held.largest(f"{index.root}/", "directory", "size", 1000, depth=1) == (len(direct), direct)
+
+        await index.database.write(age)
+        await index.mirror.read(both)
+
+
+def test_literal_parts_are_those_that_every_match_has() -> None:
+    assert of_regex(r"7+-1\.txt$") == ["-1.txt"]
+    assert of_regex("abc?de{2}fg") == ["ab", "fg"]
+    assert of_regex("(ab|cd)ef[g\\]h]ij") == ["ef", "ij"]
+    assert of_regex("ab|cd") == of_regex("(?i)abc") == of_regex("[[:alpha:]]bc") == of_regex("(ab") == []
+    assert of_glob("*/some*77*.py") == [("/some", "contains"), ("77", "contains"), (".py", "suffix")]
+    assert of_glob("ab?cd[ef]gh") == [("ab", "prefix"), ("cd", "contains")]
+    assert of_glob("abc") == [("abc", "prefix"), ("abc", "suffix")]
