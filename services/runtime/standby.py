@@ -45,7 +45,7 @@ async def stand_by(birth: Birth, control_fd: int, module: ModuleType) -> Called 
     with socket.socket(fileno=control_fd) as control:
         await _prepare(birth, control, module)
         await trio.lowlevel.wait_readable(control)
-        packet, fds, _flags, _address = socket.recv_fds(control, MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        packet, fds = receive(control)
         if not packet:
             return None
         trio.lowlevel.notify_closing(control)
@@ -55,6 +55,17 @@ async def stand_by(birth: Birth, control_fd: int, module: ModuleType) -> Called 
     os.dup2(log_fd, 2)
     os.close(log_fd)
     return Called(msgspec.structs.replace(birth, generation=wake.generation), link_fd)
+
+
+def receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """The packet that waits, and its descriptors; an empty one where the kernel's end is closed."""
+    for _ in range(2):
+        with contextlib.suppress(ConnectionResetError):
+            packet, fds, _flags, _address = socket.recv_fds(control, MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+            return packet, fds
+        # The kernel closed its end before it had read PREPARED.  Linux reports that once, ahead of what was sent: the
+        # packet that wakes us may lie behind it.
+    return b"", []
 
 
 async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> None:
@@ -75,8 +86,9 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
         nursery.start_soon(wanted)
         try:
             await rehearse(birth, module)
-        except Exception:
-            # The service's own start-up will meet it again, if it is more than the rehearsal's.
+        except* Exception:
+            # The service's own start-up will meet it again, if it is more than the rehearsal's.  Cancelled at that very
+            # moment, the rehearsal raises both together, and only the cancellation may pass.
             _log.exception("the rehearsal of %s failed", birth.service)
         finally:
             over.set()
