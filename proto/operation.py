@@ -53,10 +53,17 @@ class Params(msgspec.Struct, Generic[R], frozen=True, kw_only=True, forbid_unkno
     """Base of every operation's parameters; `R` is the type of its result.
 
     `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say (one of two fields
-    must be there); the handler checks it.
+    must be there); the handler checks it, or `check`.
     """
 
     rules: ClassVar[Mapping[str, Any]] = {}
+
+    def check(self) -> None:
+        """What only several fields together tell: before a call is sent, and where it is handled.
+
+        Raises:
+            InvalidParams: names the field.
+        """
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,8 +278,8 @@ _PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
-def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True) -> P:
-    """Decoded JSON as a `tp`; not `strict`, numbers and booleans may be given as text.
+def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True, whole: bool = True) -> P:
+    """Decoded JSON as a `tp`; not `strict`, numbers and booleans may be given as text; not `whole`, each by itself.
 
     Raises:
         InvalidParams: with `field` set and a message that says what would be right.
@@ -292,6 +299,8 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
     if path is not None:
         field = _short(path)
         raise InvalidParams(f"parameter `{field}`: no integer may be beyond {_LARGEST} or -{_LARGEST}", field=field)
+    if whole:
+        parsed.check()
     return parsed
 
 

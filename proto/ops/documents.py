@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from proto.errors import InvalidParams
 from proto.operation import Access, Params, Role, operation
 
 SERVICE = "documents"
@@ -22,6 +23,23 @@ CORPUS = "documents"
 Scalar: TypeAlias = str | int | float | bool | None
 Metadata: TypeAlias = dict[str, Scalar] | list[str]
 """An object, or `["key=value"]` (the first `=` splits)."""
+
+
+def pairs(metadata: Metadata, field_: str = "metadata") -> dict[str, Scalar]:
+    """Metadata as an object.  Raises InvalidParams where an item of a list is no `key=value`."""
+    if isinstance(metadata, dict):
+        found = dict(metadata)
+    else:
+        found = {}
+        for item in metadata:
+            key, equals, value = item.partition("=")
+            if not equals:
+                raise InvalidParams(f"parameter `{field_}`: {item[:80]!r} is no key=value", field=field_)
+            found[key.strip()] = value
+    if any(not key for key in found):
+        raise InvalidParams(f"parameter `{field_}`: a key is empty", field=field_)
+    return found
+
 
 Hash = Annotated[
     str,

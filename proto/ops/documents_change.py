@@ -7,8 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from proto.errors import InvalidParams
 from proto.operation import Access, Params, Role, operation
-from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Metadata, Name, Scalar, Tag
+from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Metadata, Name, Scalar, Tag, pairs
 
 NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
 
@@ -84,6 +85,17 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=128, description="Id or label of the session to add to; by default none")] | None
     ) = None
 
+    def check(self) -> None:
+        if self.url is not None:
+            raise InvalidParams("parameter `url`: `add` stores files and texts; `download` fetches a URL", field="url")
+        pairs(self.metadata)
+        if self.content is None and self.path is None:
+            raise InvalidParams("missing required parameter `path` (or `content` with `name`)", field="path")
+        if self.content is not None and self.path is not None:
+            raise InvalidParams("parameters `path` and `content`: give one of the two", field="content")
+        if self.content is not None and self.name is None:
+            raise InvalidParams("missing required parameter `name`: what to call `content`", field="name")
+
 
 class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many documents were changed."""
@@ -116,6 +128,12 @@ class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
     remove_tags: Annotated[list[Tag], Meta(max_length=256, description="Tags to take away")] = msgspec.field(
         default_factory=list
     )
+
+    def check(self) -> None:
+        if self.hash is None and self.name is None and self.path is None:
+            raise InvalidParams("missing parameter: give `hash`, `name` or `path`", field="hash")
+        if not pairs(self.metadata) and not self.tags and not self.remove_tags:
+            raise InvalidParams("nothing to change: give `metadata`, `tags` or `remove_tags`", field="metadata")
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +185,13 @@ class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
     snapshot_id: Annotated[str, Meta(min_length=1, max_length=128, description="Snapshot to delete")] | None = None
     dry_run: Annotated[bool, Meta(description="Say what would be deleted, and delete nothing")] = False
 
+    def check(self) -> None:
+        given = (self.name, self.path, self.hash, self.collection, self.snapshot_id)
+        if all(value is None for value in given) and not self.names and not self.tags:
+            raise InvalidParams(
+                "missing parameter: give `name`, `names`, `hash`, `tags`, `collection` or `snapshot_id`", field="name"
+            )
+
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was restored, or was not."""
@@ -212,6 +237,12 @@ class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
     exclude_patterns: Annotated[list[Glob], Meta(max_length=256, description="No paths that match a glob")] = (
         msgspec.field(default_factory=list)
     )
+
+    def check(self) -> None:
+        if self.collection is None and self.snapshot_id is None:
+            raise InvalidParams("missing parameter: give `collection` or `snapshot_id`", field="snapshot_id")
+        if self.collection is not None and self.snapshot_id is not None:
+            raise InvalidParams("parameters `collection` and `snapshot_id`: give one of the two", field="snapshot_id")
 
 
 # Storing what another service has: in pieces, so that no process holds a large file at once.

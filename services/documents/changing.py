@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import Document
+from proto.ops.documents import Document, pairs
 from proto.ops.documents_change import Deleted, DeleteResult, DocumentsDelete, DocumentsUpdate, UpdateResult
 from proto.ops.documents_sessions import PINNED
 from services.documents import globs, rows, snapshots
@@ -20,11 +20,7 @@ MAX_HASHES = 100
 
 def update(db: apsw.Connection, params: DocumentsUpdate) -> UpdateResult:
     """Raises InvalidParams, OperationError."""
-    if params.hash is None and params.name is None and params.path is None:
-        raise InvalidParams("missing parameter: give `hash`, `name` or `path`", field="hash")
-    values = rows.pairs(params.metadata)
-    if not values and not params.tags and not params.remove_tags:
-        raise InvalidParams("nothing to change: give `metadata`, `tags` or `remove_tags`", field="metadata")
+    values = pairs(params.metadata)
     if params.hash is not None:
         found = rows.pick(db, hash_=params.hash, name=None, path=None)
     else:
@@ -96,10 +92,6 @@ def delete(db: apsw.Connection, params: DocumentsDelete) -> DeleteResult:
     names = [name for name in (params.name, params.path, *params.names) if name is not None]
     if params.snapshot_id is not None:
         return _delete_snapshot(db, params.snapshot_id, dry_run=params.dry_run)
-    if not names and params.hash is None and not params.tags and params.collection is None:
-        raise InvalidParams(
-            "missing parameter: give `name`, `names`, `hash`, `tags`, `collection` or `snapshot_id`", field="name"
-        )
     found = chosen(db, names, params.hash, params.tags, params.collection)
     if not found:
         said = ", ".join(repr(name[:100]) for name in names[:5]) or "these conditions"

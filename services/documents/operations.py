@@ -20,6 +20,7 @@ from proto.ops.documents import (
     SnapshotsResult,
     StatusResult,
     VerifyResult,
+    pairs,
 )
 from proto.ops.documents_change import (
     AddResult,
@@ -48,7 +49,6 @@ from services.documents import (
     places,
     reading,
     restore,
-    rows,
     searching,
     sessions,
     snapshots,
@@ -183,9 +183,7 @@ def _add_changing(handlers: Handlers, parts: Parts) -> None:
 
     @handlers.handle(DocumentsAdd)
     async def documents_add(params: DocumentsAdd, ctx: Context) -> AddResult:
-        if params.url is not None:
-            raise InvalidParams("parameter `url`: `add` stores files and texts; `download` fetches a URL", field="url")
-        metadata = rows.pairs(params.metadata)
+        metadata = pairs(params.metadata)
         wanted = params.session
         session = None
         if wanted is not None:
@@ -194,17 +192,13 @@ def _add_changing(handlers: Handlers, parts: Parts) -> None:
             tuple(dict.fromkeys(params.tags)), metadata, params.collection, params.mimeType, session,
         )  # fmt: skip
         if params.content is not None:
-            if params.path is not None:
-                raise InvalidParams("parameters `path` and `content`: give one of the two", field="content")
-            if params.name is None:
-                raise InvalidParams("missing required parameter `name`: what to call `content`", field="name")
+            assert params.name is not None
             if len(params.content) > MAX_CONTENT_BYTES:
                 raise InvalidParams(
                     f"parameter `content` has more than {MAX_CONTENT_BYTES} characters", field="content"
                 )
             return await acknowledged(*await parts.adding.text(params.name, params.content, given))
-        if params.path is None:
-            raise InvalidParams("missing required parameter `path` (or `content` with `name`)", field="path")
+        assert params.path is not None
         path, is_folder = await trio.to_thread.run_sync(places.examined, params.path, "path", parts.adding.roots)
         if not is_folder:
             return await acknowledged(*await parts.adding.file(path, given, ctx))
@@ -239,10 +233,6 @@ def _add_changing(handlers: Handlers, parts: Parts) -> None:
 
 
 async def _restore(params: DocumentsRestore, ctx: Context, parts: Parts) -> RestoreResult:
-    if params.collection is None and params.snapshot_id is None:
-        raise InvalidParams("missing parameter: give `collection` or `snapshot_id`", field="snapshot_id")
-    if params.collection is not None and params.snapshot_id is not None:
-        raise InvalidParams("parameters `collection` and `snapshot_id`: give one of the two", field="snapshot_id")
     target = places.to_be_written(params.output_directory, "output_directory", parts.adding.roots)
 
     def work(db: apsw.Connection) -> restore.Outcome:

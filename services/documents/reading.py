@@ -21,6 +21,7 @@ from proto.ops.documents import (
     SortBy,
     SortOrder,
     TypeCount,
+    pairs,
 )
 from services.documents import objects, rows
 from services.documents.compress import Codec, Damaged
@@ -43,7 +44,7 @@ def listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
     """A page of the documents that `params` asks for."""
     found = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
-        pattern=params.pattern, path=params.path, hash_=params.hash, metadata=rows.pairs(params.metadata),
+        pattern=params.pattern, path=params.path, hash_=params.hash, metadata=pairs(params.metadata),
         mime_type=params.mime_type, type_=params.type,
     )  # fmt: skip
     if params.recent is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import Document, Metadata, Scalar
+from proto.ops.documents import Document, Scalar
 from services.documents import globs, kinds, statements
 
 MIN_HASH_DIGITS = 8
@@ -284,22 +284,6 @@ def pick(db: apsw.Connection, *, hash_: str | None, name: str | None, path: str 
     if not rows:
         raise OperationError(f"Document not found: no document with {said}", field=field_)
     return rows
-
-
-def pairs(metadata: Metadata, field_: str = "metadata") -> dict[str, Scalar]:
-    """Metadata as an object.  Raises InvalidParams where an item of a list is no `key=value`."""
-    if isinstance(metadata, dict):
-        found = dict(metadata)
-    else:
-        found = {}
-        for item in metadata:
-            key, equals, value = item.partition("=")
-            if not equals:
-                raise InvalidParams(f"parameter `{field_}`: {item[:80]!r} is no key=value", field=field_)
-            found[key.strip()] = value
-    if any(not key for key in found):
-        raise InvalidParams(f"parameter `{field_}`: a key is empty", field=field_)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams
+from proto.ops.documents import pairs
 from proto.ops.documents_sessions import (
     Pinned,
     SessionPin,
@@ -41,7 +42,7 @@ def add_sessions(handlers: Handlers, parts: Parts, watching: Watching) -> None:
 
     @handlers.handle(SessionPin)
     async def pin(params: SessionPin, ctx: Context) -> Pinned:
-        values = rows.pairs(params.metadata)
+        values = pairs(params.metadata)
         names = [name for name in (params.path, params.name, *params.paths) if name is not None]
 
         def change(db: apsw.Connection) -> Pinned:

@@ -16,8 +16,9 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import pairs
 from proto.ops.documents_change import AddResult, DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
-from services.documents import changing, rows
+from services.documents import changing
 from services.documents.add import Adding
 from services.documents.incoming import Incoming
 from services.documents.rows import Given
@@ -51,7 +52,7 @@ class Uploads:
         self._forget_old()
         if len(self._uploads) >= MAX_UPLOADS:
             raise OperationError(f"{MAX_UPLOADS} uploads are under way already")
-        rows.pairs(params.metadata)
+        pairs(params.metadata)
         id_ = secrets.token_hex(16)
         receiving = ExitStack()
         receiving.enter_context(self._adding.receiving_chunks())
@@ -96,7 +97,7 @@ class Uploads:
             mime = params.mimeType or begun.mimeType
             tally = Tally()
             nothing: Iterator[bytes] = iter(())
-            metadata = rows.pairs(begun.metadata) | rows.pairs(params.metadata)
+            metadata = pairs(begun.metadata) | pairs(params.metadata)
             with trio.CancelScope(shield=True):
                 content = await self._adding.whole(incoming, nothing, name or begun.path, mime)
                 now_ns = time.time_ns()

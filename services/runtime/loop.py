@@ -316,8 +316,12 @@ class ServiceLoop:
         decoder, handler = found
         try:
             params = decoder.decode(call.params)
+            params.check()
         except msgspec.DecodeError as error:
             self._channel.post(Fault(call.id, InvalidParams(f"{call.op}: {error}").failure))
+            return
+        except InvalidParams as error:
+            self._channel.post(Fault(call.id, error.failure))
             return
         context = self._calls[call.id] = _Context(call, self._channel, self._outgoing, self._first_is_over)
         self._nursery.start_soon(self._serve, call, params, handler, context)

@@ -1,13 +1,13 @@
 """Steps as a client wrote them, checked before any of them runs.
 
 Whatever can be known beforehand is: the op, the names of its parameters, and every value but those that the last
-step's result will give.
+step's result will give.  Whether a reading step has all that it needs is its own to say, at its turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -105,7 +105,8 @@ def check(
     }
     arguments = {key: value for key, value in arguments.items() if value is not None or _admits_null(tp, key)}
     references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
-    _named(where, name, validate, _with_anything_for(tp, references) if references else tp, arguments)
+    whole = partial(validate, whole=not chained)
+    _named(where, name, whole, _with_anything_for(tp, references) if references else tp, arguments)
     return Planned(where, name, operation, arguments, references)
 
 

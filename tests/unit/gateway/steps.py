@@ -12,7 +12,7 @@ import trio
 from msgspec import Meta
 
 from proto.content import Content, Image, Text
-from proto.errors import MaybeExecuted, OperationError
+from proto.errors import InvalidParams, MaybeExecuted, OperationError
 from proto.operation import Access, Operation, Params, Role, operation
 from proto.ops import Table, composite
 from services.runtime.handlers import Context, Environment, Handlers
@@ -72,6 +72,11 @@ class Delete(Params[dict[str, Any]], frozen=True, kw_only=True):
     """Fail where there is nothing."""
 
     name: str
+    also: str = ""
+
+    def check(self) -> None:
+        if self.also == self.name:
+            raise InvalidParams("parameters `name` and `also`: twice the same", field="also")
 
 
 @_change("documents_session_start", step="session.start")

@@ -248,6 +248,10 @@ async def test_a_batch_stops_at_the_first_failure_unless_it_is_to_go_on(client: 
             {"operations": [{"op": "add", "path": "a"}, {"op": "add"}]},
             "operations[1] (add): missing required parameter",
         ),
+        (
+            {"operations": [{"op": "add", "path": "a"}, {"op": "delete", "name": "b", "also": "b"}]},
+            "operations[1] (delete): parameters `name` and `also`: twice the same",
+        ),
         ({"operations": [{"op": "add", "path": "a"}, {"op": "ad"}]}, "operations[1].op: unknown op `ad`"),
         (
             {"operations": [{"op": "add", "path": "a"}, GOOD]},
