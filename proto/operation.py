@@ -348,11 +348,9 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     text = _AT.sub("", message)
     prefix = f"{path}." if path else ""
     if match := _UNKNOWN.match(text):
-        known = ", ".join(f.encode_name for f in msgspec.structs.fields(tp)) if not path else ""
+        names = dict.fromkeys(name for node in _schemas_at(tp, path) for name in node.get("properties", ()))
         field = prefix + _short(match["field"])
-        return InvalidParams(
-            f"unknown parameter `{field}`" + (f"; known parameters: {known or 'none'}" if not path else ""), field=field
-        )
+        return InvalidParams(f"unknown parameter `{field}`; known parameters: {', '.join(names) or 'none'}", field=field)
     if match := _MISSING.match(text):
         field = prefix + _short(match["field"])
         return InvalidParams(f"missing required parameter `{field}`", field=field)
