@@ -137,6 +137,7 @@ async def run(
                     roots=config.roots,
                     surfaces=SURFACES,
                     linger_s=LINGER_S if ephemeral else None,
+                    stopping=stop,
                     task_status=task_status,
                 )
                 stop.set()

@@ -350,7 +350,8 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     if match := _UNKNOWN.match(text):
         names = dict.fromkeys(name for node in _schemas_at(tp, path) for name in node.get("properties", ()))
         field = prefix + _short(match["field"])
-        return InvalidParams(f"unknown parameter `{field}`; known parameters: {', '.join(names) or 'none'}", field=field)
+        known = ", ".join(names) or "none"
+        return InvalidParams(f"unknown parameter `{field}`; known parameters: {known}", field=field)
     if match := _MISSING.match(text):
         field = prefix + _short(match["field"])
         return InvalidParams(f"missing required parameter `{field}`", field=field)

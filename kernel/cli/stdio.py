@@ -1,8 +1,9 @@
 """`linckia stdio`: gives its stdin and stdout to the kernel that holds the data directory, and waits.
 
 The kernel speaks MCP on the two descriptors itself, so nothing is relayed and this process stays small. Where no kernel
-runs it starts one, detached, that ends when its last client has left. Standard library only: this stands between an
-MCP client and its first answer.
+runs it starts one, detached, that ends when its last client has left. A kernel that dies is followed by another, to
+which the session is handed as it stood (`kernel.gateway.journal`): the client notices a pause. Standard library only:
+this stands between an MCP client and its first answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel.cli.main import EXIT_HELD, Failed, Usage
 from kernel.control.address import find_data_dir, log_dir
@@ -31,6 +32,12 @@ START_TIMEOUT_S = 20.0
 POLL_S = 0.005
 """Between two tries to connect: small beside the start of a process."""
 
+COMES_BACK_S = 10.0
+"""How long a kernel that others look after is waited for when it has died, before one is started here."""
+
+DEATHS, WITHIN_S = 5, 60.0
+"""A kernel that dies so often does so because of this session, or of the machine: it is ended."""
+
 LOG_LINES = 20
 """Of the kernel's log, shown where it could not start."""
 
@@ -42,15 +49,33 @@ def stdio(arguments: argparse.Namespace) -> int:
     with _as_they_were(0, 1):
         if os.isatty(0):
             print("linckia: speaking MCP on this terminal, one JSON message a line; Ctrl-D ends", file=sys.stderr)
-        with _join(data_dir, roots, arguments) as client:
-            try:
-                client.wait_detached()
-            except KernelGone:
-                raise Failed(
-                    f"the kernel has died; see {log_dir(data_dir) / 'kernel.log'}. "
-                    "Start the client's session again: what was acknowledged is on disk."
-                ) from None
+        _serve(data_dir, roots, arguments)
     return 0
+
+
+def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> None:
+    """Until the session has ended, through the deaths of kernels.  Raises as `stdio`."""
+    memory = os.memfd_create("linckia-session")
+    log = log_dir(data_dir) / "kernel.log"
+    deaths: list[float] = []
+    patience_s = 0.0
+    while True:
+        client, attached = _join(data_dir, roots, arguments, memory, patience_s)
+        with client:
+            try:
+                if client.wait_detached() == "stopped":
+                    print("linckia: the kernel was ended; the session ends with it", file=sys.stderr)
+                return
+            except KernelGone:
+                deaths = [*(at for at in deaths if at > time.monotonic() - WITHIN_S), time.monotonic()]
+        if len(deaths) > DEATHS:
+            raise Failed(
+                f"the kernel has died {len(deaths)} times within a minute; see {log}. "
+                "Start the client's session again: what was acknowledged is on disk."
+            )
+        print(f"linckia: the kernel has died (see {log}); the session goes on with the next", file=sys.stderr)
+        patience_s = 0.0 if attached["ephemeral"] else COMES_BACK_S
+        roots = attached["roots"]
 
 
 def real_root(path: str) -> str:
@@ -93,19 +118,27 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
         restore()
 
 
-def _join(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> Client:
-    """A connection whose kernel serves our descriptors."""
-    give_up_at = time.monotonic() + START_TIMEOUT_S
+def _join(
+    data_dir: Path, roots: list[str], arguments: argparse.Namespace, memory: int, patience_s: float
+) -> tuple[Client, dict[str, Any]]:
+    """A connection whose kernel serves our descriptors, and what that has said of itself.
+
+    Args:
+        patience_s: how long to wait for a kernel before one is started.
+    """
+    start_at = time.monotonic() + patience_s
+    give_up_at = start_at + START_TIMEOUT_S
     started: subprocess.Popen[bytes] | None = None
     while True:
         try:
             client = Client(data_dir)
         except NoKernel:
-            if started is None:
+            if started is None and time.monotonic() >= start_at:
                 started = _start(data_dir, roots, arguments)
         else:
             try:
-                client.attach(arguments.surface, roots or None, 0, 1, timeout_s=give_up_at - time.monotonic())
+                timeout_s = give_up_at - time.monotonic()
+                attached = client.attach(arguments.surface, roots or None, 0, 1, memory, timeout_s=timeout_s)
             except KernelGone:
                 # It was on its way out, or died while starting; nothing was read from our descriptors.
                 client.close()
@@ -120,7 +153,7 @@ def _join(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> Cl
                 client.close()
                 raise
             else:
-                return client
+                return client, attached
         code = started.poll() if started is not None else None
         if code == EXIT_HELD:
             # Another client's kernel was first, or an old one is not quite gone: join or start again.

@@ -4,8 +4,10 @@
 
     {"call": NAME, "params": {…}, "progress": true, "timeout_s": 5}
         any number of {"progress": {"done": …, "total": …, "message": …}} and {"log": {…}}, then {"result": …}
-    {"attach": {"surface": NAME, "roots": […]}}      with two descriptors by SCM_RIGHTS: the client's input and output
-        {"attached": {"pid": …}}, and when the MCP session has ended {"detached": {}}
+    {"attach": {"surface": NAME, "roots": […]}}      with two descriptors by SCM_RIGHTS: the client's input and output;
+                                                     and a third, the memory in which its session outlives the kernel
+        {"attached": {"pid": …, "ephemeral": true, "roots": […]}}, and when the MCP session has ended
+        {"detached": {"reason": "client"}} (it left) or "stopped" (the kernel ends in order)
 
 or {"failure": {…}}, the fields of `proto.errors.Failure`. Closing the connection cancels what it asked for.
 `address`, `hold` and `client` import the standard library only, since they stand on the way of every short command.

@@ -100,9 +100,21 @@ class Client:
         raise KernelGone(f"the kernel ended while {name} was running; whether it was done is not known")
 
     def attach(
-        self, surface: str, roots: Sequence[str] | None, fd_in: int, fd_out: int, *, timeout_s: float | None = None
-    ) -> None:
-        """Hand the two descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
+        self,
+        surface: str,
+        roots: Sequence[str] | None,
+        fd_in: int,
+        fd_out: int,
+        memory: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Hand the descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
+
+        Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
+
+        Args:
+            memory: the session's, for the kernel to note it in (`kernel.gateway.journal`).
 
         Raises:
             CallFailed: it does not serve this surface, or has other roots.
@@ -113,15 +125,16 @@ class Client:
         attachment: dict[str, Any] = {"surface": surface}
         if roots is not None:
             attachment["roots"] = list(roots)
-        self._send({"attach": attachment}, (fd_in, fd_out))
+        self._send({"attach": attachment}, (fd_in, fd_out) if memory is None else (fd_in, fd_out, memory))
         for message in self._messages():
             if "attached" in message:
                 self._socket.settimeout(None)
-                return
+                attached: dict[str, Any] = message["attached"]
+                return attached
         raise KernelGone("the kernel ended before it had answered")
 
-    def wait_detached(self) -> None:
-        """Until the MCP session has ended.
+    def wait_detached(self) -> str:
+        """Until the MCP session has ended; answers why: the `client` has left, or the kernel is `stopped`.
 
         Raises:
             CallFailed: it ended by a failure.
@@ -129,7 +142,7 @@ class Client:
         """
         for message in self._messages():
             if "detached" in message:
-                return
+                return str(message["detached"]["reason"])
         raise KernelGone("the kernel has died")
 
     def _send(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:

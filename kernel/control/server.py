@@ -39,6 +39,9 @@ PROGRESS_INTERVAL_S = 0.05
 FIRST_CLIENT_S = 60.0
 """How long an ephemeral kernel waits for the client that started it."""
 
+GOODBYE_S = 0.5
+"""For telling a client that the kernel ends."""
+
 ACCEPT_RETRY_S = 0.1
 """Pause after running out of descriptors, as in trio's own `serve_listeners`."""
 
@@ -46,8 +49,9 @@ ACCEPT_RETRY_S = 0.1
 class Attach(Protocol):
     """The gateway's way in."""
 
-    async def __call__(self, fd_in: int, fd_out: int, surface: str) -> None:
-        """Serve MCP on the two descriptors, which stay the caller's to close, until the client leaves."""
+    async def __call__(self, fd_in: int, fd_out: int, surface: str, memory: int | None, /) -> None:
+        """Serve MCP on the two descriptors, until the client leaves; the session is noted in `memory`, where there is
+        one.  All stay the caller's to close."""
 
 
 class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +86,7 @@ async def serve_control(
     surfaces: Collection[str] | None = None,
     linger_s: float | None = None,
     started: trio.Event | None = None,
+    stopping: trio.Event | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answer on `listener` (a bound and listening Unix socket) until cancelled.
@@ -91,10 +96,11 @@ async def serve_control(
         surfaces: the names that `attach` knows; None lets it decide.
         linger_s: for an ephemeral kernel: return this many seconds after the last client has left.
         started: set once there are services to call; calls wait for it, clients' descriptors do not.
+        stopping: set when the kernel ends in order; a local client whose session ends then is told so.
 
     Cancellation ends every connection. The listener stays the caller's to close.
     """
-    server = _Server(dispatcher, table, attach, tuple(map(str, roots)), surfaces, linger_s, started)
+    server = _Server(dispatcher, table, attach, tuple(map(str, roots)), surfaces, linger_s, started, stopping)
     await server.run(trio.socket.from_stdlib_socket(listener), task_status)
 
 
@@ -108,6 +114,7 @@ class _Server:
         surfaces: Collection[str] | None,
         linger_s: float | None,
         started: trio.Event | None,
+        stopping: trio.Event | None,
     ) -> None:
         self.dispatcher = dispatcher
         self.table = table
@@ -116,6 +123,8 @@ class _Server:
         self.surfaces = surfaces
         self._linger_s = math.inf if linger_s is None else linger_s
         self._started = started
+        self._stopping = stopping
+        self.lingers = linger_s is not None
         self._busy = 0
         self._alone = trio.CancelScope()
 
@@ -136,6 +145,10 @@ class _Server:
                     self._enter()
                     connections.start_soon(self._serve, accepted)
             connections.cancel_scope.cancel()
+
+    def stops(self) -> bool:
+        """Whether the kernel ends in order."""
+        return self._stopping is not None and self._stopping.is_set()
 
     async def services(self) -> None:
         """Until there are services to call."""
@@ -285,8 +298,10 @@ class _Connection:
 
     async def _attach(self, wanted: Attachment) -> dict[str, Any]:
         server = self._server
-        if len(self._descriptors) != 2:
-            raise InvalidParams(f"an attach comes with two descriptors, not {len(self._descriptors)}", field="attach")
+        if len(self._descriptors) not in (2, 3):
+            raise InvalidParams(
+                f"an attach comes with two descriptors, or three, not {len(self._descriptors)}", field="attach"
+            )
         if server.surfaces is not None and wanted.surface not in server.surfaces:
             raise InvalidParams(
                 f"unknown surface {wanted.surface!r}; there are: {', '.join(sorted(server.surfaces))}", field="surface"
@@ -296,10 +311,18 @@ class _Connection:
                 f"the running kernel (process {os.getpid()}) has the roots {_listed(server.roots)}, not "
                 f"{_listed(wanted.roots)}: end it (linckia stop), ask for the same roots, or name another --data"
             )
-        await self.send({"attached": {"pid": os.getpid()}})
-        fd_in, fd_out = self._descriptors
-        await server.attach(fd_in, fd_out, wanted.surface)
-        return {"detached": {}}
+        attached = {"pid": os.getpid(), "ephemeral": server.lingers, "roots": server.roots}
+        await self.send({"attached": attached})
+        fd_in, fd_out, *memory = self._descriptors
+        left = False
+        try:
+            await server.attach(fd_in, fd_out, wanted.surface, memory[0] if memory else None)
+            left = True
+        finally:
+            if not left and server.stops():
+                with trio.move_on_after(GOODBYE_S, shield=True):
+                    await self.send({"detached": {"reason": "stopped"}})
+        return {"detached": {"reason": "client"}}
 
 
 def _listed(roots: Sequence[str]) -> str:

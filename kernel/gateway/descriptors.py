@@ -13,7 +13,7 @@ import errno
 import fcntl
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import trio
 
@@ -82,7 +82,8 @@ class Output:
     """Messages to a descriptor, whole and in order.
 
     `post` never blocks: it writes what the descriptor takes at once and leaves the rest to `run`, which must run in a
-    nursery.  `broken` is set when nobody reads any more.
+    nursery.  `broken` is set when nobody reads any more.  `cut` tells whether a part of a message is written, and not
+    all of it; `changed` is called after each change of it, and when everything is written.
     """
 
     def __init__(self, fd: int) -> None:
@@ -94,6 +95,13 @@ class Output:
         self._room = _set_event()
         self._empty = _set_event()
         self.broken = trio.Event()
+        self.cut = False
+        self.changed: Callable[[], None] = lambda: None
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything that was posted is written."""
+        return not self._queue
 
     def post(self, message: bytes) -> None:
         """Send `message`; dropped where nobody reads any more."""
@@ -104,8 +112,10 @@ class Output:
             rest = rest[self._write(rest) :]
         if not rest or self.broken.is_set():
             return
+        self.cut = self.cut or len(rest) < len(message)
         self._queue.append(rest)
         self._bytes += len(rest)
+        self.changed()
         if self._empty.is_set():
             self._empty = trio.Event()
         if self._bytes > BACKLOG_BYTES and self._room.is_set():
@@ -143,12 +153,15 @@ class Output:
     def _take(self, sent: int) -> None:
         self._bytes -= sent
         self._queue[0] = self._queue[0][sent:]
+        self.cut = self.cut or sent > 0
         if not self._queue[0]:
             self._queue.popleft()
+            self.cut = False
         if self._bytes <= BACKLOG_BYTES // 2:
             self._room.set()
         if not self._queue:
             self._empty.set()
+        self.changed()
 
     async def room(self) -> None:
         """Until the backlog is small enough to take on more work."""

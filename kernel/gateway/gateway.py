@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kernel.gateway.composite.dispatch import Composites
+from kernel.gateway.journal import Journal
 from kernel.gateway.opening import Opening
 from kernel.gateway.prompts import FilePrompts, Folder
 from kernel.gateway.scratchpad import Scratchpads
@@ -102,10 +103,15 @@ class Gateway:
         assert self._servers is not None
         return self._servers.by_name[name]
 
-    async def attach(self, fd_in: int, fd_out: int, surface: str, *, drain_s: float = DRAIN_S) -> None:
+    async def attach(
+        self, fd_in: int, fd_out: int, surface: str, memory: int | None = None, *, drain_s: float = DRAIN_S
+    ) -> None:
         """Serve one local client on descriptors that it passed; they stay the caller's to close.
 
         Returns when the client has gone and what it had asked is answered.  Cancellation ends it at once.
+
+        Args:
+            memory: of the session, where it is to outlive this kernel (`kernel.gateway.journal`).
 
         Raises:
             InvalidParams: there is no such surface.
@@ -121,7 +127,10 @@ class Gateway:
         try:
             opening = Opening(shown, self._version)
             pad = self._scratchpads.open()
-            await serve_stdio(server, opening, pad, fd_in, fd_out, drain_s=drain_s, opened=self.opened.set)
+            with contextlib.closing(Journal(memory)) as journal:
+                await serve_stdio(
+                    server, opening, pad, fd_in, fd_out, journal=journal, drain_s=drain_s, opened=self.opened.set
+                )
         finally:
             self._count(-1)
 

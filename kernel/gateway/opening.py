@@ -10,6 +10,8 @@ What was answered here must be told to the SDK as well once it is there (`taken`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
@@ -98,6 +100,10 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: Raw = Raw(b"{}")
 
 
+class _Identified(msgspec.Struct, frozen=True):
+    id: RequestId | None = None
+
+
 class Offered:
     """What a surface offers of the protocol, from which its capabilities follow."""
 
@@ -140,6 +146,21 @@ class Opening:
         self._modern = False
         self.taken: list[bytes] = []
         self.answered: list[RequestId] = []
+
+    def resume(self, said: Sequence[bytes]) -> None:
+        """Begin where another kernel's session ended: the SDK has to be told what was said, and the client nothing."""
+        for message in said:
+            self._greeted = True
+            self.taken.append(message)
+            key = msgspec.json.decode(message, type=_Identified).id
+            if key is not None:
+                self.answered.append(key)
+
+    def news(self) -> list[str]:
+        """Notifications for a client whose session goes on with another kernel, which may offer other things."""
+        if not self._greeted or self._modern:
+            return []
+        return [f"notifications/{name}/list_changed" for name in sorted(Offered(self._surface).lists)]
 
     def answer(self, data: bytes) -> bytes | None:
         """The answer to a message, empty for a notification; None where the SDK must see it first."""

@@ -6,7 +6,6 @@ that its idea of the connection is the client's and no request is answered twice
 
 from __future__ import annotations
 
-import collections
 import logging
 from collections.abc import Callable, Iterable
 
@@ -52,7 +51,7 @@ class SdkSide:
     Args:
         post: sends a message to the client.
         respond: sends the answer to a request.
-        answered: ids of requests, in order, that the client has its answer of.
+        answered: ids of requests that the client has its answer of.
 
     `in_hand` are the requests that the SDK has yet to answer.
     """
@@ -68,7 +67,7 @@ class SdkSide:
         self.short = ShortPath(server)
         self._post = post
         self._respond = respond
-        self._answered = collections.deque(map(correlation_key, answered))
+        self._answered = set(map(correlation_key, answered))
         self._to_sdk, self._sdk_reads = anyio.create_memory_object_stream[SessionMessage | Exception](16)
         self._sdk_writes, self._from_sdk = anyio.create_memory_object_stream[SessionMessage](16)
         self._connection: Connection | None = None
@@ -108,8 +107,8 @@ class SdkSide:
             self._handshake = None
             self._shaken.set()
         self.in_hand.discard(key)
-        if self._answered and key == self._answered[0]:
-            self._answered.popleft()
+        if key in self._answered:
+            self._answered.discard(key)
             if isinstance(message, JSONRPCError):
                 _log.error("the SDK refused what was answered before it was loaded: %s", message.error)
         else:

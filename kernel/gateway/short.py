@@ -166,10 +166,11 @@ class ShortPath:
             value = await perform(self._server.dispatcher, operation, params, upcalls, meta)
             result = encoded_tool_result(operation, value, self._modern_tail if call.modern else b"")
         except Exception as error:
-            return self._failed(call, error)
+            return self.failed(call, error)
         return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))
 
-    def _failed(self, call: ToolCall, error: Exception) -> Answer:
+    def failed(self, call: ToolCall, error: Exception) -> Answer:
+        """The answer to a call that ended in `error`."""
         failure = as_failure(error, call.operation.name)
         if is_protocol_error(call.operation, failure, modern=call.modern):
             data = as_error(failure).error

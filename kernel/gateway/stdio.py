@@ -8,7 +8,9 @@ what is in flight is still answered, for as long as somebody reads and `drain_s`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,11 @@ from msgspec import UnsetType
 
 from kernel.gateway import batch, scratchpad
 from kernel.gateway.descriptors import Input, Output, non_blocking
-from kernel.gateway.lines import MAX_MESSAGE_BYTES, Line, lines
+from kernel.gateway.failures import message_of
+from kernel.gateway.journal import LONGEST_BYTES, Journal, Kept, id_of
+from kernel.gateway.lines import LOST, Excess, Line, lines, readable_id
 from kernel.gateway.messages import (
+    INTERNAL_ERROR,
     INVALID_REQUEST,
     PARSE_ERROR,
     Envelope,
@@ -27,10 +32,12 @@ from kernel.gateway.messages import (
     RequestId,
     correlation_key,
     error_message,
+    is_call,
     read_envelope,
     request_key,
 )
 from kernel.gateway.opening import Opening
+from proto.errors import MaybeExecuted
 
 if TYPE_CHECKING:
     # They load the SDK, which is done beside the first messages.
@@ -43,6 +50,10 @@ DRAIN_S = 30.0
 
 _ABANDONED_POLL_S = 0.1
 
+_DIED = MaybeExecuted("the kernel died while this was in hand; another one has taken over")
+
+_log = logging.getLogger("linckia.gateway")
+
 
 async def serve_stdio(
     server: Callable[[], Awaitable[SurfaceServer]],
@@ -51,6 +62,7 @@ async def serve_stdio(
     fd_in: int,
     fd_out: int,
     *,
+    journal: Journal,
     drain_s: float,
     opened: Callable[[], None],
 ) -> None:
@@ -62,11 +74,12 @@ async def serve_stdio(
         server: waits until the SDK is loaded; may be called at once.
         opening: answers the first messages meanwhile.
         pad: where long answers to this client are kept.
+        journal: of this session, which may have been another kernel's before.
         drain_s: how long what is in flight at the end of the input may take.
         opened: called when the first message has been answered, or needs the SDK.
     """
     with non_blocking(fd_in, fd_out):
-        await _Session(server, opening, Input(fd_in), Output(fd_out), drain_s, opened).run(pad)
+        await _Session(server, opening, Input(fd_in), Output(fd_out), journal, drain_s, opened).run(pad)
 
 
 class _Session:
@@ -81,6 +94,7 @@ class _Session:
         opening: Opening,
         source: Input,
         output: Output,
+        journal: Journal,
         drain_s: float,
         opened: Callable[[], None],
     ) -> None:
@@ -89,6 +103,10 @@ class _Session:
         self._opened = opened
         self._input = source
         self._output = output
+        self._journal = journal
+        # Requests whose answer is not wholly written yet.
+        self._unsent: list[RequestId] = []
+        output.changed = self._written
         self._drain_s = drain_s
         self._sdk: SdkSide | None = None
         self._sdk_ready = trio.Event()
@@ -112,12 +130,51 @@ class _Session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.run)
             nursery.start_soon(self._end_when_broken, nursery.cancel_scope)
+            kept = self._journal.take_over()
+            if kept is not None:
+                self._opening.resume(kept.said)
             nursery.start_soon(self._bring_in_sdk, nursery)
-            async for line in lines(self._input):
+            if kept is not None:
+                await self._go_on(kept, nursery)
+            async for line in self._lines(kept or Kept()):
+                self._journal.read(line.rest if len(line.data) > LONGEST_BYTES else b"%b\n%b" % (line.data, line.rest))
                 await self._output.room()
                 await self._accept(line, nursery)
+                self._journal.read(line.rest)
             await self._drain()
             nursery.cancel_scope.cancel()
+
+    def _lines(self, kept: Kept) -> AsyncIterator[Line]:
+        excess = Excess(readable_id(kept.rest), LOST) if kept.short else None
+        return lines(self._input, before=b"" if excess else kept.rest, excess=excess, begun=self._journal.read)
+
+    async def _go_on(self, kept: Kept, nursery: trio.Nursery) -> None:
+        """Where a kernel that died left the session: what was asked and may be repeated is; the rest is answered."""
+        _log.info("a session goes on that a kernel left as it died; %d requests were in hand", len(kept.asked))
+        if kept.cut:
+            # The client takes what there is of that line for what it is: no message.
+            self._post(b"")
+        await self._sdk_ready.wait()
+        assert self._sdk is not None
+        for message in kept.asked:
+            await self._ask_again(self._sdk, message, kept.rest, nursery)
+        for news in self._opening.news():
+            self.notify(news, {})
+
+    async def _ask_again(self, sdk: SdkSide, message: bytes, rest: bytes, nursery: trio.Nursery) -> None:
+        call = envelope = None
+        with contextlib.suppress(NotJson):
+            envelope = read_envelope(message)
+        if envelope is not None:
+            call = sdk.recognise(envelope) or sdk.short.recognise(envelope, modern=True)
+            if call.operation.idempotent if call is not None else not is_call(envelope):
+                await self._accept(Line(message, None, rest), nursery)
+                return
+        request_id = id_of(message)
+        if request_id is not None:
+            answer = error_message(request_id, INTERNAL_ERROR, message_of(_DIED.failure))
+            answer = sdk.short.failed(call, _DIED).message if call is not None else answer
+            self._respond(correlation_key(request_id), answer)
 
     async def _bring_in_sdk(self, nursery: trio.Nursery) -> None:
         server = await self._server()
@@ -151,7 +208,20 @@ class _Session:
     def _respond(self, key: RequestId, answer: bytes) -> None:
         pending = self._batched.pop(key, None)
         (self._post if pending is None else pending.answer)(answer)
+        self._answered(key)
         self._settled.set()
+
+    def _answered(self, key: RequestId) -> None:
+        if self._output.empty:
+            self._journal.answered(key)
+        else:
+            self._unsent.append(key)
+
+    def _written(self) -> None:
+        self._journal.written(cut=self._output.cut)
+        if self._output.empty:
+            while self._unsent:
+                self._journal.answered(self._unsent.pop())
 
     def _post(self, message: bytes) -> None:
         self._output.post(message + b"\n")
@@ -160,8 +230,7 @@ class _Session:
 
     async def _accept(self, line: Line, nursery: trio.Nursery) -> None:
         if line.excess is not None:
-            text = f"Message of more than {MAX_MESSAGE_BYTES} bytes ({MAX_MESSAGE_BYTES >> 20} MiB), the limit"
-            self._post(error_message(line.excess.request_id, INVALID_REQUEST, text))
+            self._post(error_message(line.excess.request_id, INVALID_REQUEST, line.excess.why))
             return
         try:
             envelope = read_envelope(line.data)
@@ -173,6 +242,8 @@ class _Session:
             answer = self._opening.answer(line.data)
             if answer:
                 self._post(answer)
+            if answer is not None and envelope is not None and isinstance(envelope.method, str):
+                self._journal.say(envelope.method, line.data)
             self._opened()
             if answer is not None:
                 return
@@ -180,11 +251,11 @@ class _Session:
             sdk = self._sdk
             assert sdk is not None
         if envelope is None and batch.is_batch(line.data):
-            await self._take_batch(sdk, line.data, nursery)
+            await self._take_batch(sdk, line.data, line.rest, nursery)
         else:
-            await self._take(sdk, line.data, envelope, nursery, None)
+            await self._take(sdk, line.data, line.rest, envelope, nursery, None)
 
-    async def _take_batch(self, sdk: SdkSide, data: bytes, nursery: trio.Nursery) -> None:
+    async def _take_batch(self, sdk: SdkSide, data: bytes, rest: bytes, nursery: trio.Nursery) -> None:
         if await sdk.handshake_version() not in batch.BATCH_VERSIONS:
             text = f"{batch.NOT_A_MESSAGE} (batches are of the revisions up to 2025-03-26 only)"
             self._post(error_message(None, INVALID_REQUEST, text))
@@ -204,21 +275,32 @@ class _Session:
             if (fault := batch.fault(envelope, seen)) is not None:
                 pending.add(fault)
             else:
-                await self._take(sdk, message, envelope, nursery, pending)
+                await self._take(sdk, message, rest, envelope, nursery, pending)
         pending.seal()
 
     async def _take(
-        self, sdk: SdkSide, data: bytes, envelope: Envelope | None, nursery: trio.Nursery, pending: batch.Pending | None
+        self,
+        sdk: SdkSide,
+        data: bytes,
+        rest: bytes,
+        envelope: Envelope | None,
+        nursery: trio.Nursery,
+        pending: batch.Pending | None,
     ) -> None:
         refuse = self._post if pending is None else pending.add
         key = None if envelope is None else request_key(envelope)
+        if envelope is not None and isinstance(envelope.method, str):
+            if key is None:
+                self._journal.say(envelope.method, data)
+            else:
+                self._journal.ask(key, envelope.method, data, rest)
+                refuse = partial(self._respond, key)
         if pending is not None and key is not None:
             pending.expect()
             if (other := self._batched.get(key)) is not None:
                 # The id was used again: an answer to it belongs to the later batch, and holds up no other.
                 other.drop()
             self._batched[key] = pending
-            refuse = partial(self._respond, key)
         call = None if envelope is None else sdk.recognise(envelope)
         if call is not None:
             nursery.start_soon(self._serve, sdk, call, nursery)
@@ -236,6 +318,7 @@ class _Session:
         pending = self._batched.pop(key, None)
         if pending is not None:
             pending.drop()
+        self._journal.answered(key)
         self._settled.set()
 
     async def _serve(self, sdk: SdkSide, call: ToolCall, nursery: trio.Nursery) -> None:

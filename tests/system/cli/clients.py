@@ -63,6 +63,20 @@ class StdioClient:
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         self.process.stdin.flush()
 
+    def receive(self, count: int) -> dict[int, dict[str, Any]]:
+        """The next answers, by their ids; what is told beside them is passed over.  Raises EOFError as `request`."""
+        assert self.process.stdout is not None
+        answers: dict[int, dict[str, Any]] = {}
+        while len(answers) < count:
+            line = self.process.stdout.readline()
+            if not line:
+                raise EOFError(self.stderr())
+            message: dict[str, Any] = json.loads(line)
+            if "id" in message:
+                assert message["id"] not in answers, "answered twice"
+                answers[message["id"]] = message
+        return answers
+
     def initialize(self) -> dict[str, Any]:
         answer = self.request(
             0,

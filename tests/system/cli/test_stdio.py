@@ -78,12 +78,43 @@ def test_a_signal_ends_it_with_exit_code_0_and_leaves_the_kernel(
     assert kernel.process.poll() is None
 
 
-def test_the_kernels_death_is_told_and_is_no_success(kernel: RunningKernel, data: Path) -> None:
+def test_a_kernel_that_is_ended_in_order_ends_the_session(kernel: RunningKernel, data: Path) -> None:
+    with stdio_client(data) as client:
+        client.initialize()
+        assert linckia(data, "stop").returncode == 0
+        assert client.process.wait(5) == 0
+        assert "the kernel was ended" in client.stderr()
+
+
+def test_a_session_goes_on_through_the_deaths_of_its_kernels(data: Path, root: Path) -> None:
+    (root / "settings.yaml").write_text("retries: 3\n")
+    with stdio_client(data, str(root)) as client:
+        client.initialize()
+        for number in range(1, 4):
+            pid = kernel_pid(data)
+            # Some are answered, some are with a service, some are still in the pipe.
+            for call in range(20):
+                arguments = {"file": str(root / "settings.yaml"), "path": "retries"}
+                params = {"name": "noyalib_get", "arguments": arguments}
+                message = {"jsonrpc": "2.0", "id": 100 * number + call, "method": "tools/call", "params": params}
+                client.send(message)
+            os.kill(pid, signal.SIGKILL)
+            answers = client.receive(20)
+            assert sorted(answers) == [100 * number + call for call in range(20)]
+            assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}
+        assert client.leave() == 0
+        assert client.stderr().count("the session goes on") == 3
+
+
+def test_a_kernel_that_others_look_after_is_waited_for(kernel: RunningKernel, data: Path, root: Path) -> None:
     with stdio_client(data) as client:
         client.initialize()
         kernel.process.kill()
-        assert client.process.wait(5) == 1
-        assert "has died" in client.stderr()
+        kernel.process.wait()
+        with running(data, [root], all_ready=False) as second:
+            assert client.call(1, "mcp.echo", message="back")["isError"] is False
+            assert kernel_pid(data) == second.process.pid
+            assert client.leave() == 0
 
 
 def test_its_descriptors_are_left_as_they_were_even_by_a_kernel_that_dies(kernel: RunningKernel, data: Path) -> None:
@@ -102,6 +133,8 @@ def test_its_descriptors_are_left_as_they_were_even_by_a_kernel_that_dies(kernel
         from_stdout.readline()
         assert not os.get_blocking(stdin.fileno())
         kernel.process.kill()
+        kernel.process.wait()
+        client.terminate()
         client.communicate(timeout=5)
         assert os.get_blocking(stdin.fileno())
         assert os.get_blocking(stdout.fileno())
@@ -149,11 +182,11 @@ def test_where_the_kernel_cannot_start_its_own_words_are_shown(data: Path) -> No
     assert "rots is no setting; did you mean roots?" in done.stderr
 
 
-def test_a_kernel_that_was_killed_is_replaced(data: Path) -> None:
+def test_a_kernel_that_was_killed_without_a_client_is_replaced(data: Path) -> None:
     with stdio_client(data) as first:
         first.initialize()
+        first.process.kill()
         os.kill(int(lock_path(data).read_text()), signal.SIGKILL)
-        assert first.process.wait(5) == 1
     with stdio_client(data) as second:
         second.initialize()
         assert second.call(1, "mcp.echo", message="back")["isError"] is False

@@ -30,7 +30,7 @@ class Gateway:
         self.arrived = trio.Event()
         self.cancelled = trio.Event()
 
-    async def attach(self, fd_in: int, fd_out: int, surface: str) -> None:
+    async def attach(self, fd_in: int, fd_out: int, surface: str, memory: int | None = None) -> None:
         self.surfaces.append(surface)
         self.arrived.set()
         async with (
@@ -53,6 +53,7 @@ class Served:
         self.rig = r
         self.gateway = Gateway()
         self.ended = trio.Event()
+        self.stopping = trio.Event()
 
     async def ask(self, question: Callable[[Client], T]) -> T:
         def in_thread() -> T:
@@ -80,6 +81,7 @@ async def served(
                     r.router,
                     r.table,
                     made.gateway.attach,
+                    stopping=made.stopping,
                     roots=roots,
                     surfaces=("all", "yaml"),
                     linger_s=linger_s,
