@@ -21,6 +21,9 @@ FILE, DIRECTORY, SYMLINK, OTHER = range(4)
 KINDS: tuple[Kind, ...] = ("file", "directory", "symlink", "other")
 """By `entry.kind`."""
 
+NO_FINGERPRINT = b""
+"""Of a directory that was listed, and of which single entries have changed since."""
+
 TREE = """
 -- Times in nanoseconds, sizes in bytes. Of a directory, `size` to `directories` sum up all below it; `disk` also counts
 -- the directory itself, and the links of one inode once.
@@ -44,7 +47,8 @@ CREATE TABLE IF NOT EXISTS entry(
 CREATE UNIQUE INDEX IF NOT EXISTS entry_name ON entry(parent, name);
 CREATE INDEX IF NOT EXISTS entry_inode ON entry(inode);
 
--- `fingerprint` stands for all that was found directly in it, NULL until then: `inside` subdirectories and `own_files`
+-- `fingerprint` stands for all that was found directly in it, NULL until then, empty where single entries were stored
+-- since: `inside` subdirectories and `own_files`
 -- files, its other entries being `own_size` bytes. `problem` says why it could not be read.
 CREATE TABLE IF NOT EXISTS folder(
     id INTEGER PRIMARY KEY,

@@ -78,6 +78,8 @@ class Edit:
         self._deltas: dict[int, list[int]] = {}
         self._chains: dict[int, tuple[int, ...]] = {}
         self._groups: dict[tuple[int, int], None] = {}
+        self._unlisted: set[int] = set()
+        """Directories of which single entries changed, so that what is stored is not what was once listed."""
         self.changed = False
         """Whether anything was different from what was stored."""
 
@@ -98,6 +100,7 @@ class Edit:
         parent = self.reach(above, look)
         there = look(path) if self._is_scanned(above) else None
         if there is not None and there.kind == schema.DIRECTORY:
+            self._unlisted.add(parent)
             id_ = self._insert(parent, folder, there, {})
         else:
             id_ = self._next_id
@@ -151,9 +154,10 @@ class Edit:
         """Make one entry of the directory `parent` (of `path`, with its slash) what was found; answers its id."""
         row = fetch_one(self._db, "SELECT * FROM entry WHERE parent = ? AND name = ?", (parent, found.name))
         new: dict[str, int] = {}
-        if row is None:
-            return self._insert(parent, path, found, new)
-        return self._put(parent, path, found, Stored(*row), new)
+        before = None if row is None else Stored(*row)
+        if before is None or not _is_as_stored(found, before):
+            self._unlisted.add(parent)
+        return self._put(parent, path, found, before, new)
 
     def set_problem(self, id_: int, problem: str) -> None:
         """Note why a directory cannot be read; what is stored of it stays."""
@@ -161,6 +165,7 @@ class Edit:
 
     def _set_folder(self, id_: int, *known: bytes | str | int | None) -> None:
         """`known`: fingerprint, problem, inside, own_files, own_size."""
+        self._unlisted.discard(id_)
         pending = self._folders.get(id_)
         if pending is not None:
             pending[4:] = known
@@ -271,6 +276,7 @@ class Edit:
     def remove(self, gone: Stored) -> None:
         """Take an entry out, with all below it."""
         self.changed = True
+        self._unlisted.add(gone.parent)
         if gone.kind != schema.DIRECTORY:
             self._leave(gone)
             self._db.execute("DELETE FROM entry WHERE id = ?", (gone.id,))
@@ -285,6 +291,7 @@ class Edit:
         """Give an entry another directory and name, with all below it; there is none of that name there."""
         self.flush()
         self.changed = True
+        self._unlisted.update((moved.parent, parent))
         target = folder_path(self._db, parent)
         if target is None:
             raise LookupError(f"there is no directory {parent}")
@@ -415,6 +422,15 @@ class Edit:
             self._count(fetch_all(self._db, query, (inode, device)), 1)
         self._groups.clear()
         self._settle()
+        self._forget_fingerprints()
+
+    def _forget_fingerprints(self) -> None:
+        """Else a directory that is again as it was when it was listed would pass for one that is as stored."""
+        self._db.executemany(
+            "UPDATE folder SET fingerprint = ? WHERE id = ? AND length(fingerprint) > 0",
+            ((schema.NO_FINGERPRINT, id_) for id_ in self._unlisted),
+        )
+        self._unlisted.clear()
 
     def _settle(self) -> None:
         self._db.executemany(
@@ -439,3 +455,10 @@ class Edit:
                 row[4:8] = (row[4] + size, row[5] + disk, row[6] + files, row[7] + directories)  # type: ignore[operator]  # integers, all four
             elif size or disk or files or directories:
                 yield size, disk, files, directories, id_
+
+
+def _is_as_stored(found: Found, before: Stored) -> bool:
+    """Whether it would be the same to a fingerprint."""
+    return (found.kind, found.inode, found.ctime) == (before.kind, before.inode, before.ctime) and (
+        found.kind == schema.DIRECTORY or (found.size, found.disk) == (before.size, before.disk)
+    )

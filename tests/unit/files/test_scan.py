@@ -97,6 +97,24 @@ async def test_rescan_removes_what_vanished_below_its_root_alone(tmp_path: Path)
         assert {"aXb/file", "aXb/inside/file", "a%b/file"} <= there
 
 
+async def test_what_came_beside_a_scan_and_went_again_is_not_taken_for_there(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    make_tree(root, random.Random(9), 20)
+    (root / "sub").mkdir()
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        for name in ("sub/guest", "sub/folder"):
+            guest = root / name
+            guest.write_text("x") if name.endswith("guest") else guest.mkdir()
+            await index(bench, guest)
+            assert str(guest) in stored(data)
+        # Now the directory is just as it was when it was listed, but for its own times.
+        (root / "sub/guest").unlink()
+        (root / "sub/folder").rmdir()
+        await index(bench, root)
+        assert differences(data, root) == []
+
+
 async def test_result_counts_what_is_below(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     (root / "one/two").mkdir(parents=True)
