@@ -191,6 +191,13 @@ class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
         default_factory=list
     )
     fusion: Annotated[Fusion, Meta(description="How the two orders become one")] = Fusion()
+    texts: (
+        Annotated[
+            int,
+            Meta(ge=0, le=1000, description="So many hits come with title, heading, text and metadata, all by default"),
+        ]
+        | None
+    ) = None
 
 
 class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import apsw
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import Document, Scalar
-from services.documents import globs, kinds, statements
+from services.documents import globs, kinds
 
 MIN_HASH_DIGITS = 8
 _HEX = re.compile(r"[0-9a-f]+")
@@ -186,17 +186,6 @@ def by_object(
         rows = db.execute(f"{_ROWS}{joined} document.object=? ORDER BY document.id", (*here.values, object_))
         answer[object_] = [_document(row) for row in rows]
     return answer
-
-
-def count_by_object(db: apsw.Connection, objects: Sequence[int], found: Conditions) -> dict[int, int]:
-    """How many documents (of those that fulfil the conditions) hold each content; none where there are none."""
-    where = found.where
-    rows = db.execute(
-        "SELECT document.object, count(*) FROM carray(?) AS one JOIN document ON document.object = one.value"
-        f" JOIN object ON object.id = document.object{where} GROUP BY 1",
-        (statements.ids(objects), *found.values),
-    )
-    return {int(str(object_)): int(str(count)) for object_, count in rows}
 
 
 def _document(row: Sequence[object]) -> Document:

@@ -4,6 +4,7 @@ through here, and so is everything while it is away.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 import re
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 import apsw
 
 from proto.errors import LinckiaError
-from proto.ops.documents import CORPUS, Document
+from proto.ops.documents import CORPUS
 from proto.ops.documents_find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
 from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
 from proto.ops.retrieve import SearchResult as Retrieved
-from services.documents import lines, objects, rows, texts, trigrams
+from services.documents import holding, lines, objects, rows, texts, trigrams
 from services.documents.compress import Codec, Damaged
 from services.documents.feeding import SearchFeed
 from services.documents.passages import MAX_TEXT_CHARS, passages
@@ -30,6 +31,8 @@ CANDIDATES = 100
 """Of each stage, that are put in order."""
 READ_AT_LEAST, READ_TIMES = 30, 3
 """Contents whose passages come back: a few times as many as are shown, since some may not be admitted."""
+SPARE = 2
+"""Passages more than are shown, for contents that were deleted a moment ago."""
 SNIPPET_CHARS = 300
 MAX_RECENT = 4000
 MAX_SCANNED = 4000
@@ -47,11 +50,14 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """A content that was found: its score in [0, 1], and a passage of it with the passage's first line (0: none)."""
+    """A content that was found: its score in [0, 1], and a passage of it with the passage's first line (0: none).
+
+    The passage is None where it was not asked for, and is made of the text where it is needed after all.
+    """
 
     object: int
     score: float
-    passage: str
+    passage: str | None
     line: int
 
 
@@ -71,36 +77,32 @@ def conditions_of(params: DocumentsSearch) -> rows.Conditions:
 async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: SearchFeed, ctx: Context) -> SearchResult:
     """Raises InvalidParams."""
     began = time.monotonic()
-    degraded: list[str] = []
-    stages: list[str] = []
-    corrected: dict[str, str] = {}
-    found_by: dict[int, _Scored] = {}
+    conditions = conditions_of(params)
     if params.hash is not None:
-        kind = "hash"
-        listed = await store.read(lambda db: _by_hash(db, params))
-        found_by = {object_: _Scored(object_, 1.0, "", 0) for object_ in listed}
-        stages.append("hash")
-    else:
-        query = params.query or ""
-        terms = _terms(query)
-        if params.fuzzy and terms:
-            corrected = await store.read(lambda db: corrections(db, query, params.similarity))
-            terms += [word for word in corrected.values() if word not in terms]
+        total, page = await store.read(lambda db: _of_hash(db, codec, params, conditions))
+        return _result(params, began, "hash", total, page, {}, ["hash"], [])
+    query = params.query or ""
+    terms = _terms(query)
+    corrected: dict[str, str] = {}
+    if params.fuzzy and terms:
+        corrected = await store.read(lambda db: corrections(db, query, params.similarity))
+        terms += [word for word in corrected.values() if word not in terms]
+    retrieved: Retrieved | None = None
+    degraded: list[str] = []
+    if query.strip():
         asked = " ".join([query, *corrected.values()]) if corrected else query
-        retrieved: Retrieved | None = None
-        if query.strip():
-            try:
-                retrieved = await ctx.call(_asked(params, asked))
-            except LinckiaError as error:
-                degraded.append(f"search: {error}; found by words alone, by looking through the texts")
-        if retrieved is not None:
-            stages += retrieved.stages
-            degraded += retrieved.degraded
-            found_by.update((one.object, one) for one in (_hit(hit, feed.prefix) for hit in retrieved.hits))
+        try:
+            retrieved = await ctx.call(_asked(params, conditions, asked))
+        except LinckiaError as error:
+            degraded.append(f"search: {error}; found by words alone, by looking through the texts")
+    stages = [] if retrieved is None else list(retrieved.stages)
+    degraded += [] if retrieved is None else retrieved.degraded
+    hits = [] if retrieved is None else [_hit(hit, feed.prefix) for hit in retrieved.hits]
+
+    def answer(db: apsw.Connection) -> tuple[int, list[Found]]:
+        found_by = {one.object: one for one in hits}
         if terms and params.type is not SearchType.SEMANTIC:
-            scanned, cut = await store.read(
-                lambda db: _scan(db, codec, terms, conditions_of(params), everything=retrieved is None)
-            )
+            scanned, cut = _scan(db, codec, terms, conditions, everything=retrieved is None)
             if scanned or retrieved is None:
                 stages.append("recent" if retrieved is not None else "scan")
             if cut:
@@ -109,10 +111,25 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
                 known = found_by.get(one.object)
                 if known is None or known.score < one.score:
                     found_by[one.object] = one
-        ran = set(retrieved.stages) if retrieved is not None else set()
-        kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
-    ordered = sorted(found_by.values(), key=lambda one: (-one.score, one.object))
-    total, page = await store.read(lambda db: _documents(db, codec, params, ordered))
+        ordered = sorted(found_by.values(), key=lambda one: (-one.score, one.object))
+        return _documents(db, codec, params, conditions, ordered)
+
+    total, page = await store.read(answer)
+    ran = set(retrieved.stages) if retrieved is not None else set()
+    kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
+    return _result(params, began, kind, total, page, corrected, stages, degraded)
+
+
+def _result(
+    params: DocumentsSearch,
+    began: float,
+    kind: str,
+    total: int,
+    page: list[Found],
+    corrected: dict[str, str],
+    stages: list[str],
+    degraded: list[str],
+) -> SearchResult:
     return SearchResult(
         total=total,
         type=kind,
@@ -125,7 +142,14 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
     )
 
 
-def _asked(params: DocumentsSearch, query: str) -> RetrieveSearch:
+def _of_hash(
+    db: apsw.Connection, codec: Codec, params: DocumentsSearch, conditions: rows.Conditions
+) -> tuple[int, list[Found]]:
+    ordered = [_Scored(object_, 1.0, "", 0) for object_ in _by_hash(db, params)]
+    return _documents(db, codec, params, conditions, ordered)
+
+
+def _asked(params: DocumentsSearch, conditions: rows.Conditions, query: str) -> RetrieveSearch:
     filters = [Filter(field="tags", any_of=[tag]) for tag in params.tags]
     if params.collection is not None:
         filters.append(Filter(field="collections", any_of=[params.collection]))
@@ -148,6 +172,8 @@ def _asked(params: DocumentsSearch, query: str) -> RetrieveSearch:
         candidates=max(CANDIDATES, most),
         filters=filters,
         fusion=Fusion(method=method),
+        # Without conditions, nearly every content that is found is shown.
+        texts=None if conditions.clauses else min(params.limit + SPARE, most),
     )
 
 
@@ -155,7 +181,7 @@ def _hit(hit: Hit, prefix: str) -> _Scored:
     object_ = hit.group.removeprefix(prefix)
     first = hit.item_metadata.get("first")
     number = first if isinstance(first, int) else 0
-    return _Scored(int(object_) if object_.isdigit() else -1, hit.score, hit.text, number)
+    return _Scored(int(object_) if object_.isdigit() else -1, hit.score, hit.text or None, number)
 
 
 def _cut(text: str, terms: list[str]) -> tuple[str, int]:
@@ -165,8 +191,8 @@ def _cut(text: str, terms: list[str]) -> tuple[str, int]:
     folded = text.casefold() if len(text.casefold()) == len(text) else text.lower()
     places = sorted(place for term in terms for place in _places(folded, term))
     best, most = 0, 0
-    for place in places[:400]:
-        near = sum(place <= other < place + SNIPPET_CHARS for other in places)
+    for index, place in enumerate(places):
+        near = bisect.bisect_left(places, place + SNIPPET_CHARS, index) - index
         if near > most:
             best, most = place, near
     start = text.rfind("\n", 0, best) + 1 if best else 0
@@ -218,6 +244,8 @@ def _scan(
         candidates.update(
             (int(str(id_)), None) for (id_,) in db.execute("SELECT object FROM index_outbox LIMIT ?", (MAX_SCANNED,))
         )
+    if not candidates:
+        return [], cut
     pattern = re.compile("|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True)), re.IGNORECASE)
     counted: list[tuple[int, Counter[str], int]] = []
     documents: Counter[str] = Counter()
@@ -291,33 +319,39 @@ def _best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[s
 
 
 def _documents(
-    db: apsw.Connection, codec: Codec, params: DocumentsSearch, ordered: list[_Scored]
+    db: apsw.Connection, codec: Codec, params: DocumentsSearch, conditions: rows.Conditions, ordered: list[_Scored]
 ) -> tuple[int, list[Found]]:
     """How many documents hold what was found, and the first of them."""
-    conditions = conditions_of(params)
-    counts = rows.count_by_object(db, [one.object for one in ordered], conditions)
+    counts = holding.count_by_object(db, [one.object for one in ordered], conditions)
+    shown = [one for one in ordered if one.object in counts][: params.limit]
+    holders = holding.holders(db, [one.object for one in shown], conditions, params.limit)
     terms = _terms(params.query or "")
     page: list[Found] = []
-    for one in ordered:
-        if len(page) >= params.limit:
+    for one in shown:
+        if one.object not in holders:
             break
-        if not counts.get(one.object):
-            continue
-        passage, line = _cut(one.passage, terms)
-        shown = _Scored(one.object, one.score, passage, one.line + line if one.line else 0)
+        passage, line = _cut_of(db, codec, one, terms)
         matches = _matches(db, codec, one.object, terms, params.context) if (
             params.line_numbers or params.context) else []  # fmt: skip
-        holders = rows.by_object(db, [one.object], conditions)[one.object]
-        page += [_found(document, shown, params, matches) for document in holders[: params.limit - len(page)]]
+        page += [_found(holder, one.score, passage, line, params, matches) for holder in holders[one.object]]
     return sum(counts.values()), page
 
 
-def _found(document: Document, one: _Scored, params: DocumentsSearch, matches: list[MatchedLine]) -> Found:
-    number = one.line if params.line_numbers and one.line and not document.mime_type.startswith("text/html") else None
+def _cut_of(db: apsw.Connection, codec: Codec, one: _Scored, terms: list[str]) -> tuple[str, int]:
+    """What is shown of a content, and its line (0: not known)."""
+    passage, first = (one.passage, one.line) if one.passage is not None else _best_passage(db, codec, one.object, terms)
+    text, line = _cut(passage, terms)
+    return text, first + line if first else 0
+
+
+def _found(
+    holder: holding.Holder, score: float, passage: str, line: int, params: DocumentsSearch, matches: list[MatchedLine]
+) -> Found:
+    number = line if params.line_numbers and line and not holder.mime_type.startswith("text/html") else None
     return Found(
-        id=document.id, hash=document.hash, title=document.name, path=document.path, name=document.name,
-        score=round(one.score, 6), snippet=one.passage, mime_type=document.mime_type, size=document.size,
-        tags=document.tags, line_number=number, matches=matches,
+        id=holder.id, hash=holder.hash, title=holder.name, path=holder.path, name=holder.name,
+        score=round(score, 6), snippet=passage, mime_type=holder.mime_type, size=holder.size,
+        tags=holder.tags, line_number=number, matches=matches,
     )  # fmt: skip
 
 

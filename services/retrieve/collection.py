@@ -232,11 +232,15 @@ class Collection:
 
     # Reading
 
-    async def find_words(self, query: str, limit: int, where: Where | None) -> FoundWords:
-        """Raises sqlite3.DatabaseError where the word index is damaged."""
+    async def trust_words(self) -> None:
+        """Until all words are known to be there, so long at most as a search may wait for that."""
         if not self.words.trusted:
             with trio.move_on_after(CHECK_WAIT_S):
                 await self.words_ready.wait()
+
+    async def find_words(self, query: str, limit: int, where: Where | None) -> FoundWords:
+        """Raises sqlite3.DatabaseError where the word index is damaged."""
+        await self.trust_words()
         return await self._read(lambda db: self.words.search(db, query, limit, where))
 
     async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
@@ -245,9 +249,9 @@ class Collection:
             lambda db: self.vectors.near(query, limit, None if where is None else allowed_items(db, where))
         )  # fmt: skip
 
-    async def items(self, ids: Sequence[int]) -> dict[int, Found]:
-        """The items of these ids that are still there."""
-        return await self._read(lambda db: store.items(db, ids))
+    async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
+        """The items of these ids that are still there; all but the first `full` with their ids alone."""
+        return await self._read(lambda db: store.items(db, ids, full))
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` in a worker thread on one snapshot of the database, which it must not change."""

@@ -100,10 +100,16 @@ async def search(
     """
     where = compile_filters(params.filters)
     depth = max(params.candidates, params.limit)
-    stages = await _run(collection, params, embed, patience, depth, where, repair)
+    stages = _Stages()
     reranks = reranker is not None and reranker.may_run and params.fusion.method != LEXICAL
-    read = depth if reranks else params.limit
-    candidates = await collection.read(partial(_choose, collection, params, stages, where, depth, read))
+    read, texts = (depth, None) if reranks else (params.limit, params.texts)
+    choose = partial(_choose, collection, params, stages, where, depth, read, texts)
+    candidates: _Candidates | None = None
+    if params.fusion.method == LEXICAL:
+        candidates = await _by_words(collection, params, stages, where, depth, choose, repair)
+    if candidates is None:
+        await _run(collection, params, stages, embed, patience, depth, where, repair)
+        candidates = await collection.read(choose)
     if not stages.ran:
         # The words were left out for the vectors, and these cannot be read.
         raise _unanswered(stages)
@@ -111,7 +117,7 @@ async def search(
     if reranker is not None and reranks and best:
         best = await _rerank(params, candidates, stages, reranker)
         # That took a while: what was removed meanwhile is not answered.
-        found = await collection.items([item for item, _ in best[: params.limit]])
+        found = await collection.items([item for item, _ in best[: params.limit]], params.texts)
         candidates = candidates._replace(found=found)
     best = best[: params.limit]
     if LEXICAL in stages.ran and stages.unchecked:
@@ -132,25 +138,58 @@ async def search(
     )
 
 
+async def _by_words(
+    collection: Collection,
+    params: RetrieveSearch,
+    stages: _Stages,
+    where: Where | None,
+    limit: int,
+    choose: Callable[[sqlite3.Connection], _Candidates],
+    repair: Callable[[], None],
+) -> _Candidates | None:
+    """The candidates by words alone, which nobody has to be waited for: found and chosen by one thread in one turn.
+
+    None where the words do not answer.
+    """
+
+    def find(db: sqlite3.Connection) -> _Candidates:
+        stages.lexical, stages.unchecked = collection.words.search(db, params.query, limit, where)
+        return choose(db)
+
+    await collection.trust_words()
+    try:
+        return await collection.read(find)
+    except sqlite3.Error as error:
+        if stages.lexical is not None:
+            raise
+        _words_failed(stages, error, repair)
+        return None
+
+
+def _words_failed(stages: _Stages, error: sqlite3.Error, repair: Callable[[], None]) -> None:
+    if is_index_damage(error):
+        repair()
+    stages.degraded.append(f"lexical: {error}")
+
+
 async def _run(
     collection: Collection,
     params: RetrieveSearch,
+    stages: _Stages,
     embed: QueryCall,
     patience: Patience,
     limit: int,
     where: Where | None,
     repair: Callable[[], None],
-) -> _Stages:
-    stages = _Stages()
+) -> None:
+    """What is asked of the vectors, and of the words beside them."""
     method = params.fusion.method
 
     async def lexical() -> None:
         try:
             stages.lexical, stages.unchecked = await collection.find_words(params.query, limit, where)
         except sqlite3.Error as error:
-            if is_index_damage(error):
-                repair()
-            stages.degraded.append(f"lexical: {error}")
+            _words_failed(stages, error, repair)
 
     async def vector() -> None:
         try:
@@ -164,18 +203,16 @@ async def _run(
         except VectorsLoading:
             stages.degraded.append("vector: the vectors are still being loaded")
 
-    async with trio.open_nursery() as nursery:
-        if method != VECTOR:
-            nursery.start_soon(lexical)
-        if method != LEXICAL:
-            nursery.start_soon(vector)
-    if method == VECTOR and stages.query is None:
-        await lexical()
-    if method == LEXICAL and stages.lexical is None:
+    if method in (VECTOR, LEXICAL):
         await vector()
+        if method == VECTOR and stages.query is None:
+            await lexical()
+    else:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lexical)
+            nursery.start_soon(vector)
     if stages.query is None and stages.lexical is None:
         raise _unanswered(stages)
-    return stages
 
 
 def _unanswered(stages: _Stages) -> Unavailable:
@@ -216,13 +253,15 @@ def _choose(
     where: Where | None,
     depth: int,
     read: int,
+    texts: int | None,
     db: sqlite3.Connection,
 ) -> _Candidates:
     """Everything from the query's vector to the texts of the best, on one snapshot and in one go: blocks.
 
     Args:
         depth: pieces that each stage hands on, at first.
-        read: groups whose pieces' texts are wanted.
+        read: groups that are wanted.
+        texts: of these, so many with what their pieces say; None: all.
     """
     allowed = None if where is None or stages.query is None else allowed_items(db, where)
     looked_again = False
@@ -259,7 +298,7 @@ def _choose(
     best = _telling(best, groups, stages.lexical or (), store.never_embedded(db, [item for item, _ in best[:read]]))
     ids = [item for item, _ in best[:read]]
     cosines = {} if stages.query is None else collection.vectors.cosines(stages.query, ids)
-    return _Candidates(best, store.items(db, ids), cosines)
+    return _Candidates(best, store.items(db, ids, texts), cosines)
 
 
 async def _rerank(

@@ -332,10 +332,18 @@ def never_embedded(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
     return found
 
 
-def items(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Found]:
-    """The items of these ids that are still there."""
+def items(db: sqlite3.Connection, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
+    """The items of these ids that are still there; all but the first `full` with their ids alone."""
     found: dict[int, Found] = {}
-    for some in _portions(ids):
+    for some in () if full is None else _portions(ids[full:]):
+        rows = db.execute(
+            "SELECT item_id, id, key FROM items JOIN groups ON groups.group_id = items.group_id "
+            f"WHERE item_id IN ({', '.join('?' * len(some))})",
+            some,
+        )
+        for item_id, group, key in rows:
+            found[int(item_id)] = Found(int(item_id), group, key, "", "", "", {}, {})
+    for some in _portions(ids if full is None else ids[:full]):
         rows = db.execute(
             "SELECT item_id, id, key, title, heading, text, groups.metadata, items.metadata FROM items "
             f"JOIN groups ON groups.group_id = items.group_id WHERE item_id IN ({', '.join('?' * len(some))})",

@@ -9,10 +9,11 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import DocumentsGet, DocumentsStatus
-from proto.ops.documents_change import DocumentsAdd
+from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents_sessions import SessionStart, SessionStop, SessionWatch
 from services.documents.add import Adding
+from services.documents.feeding import SearchFeed
 from services.documents.folders import Walk
 from services.documents.rows import Given
 from services.retrieve.main import open_service as open_retrieve
@@ -123,6 +124,30 @@ async def test_search_finds_at_once_with_the_search_service_and_without(tmp_path
             await bench.call(DocumentsSearch())
         with pytest.raises(InvalidParams, match="too short"):
             await bench.call(DocumentsSearch(hash="abc"))
+
+
+async def test_a_search_that_has_not_heard_of_a_deletion_yet_answers_with_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with documents(tmp_path, {"retrieve": open_retrieve}) as bench:
+        names = [f"{number}.txt" for number in range(6)]
+        for number, name in enumerate(names):
+            await add_text(bench, name, "zebra " * (20 - 3 * number) + f"and the words of number {number}\n" * 30)
+
+        async def fed() -> bool:
+            return (await bench.call(DocumentsStatus())).search_waiting == 0
+
+        await until(fed)
+        keyword = SearchType.KEYWORD
+        before = await bench.call(DocumentsSearch(query="zebra", type=keyword, limit=6))
+        order = [hit.name for hit in before.results]
+        assert sorted(order) == names
+        monkeypatch.setattr(SearchFeed, "hurry", lambda feed: None)
+        await bench.call(DocumentsDelete(names=order[:4]))
+        # Of those that are left, the search was asked for no passage.
+        after = await bench.call(DocumentsSearch(query="zebra", type=keyword, limit=1))
+        assert (after.total, [hit.name for hit in after.results]) == (2, order[4:5])
+        assert after.results[0].snippet.startswith("zebra zebra")
 
 
 async def test_a_misspelt_word_finds_what_it_was_meant_for_unless_that_is_turned_off(tmp_path: Path) -> None:

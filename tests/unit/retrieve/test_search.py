@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -57,6 +58,21 @@ async def test_the_stages_named_are_the_stages_that_ran(
         assert [hit.score for hit in result.hits] == sorted((hit.score for hit in result.hits), reverse=True)
         assert all(0 <= hit.score <= 1 for hit in result.hits)
         assert (embedder.calls > calls) is (method != "lexical")
+
+
+@pytest.mark.parametrize("method", ["weighted", "lexical", "vector"])
+async def test_what_the_hits_say_comes_for_as_many_as_are_wanted(tmp_path: Path, method: str) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        whole = await ask(collection, embedder, asked("cats dogs", method))
+        assert len(whole.hits) > 1
+        for texts in (0, 1):
+            part = await ask(collection, embedder, msgspec.structs.replace(asked("cats dogs", method), texts=texts))
+            ids = [(hit.group, hit.key, hit.score, hit.lexical, hit.vector) for hit in part.hits]
+            assert ids == [(hit.group, hit.key, hit.score, hit.lexical, hit.vector) for hit in whole.hits]
+            assert part.hits[:texts] == whole.hits[:texts]
+            assert not any(hit.text or hit.heading or hit.item_metadata for hit in part.hits[texts:])
 
 
 @pytest.mark.parametrize("method", ["weighted", "rrf", "vector"])
