@@ -145,7 +145,9 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str
     type: str
     target: str
-    stated_in: Annotated[str, Meta(description="Where it is stated: a file, an address")] = ""
+    stated_in: Annotated[
+        str, Meta(description="Where it is stated: a file (of a note relative to its root), an address")
+    ] = ""
     source_corpus: str | None = None
     target_corpus: str | None = None
 

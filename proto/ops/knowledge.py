@@ -384,7 +384,9 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
     method: ClusterMethod
     clusters: list[Cluster]
     notes: Annotated[int, Meta(description="Notes that are in a cluster")]
-    left_out: Annotated[int, Meta(description="Notes that are not: too short for a vector, or not embedded yet")]
+    left_out: Annotated[
+        int, Meta(description="Notes that are not: in none so large, too short for a vector, or not embedded yet")
+    ]
     degraded: Annotated[list[str], Meta(description="In what way this may fall short of the notes, and why")]
 
 
@@ -409,7 +411,18 @@ class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True
         | None
     ) = None
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity of `similar`")] = 0.8
-    min_size: Annotated[int, Meta(ge=1, le=10000, description="Leave out clusters of fewer notes than this")] = 1
+    min_size: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=10000,
+                description="Leave out clusters of fewer notes than this; by default 1 of `kmeans`, else 2: a note that "
+                "is linked with none, or similar to none, is no cluster",
+            ),
+        ]
+        | None
+    ) = None
     notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each cluster at most")] = 20
 
 

@@ -141,7 +141,8 @@ def add_discovery(handlers: Handlers, store: Store, ingest: Ingest, search: Sear
             clusters = found.clusters
         notes = await store.read(topics.all_notes)
         there = [[id_ for id_ in ids if id_ in notes] for ids in clusters]
-        there = [ids for ids in there if len(ids) >= params.min_size]
+        least = params.min_size or (1 if params.method is ClusterMethod.KMEANS else 2)
+        there = [ids for ids in there if len(ids) >= least]
 
         def label() -> list[Cluster]:
             return topics.labelled(there, notes, ingest.roots, params.notes_each)

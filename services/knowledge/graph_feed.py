@@ -142,7 +142,7 @@ def take(connection: sqlite3.Connection) -> Due:
             NodeState(
                 id=id_,
                 label=node.title[:1024],
-                source=node.place.absolute[:8192],
+                source=node.place.path[:8192],
                 edges=[Outgoing(kind=kind, target=dst) for kind, dst in edges],
             )
         )

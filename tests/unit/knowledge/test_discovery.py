@@ -174,6 +174,13 @@ async def test_clusters_are_labelled_and_the_same_every_time(tmp_path: Path) -> 
             assert answer == await bench.call(ClusterDocuments(method=method, notes_each=2))
         few = await bench.call(ClusterDocuments(min_size=3))
         assert ([cluster.size for cluster in few.clusters], few.left_out) == ([3], 2)
+        write(root, "alone.md", "# Alone\n\nNothing links here, and nothing else is of the kind.\n")
+        await settled(bench, 6)
+        for method in (ClusterMethod.LINKS, ClusterMethod.SIMILAR):
+            answer = await bench.call(ClusterDocuments(method=method))
+            assert ([cluster.size for cluster in answer.clusters], answer.left_out) == ([3, 2], 1)
+            answer = await bench.call(ClusterDocuments(method=method, min_size=1))
+            assert ([cluster.size for cluster in answer.clusters], answer.left_out) == ([3, 2, 1], 0)
         search.vectors = False
         with pytest.raises(Unavailable):
             await bench.call(ClusterDocuments())
