@@ -417,8 +417,8 @@ class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True
             Meta(
                 ge=1,
                 le=10000,
-                description="Leave out clusters of fewer notes than this; by default 1 of `kmeans`, else 2: a note that "
-                "is linked with none, or similar to none, is no cluster",
+                description="Leave out clusters of fewer notes than this; by default 1 of `kmeans`, else 2: a note "
+                "that is linked with none, or similar to none, is no cluster",
             ),
         ]
         | None

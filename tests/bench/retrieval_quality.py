@@ -292,8 +292,6 @@ async def run(folders: Sequence[Path], keep: Path | None, precision: Precision, 
     embedder = InProcessEmbedder(precision)
     rerankers = InProcessRerankers(embedder, cross)
     print(f"{embedder.model.files.name}, {embedder.model.encoder.precision}; cross-encoder: {rerankers.name}")
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
     broken: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         for folder in sets(folders):
@@ -310,4 +308,6 @@ if __name__ == "__main__":
     parser.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.AUTO)
     parser.add_argument("--cross-encoder", default="auto", help="as the setting `model` of [services.rerank]")
     options = parser.parse_args()
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
     sys.exit(trio.run(run, options.folders, options.keep, options.precision, options.cross_encoder))
