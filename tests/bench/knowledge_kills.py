@@ -1,7 +1,10 @@
 """What killing does to notes: 300 are written, edited and searched while each service that has a part in it is killed
 20 times at random moments; then all that is stored is compared with the files.
 
-    scripts/bench knowledge_kills [--kills 20] [--notes 300] [--seed 0] [--pause 2]
+    scripts/bench knowledge_kills [--kills 20] [--notes 300] [--seed 0] [--pause 2] [--victims knowledge,retrieve,…]
+
+With `rerank` among the victims there is a cross-encoder, a small one of random weights, and every search is put in
+order by it.
 
 Printed are the searches, those that failed or were degraded, and all that was wrong: nothing should be.
 """
@@ -12,12 +15,16 @@ import argparse
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import trio
 
-from tests.system.note_kills import audit, torment
+from tests.system.note_kills import VICTIMS, audit, torment
 from tests.system.running import running
+from tests.unit.rerank.tiny import save_cross_encoder
+
+RERANK = "rerank"
 
 
 def main() -> int:
@@ -26,20 +33,34 @@ def main() -> int:
     parser.add_argument("--notes", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=float, default=2.0, help="seconds between two kills, at most")
+    parser.add_argument("--victims", default=",".join((*VICTIMS, RERANK)))
     given = parser.parse_args()
+    victims = given.victims.split(",")
+    reranks = RERANK in victims
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
-        root = Path(folder)
-        with running(Path(data), [root]) as kernel:
+        root, model = Path(folder) / "notes", Path(folder) / "model"
+        root.mkdir()
+        environment = {"LINCKIA_SERVICES__RERANK__MODEL": str(save_cross_encoder(model))} if reranks else {}
+        with running(Path(data), [root], environment=environment) as kernel:
             began = time.monotonic()
 
             async def work() -> list[str]:
                 seen = await torment(
-                    kernel, root, notes=given.notes, kills=given.kills, seed=given.seed, pause_s=given.pause
+                    kernel,
+                    root,
+                    notes=given.notes,
+                    kills=given.kills,
+                    seed=given.seed,
+                    victims=victims,
+                    pause_s=given.pause,
+                    reranks=reranks,
                 )
                 kills = ", ".join(f"{name} {times}" for name, times in sorted(seen.kills.items()))
                 print(f"kills: {kills}, in {time.monotonic() - began:.0f} s")
                 print(f"searches: {seen.searches}, degraded: {seen.degraded}, failed: {dict(seen.failures)}")
-                problems = await trio.to_thread.run_sync(audit, kernel, given.notes, seen.editions)
+                problems = await trio.to_thread.run_sync(
+                    partial(audit, kernel, given.notes, seen.editions, reranks=reranks)
+                )
                 return seen.wrong + problems
 
             wrong = trio.run(work)

@@ -27,6 +27,8 @@ from tests.system.running import Connection, RunningKernel, connection
 
 VICTIMS = ("knowledge", "retrieve", "embed", "graph")
 SEARCHERS = 3
+CANDIDATES = 50
+"""Of a search: a reranker of random weights leaves what was found among so many, and nowhere in particular."""
 
 _MAY_FAIL = frozenset({"unavailable", "overloaded", "timeout"})
 """Said failures: no answer at all, and nothing that could be taken for one."""
@@ -66,11 +68,13 @@ async def torment(
     seed: int = 0,
     victims: Sequence[str] = VICTIMS,
     pause_s: float = 0.3,
+    reranks: bool = False,
 ) -> Seen:
     """Write `notes` notes below `root` and edit some, search them, and kill each of `victims` so often meanwhile.
 
     Args:
         pause_s: at most, between a victim's return and the next kill.
+        reranks: whether there is a cross-encoder, of any weights, that puts what is found in order.
     """
     seen = Seen()
     dice = random.Random(seed)
@@ -98,11 +102,12 @@ async def torment(
                     continue
                 n = chance.choice(sorted(seen.editions))
                 was_known = n in known
-                answer = await line.call("search_documents", {"query": f"word{n}"})
+                asked = {"query": f"word{n}", "limit": CANDIDATES if reranks else 20}
+                answer = await line.call("search_documents", asked)
                 seen.searches += 1
                 if answer.failure is not None:
                     _failed(seen, answer.failure)
-                elif _judge(seen, n, answer.result, must_be_there=was_known):
+                elif _judge(seen, n, answer.result, must_be_there=was_known, reranks=reranks):
                     known.add(n)
 
     async def kill() -> None:
@@ -125,7 +130,7 @@ async def torment(
     return seen
 
 
-def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool) -> bool:
+def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool, reranks: bool) -> bool:
     """Note what is wrong with a successful answer; whether the note was found."""
     ids = [hit["id"] for hit in result["results"]]
     metadata = result["metadata"]
@@ -134,6 +139,8 @@ def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool) -
         seen.wrong.append(f"word{n}: twice in {ids}")
     if ids and "vector" not in metadata["stages"] and not metadata["degraded"]:
         seen.wrong.append(f"word{n}: no vectors, and nothing said: {metadata}")
+    if ids and reranks and "rerank" not in metadata["stages"] and not metadata["degraded"]:
+        seen.wrong.append(f"word{n}: not reranked, and nothing said: {metadata}")
     if f"n{n}" in ids:
         return True
     if not metadata["degraded"]:
@@ -167,7 +174,9 @@ async def _pid(control: Connection, name: str) -> int | None:
     return pid
 
 
-def audit(kernel: RunningKernel, notes: int, editions: dict[int, int], *, sample: int = 60) -> list[str]:
+def audit(
+    kernel: RunningKernel, notes: int, editions: dict[int, int], *, sample: int = 60, reranks: bool = False
+) -> list[str]:
     """What of the stored is not as the files are, once all work is done; empty where everything is."""
     kernel.wait_ready()
     done = kernel.call("knowledge_ingest", {}, timeout_s=120)
@@ -186,9 +195,10 @@ def audit(kernel: RunningKernel, notes: int, editions: dict[int, int], *, sample
         wrong.append(f"the search has {len(ids)} groups, not the notes")
     for n in random.Random(0).sample(range(notes), min(40, notes)):
         for word in (f"word{n}", f"edition{n}x{editions[n]}"):
-            found = kernel.call("search_documents", {"query": word})
+            found = kernel.call("search_documents", {"query": word, "limit": CANDIDATES if reranks else 20})
             ids = [hit["id"] for hit in found["results"]]
-            if ids.count(f"n{n}") != 1 or found["metadata"]["degraded"]:
+            reranked = "rerank" in found["metadata"]["stages"]
+            if ids.count(f"n{n}") != 1 or found["metadata"]["degraded"] or reranked is not reranks:
                 wrong.append(f"{word}: {found}")
     return wrong + _wrong_vectors(kernel, sample)
 
