@@ -118,6 +118,10 @@ async def search(
         best = await _rerank(params, candidates, stages, reranker)
         # That took a while: what was removed meanwhile is not answered.
         found = await collection.items([item for item, _ in best[: params.limit]], params.texts)
+        kept = (item for item, _ in best[: params.limit] if item not in found)
+        if gone := {item: candidates.found[item] for item in kept if item in candidates.found}:
+            # A note that was written anew is there, and is answered as it is now.
+            found |= await collection.read(partial(store.successors, gone=gone))
         candidates = candidates._replace(found=found)
     best = best[: params.limit]
     if LEXICAL in stages.ran and stages.unchecked:

@@ -356,6 +356,23 @@ def items(db: sqlite3.Connection, ids: Sequence[int], full: int | None = None) -
     return found
 
 
+def successors(db: sqlite3.Connection, gone: Mapping[int, Found]) -> dict[int, Found]:
+    """For items that are no more, what their group holds in their place, under their ids: the piece under the same
+    heading, else the first.  Those whose group went with them have none.
+    """
+    there: dict[int, int] = {}
+    for item_id, found in gone.items():
+        row = db.execute(
+            "SELECT item_id FROM items JOIN groups ON groups.group_id = items.group_id WHERE groups.id = ? "
+            "ORDER BY heading = ? DESC, position LIMIT 1",
+            (found.group, found.heading),
+        ).fetchone()
+        if row is not None:
+            there[item_id] = int(row[0])
+    now = items(db, list(there.values()))
+    return {item_id: now[other] for item_id, other in there.items()}
+
+
 def _metadata(stored: bytes) -> Metadata:
     return msgspec.json.decode(stored, type=Metadata)
 

@@ -91,6 +91,32 @@ async def test_what_was_no_candidate_stays_behind_in_its_order_with_lower_scores
     assert all(0 <= score <= 1 for score in scores)
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_what_is_written_anew_while_it_is_put_in_order_is_answered_as_it_is_then(
+    tmp_path: Path, late: bool
+) -> None:
+    call = ScriptedRerank()
+
+    async def meanwhile(params: Params[Any], *, timeout_s: float | None = None) -> Any:
+        answer = await call(params, timeout_s=timeout_s)
+        if isinstance(params, RerankPairs):
+            await collection.put([group("g3", "cats number3 in other words", title="T3")])
+            await collection.delete(["g4"])
+            if late:
+                raise Timeout("too late")
+        return answer
+
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put(CORPUS)
+        await embedded(collection, embedder)
+        asked = RetrieveSearch(collection="notes", query="cats number3", limit=12)
+        reranker = Reranker(meanwhile, Pace(2.0))
+        result = await search(collection, asked, embedder.query, Patience(5), lambda: None, reranker)
+    assert sorted(names(result)) == sorted(each.id for each in CORPUS if each.id != "g4")
+    assert next(hit.text for hit in result.hits if hit.group == "g3") == "cats number3 in other words"
+
+
 async def test_without_a_model_the_fused_order_stands_and_nothing_is_degraded(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         fused = await find(collection, None)
