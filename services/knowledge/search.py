@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,11 +100,9 @@ class Passage:
 
 def best_passage(text: str, query: str) -> Passage:
     """The stretch of about `SNIPPET_CHARS` of `text` with the most different words of `query`, else its beginning."""
-    terms = {word.casefold() for word in _WORD.findall(query)}
-    terms = (terms - _STOP_WORDS) or terms
-    stems = tuple(dict.fromkeys(_stem(term) for term in terms))
+    stems, pattern = _sought(query)
     places = []
-    for start, found in _words(text, stems):
+    for start, found in _words(text, pattern):
         word = _stem(found)
         # Compound names are found by their parts, so they are looked for in the same way.
         places += [(start, stem) for stem in stems if word == stem or (len(stem) > 3 and stem in word)]
@@ -125,15 +124,24 @@ def best_passage(text: str, query: str) -> Passage:
     return _cut(text, best_start, matched=True)
 
 
-def _words(text: str, stems: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Where the words of `text` begin, and the words case folded; of ASCII those alone that hold one of `stems`."""
+@functools.lru_cache(maxsize=64)
+def _sought(query: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """The stems of a query's words, and what finds any of them: the same for all hits of a search."""
+    terms = {word.casefold() for word in _WORD.findall(query)}
+    terms = (terms - _STOP_WORDS) or terms
+    stems = tuple(dict.fromkeys(_stem(term) for term in sorted(terms)))
+    return stems, re.compile("|".join(map(re.escape, stems)) or "(?!)")
+
+
+def _words(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """Where the words of `text` begin, and the words case folded; of ASCII those alone in which `pattern` is found."""
     if not text.isascii():
         yield from ((match.start(), match[0].casefold()) for match in _WORD.finditer(text))
         return
     folded = text.lower()
     end = 0
     # Few of a text's words come into question: the rest need not be cut out.
-    for match in re.finditer("|".join(map(re.escape, stems)), folded) if stems else ():
+    for match in pattern.finditer(folded):
         if match.start() < end:
             continue
         start = match.start()
