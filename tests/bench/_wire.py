@@ -115,6 +115,12 @@ class Http:
             self._sockets.append(connection)
         return self._sockets[number]
 
+    def _connect(self, width: int) -> None:
+        """New connections, each used once: servers close those that nobody has used for some seconds."""
+        self.close()
+        for number in range(width):
+            checked(self._exchange(self._socket(number), call_body(number))[1])
+
     def _request(self, body: bytes) -> bytes:
         return (
             b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
@@ -138,6 +144,7 @@ class Http:
 
     def one_by_one(self, count: int) -> list[float]:
         taken = []
+        self._connect(1)
         connection = self._socket(0)
         for number in range(count):
             body = call_body(number)
@@ -151,6 +158,7 @@ class Http:
         requests = [self._request(call_body(number)) for number in range(count)]
         received: dict[int, bytes] = {}
         sent = done = 0
+        self._connect(width)
         with selectors.DefaultSelector() as selector:
             for number in range(width):
                 selector.register(self._socket(number), selectors.EVENT_READ, number)
@@ -174,8 +182,8 @@ class Http:
             return count / (time.perf_counter() - start)
 
     def close(self) -> None:
-        for connection in self._sockets:
-            connection.close()
+        while self._sockets:
+            self._sockets.pop().close()
 
 
 def whole(received: bytes) -> bool:
