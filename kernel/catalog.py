@@ -39,6 +39,7 @@ ZYGOTES = (
             "services.fetch.main",
             "services.transcripts.main",
             "services.files.main",
+            "services.files.compare_main",
             "services.watch.main",
             "services.media.main",
             "services.llm.main",
@@ -215,6 +216,19 @@ def entries() -> tuple[Entry, ...]:
         Entry(
             spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
             roots=Roots.WRITE,
+        ),
+        Entry(
+            # A rescan goes on without it, only slower: nothing waits for its return.
+            spec=ServiceSpec(
+                name="compare",
+                module="services.files.compare_main",
+                zygote="light",
+                standby=False,
+                memory_limit_bytes=GIB // 2,
+                in_flight=8,
+            ),
+            roots=Roots.READ,
+            pooled=True,
         ),
         Entry(
             spec=ServiceSpec(

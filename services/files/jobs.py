@@ -22,6 +22,7 @@ from services.files import history, paths, times
 from services.files.database import Database
 from services.files.listing import Ignored
 from services.files.mounts import without_files
+from services.files.others import Others
 from services.files.rows import Row, fetch_all, fetch_one, fetch_value
 from services.files.scan import Cancelled, Counts, Missing, Scan
 from services.files.touched import Touched
@@ -75,13 +76,18 @@ class Jobs:
 
     def __init__(
         self, database: Database, touched: Touched, ignored: Ignored | None, nursery: trio.Nursery,
-        on_change: Callable[[int, str, str], None],
+        others: Others, on_change: Callable[[int, str, str], None],
     ) -> None:  # fmt: skip
-        """`on_change` is told of each job whose status changed: its id, its status and its root."""
+        """
+        Args:
+            others: look at a part of what is scanned again.
+            on_change: told of each job whose status changed: its id, its status and its root.
+        """
         self._database = database
         self._touched = touched
         self._ignored = ignored
         self._nursery = nursery
+        self._others = others
         self._on_change = on_change
         self._running: dict[int, Running] = {}
         self._recorded: dict[str, int] = {}
@@ -270,9 +276,10 @@ class Jobs:
             lambda db: db.execute("UPDATE job SET status='running', started=? WHERE id=?", (time.time_ns(), job.id))
         )
         self._on_change(job.id, "running", job.root)
+        empty = without_files(job.root)
         job.scan = Scan(
             self._database, job.root, self._touched, self._ignored,
-            skipped_devices=without_files(job.root), on_batch=on_batch,
+            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._others.ask(folders, empty),
         )  # fmt: skip
         if job.cancelled:
             job.scan.cancel()

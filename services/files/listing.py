@@ -85,6 +85,10 @@ class Listing:
         return [name for name, status in zip(self.names, self.statuses, strict=True) if _is_folder(status.st_mode)]
 
 
+NOTHING = Listing([], [], b"nothing", [])
+"""Of a file system that holds no files."""
+
+
 def _is_folder(mode: int) -> bool:
     return mode & 0o170000 == 0o040000
 
@@ -92,6 +96,16 @@ def _is_folder(mode: int) -> bool:
 def open_folder(name: str, above: int | None) -> int:
     """A descriptor of a directory, by its name in an open one or by its path; no link is followed. Raises OSError."""
     return os.open(paths.to_os(name), _OPEN, dir_fd=above)
+
+
+def is_at(descriptor: int, path: str) -> bool:
+    """Whether an open directory is the one of this clean path, to which no link led. Raises OSError."""
+    try:
+        real = os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        # A system without such a folder; of the two moments the first has passed.
+        real = os.path.realpath(paths.to_os(path))
+    return real == paths.to_os(path)
 
 
 def read_folder(descriptor: int, path: str, ignored: Ignored | None) -> Listing:

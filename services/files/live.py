@@ -20,7 +20,7 @@ import apsw
 
 from services.files import paths, schema
 from services.files.database import Database
-from services.files.listing import MAX_INT, Found, Ignored, look, open_folder, read_folder
+from services.files.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
 from services.files.rows import fetch_all, fetch_value
 from services.files.touched import Touched
 from services.files.tree import Edit, Stored, below, find
@@ -206,7 +206,7 @@ class Live:
             raise
         except OSError:
             return None
-        if os.readlink(f"/proc/self/fd/{descriptor}") == paths.to_os(clean):
+        if is_at(descriptor, clean):
             return descriptor
         os.close(descriptor)
         return None

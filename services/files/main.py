@@ -23,6 +23,7 @@ from services.files.grouping import add_grouping
 from services.files.indexing import add_indexing
 from services.files.jobs import Jobs
 from services.files.mirror import Mirror
+from services.files.others import Others
 from services.files.outcomes import Doing
 from services.files.paths import Roots
 from services.files.plan_uris import add_plan_uris
@@ -56,7 +57,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     try:
         async with trio.open_nursery() as scans:
             touched = Touched()
-            jobs = Jobs(database, touched, ignored, scans, lambda *change: _tell(env, *change))
+            others = Others(env, chosen.ignore)
+            scans.start_soon(others.run)
+            jobs = Jobs(database, touched, ignored, scans, others, lambda *change: _tell(env, *change))
             mirror = Mirror(database)
             scans.start_soon(mirror.run)
             core = Core(env, chosen, database, mirror, roots, touched, ignored, jobs)
@@ -82,6 +85,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             left.cancel()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
+            others.close()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)

@@ -2,7 +2,8 @@
 
     scripts/bench files [--entries 500000] [--folder DIR] [--rows 1000000]
 
-Scans run in processes of their own, so that their memory is theirs; times are processor seconds, and wall in brackets.
+Scans are those of a kernel of its own; times are processor seconds, those of all its processes that scan, and wall in
+brackets.
 Peers that are not installed are named and left out. Sizes of 1,000 directories must equal those of `du`. Filters are
 the tools themselves over a resource set of `--rows` entries, p50 and p95 in milliseconds: first as the tables answer,
 then from the copy in memory, which the first of them had made.
@@ -11,7 +12,6 @@ then from the copy in memory, which the first of them had made.
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import random
@@ -19,11 +19,10 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import trio
@@ -41,12 +40,13 @@ from proto.ops.files_resources import (
 from proto.ops.files_space import SpaceSummaryOf, TopFiles
 from services.files import schema, sets
 from services.files.database import Database
-from services.files.main import COLLECTIONS, open_service
-from services.files.scan import Scan
-from services.files.touched import Touched
+from services.files.main import open_service
 from services.runtime.testing import Bench, services_in_process
+from tests.system.running import RunningKernel, running
 
 FILES_EACH = 12
+RESCANS = 3
+SCANNERS = ("files", "compare")
 EXTENSIONS = (".txt", ".jpg", ".py", ".mp4", ".JSON", "")
 
 
@@ -66,26 +66,47 @@ def make_tree(root: Path, entries: int) -> None:
         number += 1
 
 
-def scan(tree: str, data: str) -> None:
-    """Twice, in this process; prints entries, processor seconds, wall seconds of each, and memory in MiB."""
-    gc.set_threshold(*COLLECTIONS)
-    database = Database(Path(data) / "files.db")
-    for _ in range(2):
-        run = Scan(database, tree, Touched(), None)
-        cpu, wall = time.process_time(), time.perf_counter()
-        run.run()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            run.counts.files + run.counts.directories, time.process_time() - cpu, time.perf_counter() - wall, memory,
-            flush=True,
-        )  # fmt: skip
-    database.close()
+def spent(kernel: RunningKernel) -> dict[str, float]:
+    """Processor seconds of each of `SCANNERS` until now."""
+    found = {}
+    for name in SCANNERS:
+        fields = Path(f"/proc/{kernel.service(name)['pid']}/stat").read_text().rpartition(")")[2].split()
+        found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
-def show(name: str, entries: int, cpu: float, wall: float, note: str = "") -> float:
-    """One line; entries per processor second."""
-    print(f"{name:<38} {cpu:7.2f} s ({wall:6.2f} s)  {entries / cpu:9,.0f} entries/cpu-s  {note}")
-    return entries / cpu
+def memory_of(kernel: RunningKernel, name: str) -> float:
+    """The most that a service had in memory so far, in MiB."""
+    lines = Path(f"/proc/{kernel.service(name)['pid']}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
+class Scanned(NamedTuple):
+    """Entries, processor seconds of all processes, wall seconds, and what is to be said of it."""
+
+    entries: int
+    cpu: float
+    wall: float
+    note: str
+
+
+def scan(kernel: RunningKernel, tree: Path) -> Scanned:
+    """One that is asked for now."""
+    before, began = spent(kernel), time.perf_counter()
+    done = kernel.call("index", {"root": str(tree), "async": False, "force": True}, timeout_s=3600)
+    wall = time.perf_counter() - began
+    cpu = {name: seconds - before[name] for name, seconds in spent(kernel).items()}
+    note = f"{memory_of(kernel, 'files'):.0f} MiB; " + ", ".join(f"{name} {value:.2f} s" for name, value in cpu.items())
+    return Scanned(done["files"] + done["directories"], sum(cpu.values()), wall, note)
+
+
+def show(name: str, entries: int, cpu: float, wall: float, note: str = "") -> None:
+    """One line."""
+    print(
+        f"{name:<25} {cpu:6.2f} s ({wall:6.2f} s)  {entries / cpu:9,.0f} entries/cpu-s ({entries / wall:9,.0f}/s) ",
+        note,
+        flush=True,
+    )
 
 
 def timed(command: list[str]) -> tuple[float, float]:
@@ -98,19 +119,17 @@ def timed(command: list[str]) -> tuple[float, float]:
 
 
 def scans(tree: Path, data: Path) -> None:
-    """Ours and the peers', on a tree that is in the page cache."""
+    """Ours, by a kernel of its own, and the peers', on a tree that is in the page cache."""
     timed(["find", str(tree), "-printf", "%p %s\\n"])
-    lines = subprocess.run(
-        [sys.executable, "-m", "tests.bench.files", "--scan", str(tree), str(data)],
-        check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
-    (entries, cpu, wall, memory), (_, cpu_again, wall_again, memory_again) = (
-        map(float, line.split()) for line in lines
-    )
-    count = int(entries)
-    ours = show("first scan", count, cpu, wall, f"{memory:.0f} MiB")
-    again = show("rescan, nothing changed", count, cpu_again, wall_again, f"{memory_again:.0f} MiB")
-    print(f"{'first / rescan':<38} {cpu / cpu_again:7.2f}")
+    with running(data, [tree]) as kernel:
+        first = scan(kernel, tree)
+        again = [scan(kernel, tree) for _ in range(RESCANS)]
+    show("first scan", *first)
+    for each in again:
+        show("rescan, nothing changed", *each)
+    count, cpu, wall, _ = first
+    middle_cpu, middle_wall = map(statistics.median, zip(*((each.cpu, each.wall) for each in again), strict=True))
+    print(f"{'first / rescan':<25} {cpu / middle_cpu:6.2f}   ({wall / middle_wall:6.2f}), the rescan in the middle")
     peers = {
         "find -printf": ["find", str(tree), "-printf", "%p %s %b %i %n %T@ %C@\\n"],
         "gdu -n": ["gdu", "-n", "-p", "-c", str(tree)],
@@ -118,15 +137,17 @@ def scans(tree: Path, data: Path) -> None:
     }
     for name, command in peers.items():
         if shutil.which(command[0]) is None:
-            print(f"{name:<38} is not installed (apt install {command[0]})")
+            print(f"{name:<25} is not installed (apt install {command[0]})")
             continue
-        peer = show(name, count, *timed(command))
-        print(f"{f'first scan / {name}':<38} {ours / peer:7.2f}   rescan / {name} {again / peer:7.2f}")
+        its_cpu, its_wall = timed(command)
+        show(name, count, its_cpu, its_wall)
+        for ours, (own_cpu, own_wall) in {"first scan": (cpu, wall), "rescan": (middle_cpu, middle_wall)}.items():
+            print(f"{f'  its speed / {ours}':<25} {own_cpu / its_cpu:6.2f}   ({own_wall / its_wall:6.2f})")
 
 
 def sizes(tree: Path, data: Path, chance: random.Random) -> None:
     """1,000 directories beside `du`."""
-    db = apsw.Connection(str(data / "files.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    db = apsw.Connection(str(data / "services/files/files.db"), flags=apsw.SQLITE_OPEN_READONLY)
     rows = list(db.execute("SELECT path, size, disk FROM node WHERE kind = 1 AND path >= ?", (str(tree),)))
     some = chance.sample(rows, min(1000, len(rows)))
     wrong = 0
@@ -250,11 +271,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="calls of each filter")
     parser.add_argument("--folder", help="where the tree is made, and removed again (default: a temporary folder)")
     parser.add_argument("--tree", help="scan this tree instead of making one")
-    parser.add_argument("--scan", nargs=2, metavar=("TREE", "DATA"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.scan:
-        scan(*arguments.scan)
-        return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name).resolve()
         if arguments.entries:
@@ -262,7 +279,6 @@ def main() -> None:
             if not arguments.tree:
                 make_tree(tree, arguments.entries)
             data = folder / "data"
-            data.mkdir()
             scans(tree, data)
             sizes(tree, data, random.Random(1))
         if arguments.rows:

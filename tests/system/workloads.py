@@ -93,6 +93,11 @@ WORKLOADS = {
             lambda n, result: result["mime_type"] == "text/markdown" and result["size"] > 50,
         ),
         Workload("decode", lambda n: ("decode_formats", {}), lambda n, result: "JPEG" in result["pictures"]),
+        Workload(
+            "compare",
+            lambda n: ("compare_folders", {"paths": ["/", "/nowhere/"], "fingerprints": ["", ""]}),
+            lambda n, result: result == {"different": [0, 1]},
+        ),
         Workload("files", lambda n: ("list-jobs", {"limit": 1 + n % 9}), lambda n, result: result["jobs"] == []),
         Workload(
             "documents",

@@ -16,7 +16,7 @@ from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.operation import validate
 from proto.ops.files_index import CancelJob, Index, Job, JobProgress, ListJobs
 from proto.ops.files_reading import Navigate
-from services.files import scan, settings
+from services.files import comparing, scan, settings
 from services.files.listing import open_folder
 from services.files.paths import to_text
 from services.runtime.testing import Bench
@@ -284,7 +284,7 @@ async def test_page_read_while_its_directory_is_scanned_says_so(
     async with files_service(data, root) as bench:
         await index(bench, root)
         assert (await bench.call(Navigate(path=str(root)))).scanning is None
-        monkeypatch.setattr(scan, "open_folder", held)
+        monkeypatch.setattr(comparing, "open_folder", held)
         job = (await bench.call(Index(root=str(root), force=True))).job_id
         assert job is not None
         assert (await bench.call(Navigate(path=str(root)))).scanning == job
@@ -348,12 +348,13 @@ async def test_unreadable_directory_is_told_and_keeps_what_was_known(
         true_open = open_folder
 
         def refuse(name: str, above: int | None) -> int:
-            if name == "shut":
+            if os.path.basename(name) == "shut":
                 raise PermissionError(13, "Permission denied")
             return true_open(name, above)
 
         # The tests may run as a user to whom nothing is shut.
-        monkeypatch.setattr(scan, "open_folder", refuse)
+        for module in (comparing, scan):
+            monkeypatch.setattr(module, "open_folder", refuse)
         result = await index(bench, root)
         assert result.problem_count == 1
         assert result.problems == [f"{root}/shut: it cannot be read: Permission denied"]
