@@ -80,6 +80,16 @@ class Fts5:
         rows = self._db.execute(f"{sql} ORDER BY rank LIMIT ?", (*arguments, limit))
         return [(int(item_id), -float(rank)) for item_id, rank in rows]
 
+    def shares_held(self, query: str, items: Sequence[int]) -> dict[int, float]:
+        """For each of some items the share of the query's words that it holds, in [0, 1]."""
+        found = query_terms(query)
+        counts = dict.fromkeys(items, 0)
+        for term in found if items else ():
+            for item in items:
+                one = self._db.execute("SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?", (f'"{term}"', item))
+                counts[item] += one.fetchone() is not None
+        return {item: count / max(1, len(found)) for item, count in counts.items()}
+
 
 def create(db: sqlite3.Connection) -> None:
     """Make an empty index."""

@@ -21,6 +21,7 @@ from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion, store
 from services.retrieve.collection import Collection, is_index_damage
 from services.retrieve.filters import Where, allowed_items, compile_filters
+from services.retrieve.lexical import Fts5
 from services.retrieve.live_vectors import VectorsLoading
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
@@ -284,8 +285,9 @@ def _choose(
             except VectorsLoading:
                 stages.degraded.append("vector: the vectors are still being loaded")
                 stages.query = None
-        fused = _fuse(collection, params, stages, db)
-        groups = store.groups_of(db, list(fused))
+        found = dict.fromkeys(item for stage in (stages.lexical, stages.vector) if stage for item, _ in stage)
+        groups = store.groups_of(db, list(found))
+        fused = _fuse(collection, params, stages, groups, db)
         if stages.lexical is not None and not looked_again and any(item not in groups for item, _ in stages.lexical):
             # While the query's vector was made, a note was written anew, and its pieces have other ids.
             looked_again = True
@@ -330,7 +332,13 @@ def reading(found: Found) -> str:
     return "\n".join(part for part in (found.heading or found.title, found.text) if part)
 
 
-def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages, db: sqlite3.Connection) -> dict[int, float]:
+def _fuse(
+    collection: Collection,
+    params: RetrieveSearch,
+    stages: _Stages,
+    groups: Mapping[int, int],
+    db: sqlite3.Connection,
+) -> dict[int, float]:
     if stages.lexical is None or stages.vector is None:
         return fusion.single(stages.lexical or stages.vector or ())
     if params.fusion.method == "rrf":
@@ -343,7 +351,15 @@ def _fuse(collection: Collection, params: RetrieveSearch, stages: _Stages, db: s
         lent = _by_siblings(collection, stages.query, [item for item in by_words if item not in cosines], db)
         # What the rest is about need not be what this piece says: it is no reason to take it for less than the average.
         cosines |= {item: max(average, cosine) for item, cosine in lent.items()}
-    return fusion.weighted(stages.lexical, cosines, params.fusion.vector_weight)
+    least = fusion.outstanding(stages.lexical, groups)
+    try:
+        # One that holds a third of the query's words stands for a third of what is asked.
+        held = Fts5(db).shares_held(params.query, list(least))
+        least = {item: share * held[item] for item, share in least.items()}
+    except sqlite3.Error as error:
+        if (reason := f"lexical: {error}") not in stages.degraded:
+            stages.degraded.append(reason)
+    return fusion.weighted(stages.lexical, cosines, params.fusion.vector_weight, least)
 
 
 def _by_siblings(collection: Collection, query: Matrix, ids: Sequence[int], db: sqlite3.Connection) -> dict[int, float]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.fusion import reciprocal_rank, single, weighted
+from services.retrieve.fusion import outstanding, reciprocal_rank, single, weighted
 
 scores = st.dictionaries(st.integers(0, 30), st.floats(-50, 50), max_size=20)
 
@@ -27,6 +27,24 @@ def test_scores_are_between_0_and_1_and_nobody_is_lost(
 def test_weighted_is_the_weighted_sum_of_normalised_scores() -> None:
     fused = weighted([(1, 10.0), (2, 6.0), (3, 2.0)], {2: 0.9, 1: 0.5, 4: 0.1}, 0.65)
     assert fused == pytest.approx({1: 0.35 + 0.65 * 0.5, 2: 0.35 * 0.5 + 0.65, 3: 0.65 * 0.5, 4: 0.0})
+
+
+def test_what_counts_for_something_in_meaning_at_least_does_so_however_far_it_is() -> None:
+    cosines = {1: 0.1, 2: 0.5, 3: 0.9}
+    assert weighted([(1, 4.0)], cosines, 0.65, {1: 0.5}) == pytest.approx({1: 0.35 + 0.325, 2: 0.325, 3: 0.65})
+    assert weighted([(3, 4.0)], cosines, 0.65, {3: 0.5}) == weighted([(3, 4.0)], cosines, 0.65)
+
+
+def test_few_stand_out_by_their_words_and_only_among_what_is_far_below() -> None:
+    each_its_own = {item: item for item in range(10)}
+    assert outstanding([(1, 9.0)], each_its_own) == {1: 1.0}
+    assert outstanding([(1, 9.0), (2, 4.5)], each_its_own) == {1: 1.0, 2: 0.5}
+    common = [(item, 4.0) for item in range(2, 8)]
+    assert outstanding([(1, 9.0), *common], each_its_own) == {1: 1.0}
+    assert outstanding([(1, 6.0), *common], each_its_own) == {}
+    # Eight pieces of one note stand out, as the note does.
+    assert outstanding([(item, 9.0) for item in range(8)], dict.fromkeys(range(8), 0)).keys() == set(range(8))
+    assert outstanding([], {}) == outstanding([(1, 9.0)], {}) == outstanding([(1, -1.0)], each_its_own) == {}
 
 
 def test_a_note_whose_vector_is_still_to_come_is_found_by_its_rare_word_among_many_alike() -> None:

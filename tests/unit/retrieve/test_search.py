@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where
+from services.retrieve.lexical import Fts5
 from services.retrieve.search import Patience, search
 from services.retrieve.word_index import FoundWords
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened
@@ -232,6 +234,61 @@ async def test_a_note_too_short_for_a_vector_is_first_by_its_rare_word(tmp_path:
         await embedded(collection, embedder)
         for query in ("quokka7731", "quokka7731 note of cats and dogs"):
             assert (await ask(collection, embedder, asked(query))).hits[0].group == "short"
+
+
+def crowd(count: int) -> list[Group]:
+    """Notes of the same words in many orders, each with a mark that no other has."""
+    filler = [f"tide{n} reef{n} kelp{n} foam{n}" for n in range(12)]
+    return [
+        group(f"g{n}", " ".join((*filler[n % 12 :], f"mark{n}q", *filler[: n % 12])), title=f"T{n}")
+        for n in range(count)
+    ]
+
+
+async def test_a_note_is_first_by_a_mark_that_it_alone_has_whatever_the_model_makes_of_it(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put(crowd(80))
+        await embedded(collection, embedder)
+        for n in range(0, 80, 4):
+            other = crowd(80)[(n + 37) % 80]
+
+            async def embed(params: EmbedTexts, timeout_s: float, other: Group = other) -> EmbedResult:
+                return await embedder.embed(EmbedTexts(texts=[f"{other.title}\n{other.items[0].text}"]))
+
+            found = await search(collection, asked(f"mark{n}q"), embed, Patience(5.0), lambda: None)
+            assert [hit.group for hit in found.hits][:2] == [f"g{n}", other.id]
+            assert (found.hits[0].score, found.degraded) == (1.0, [])
+
+
+async def test_one_word_of_many_does_not_put_a_note_before_the_nearest_in_meaning(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        near = group("near", "sea stars grow back what they lose", title="Near")
+        await collection.put([near, group("far", "hedges regrow when they are cut", title="Far"), *crowd(20)])
+        await embedded(collection, embedder)
+
+        async def embed(params: EmbedTexts, timeout_s: float) -> EmbedResult:
+            return await embedder.embed(EmbedTexts(texts=["Near\nsea stars grow back what they lose"]))
+
+        query = asked("how do urchins regrow their spines")
+        found = await search(collection, query, embed, Patience(5.0), lambda: None)
+        assert [hit.group for hit in found.hits][:2] == ["near", "far"]
+
+
+async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Fts5, query: str, items: Sequence[int]) -> dict[int, float]:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        monkeypatch.setattr(Fts5, "shares_held", fail)
+        found = await ask(collection, embedder, asked("cats purr"))
+        assert found.hits[0].group == "cats"
+        assert found.degraded == ["lexical: database disk image is malformed"]
 
 
 async def test_vectors_that_are_still_loading_are_said_and_words_answer(
