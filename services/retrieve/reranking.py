@@ -52,6 +52,7 @@ class Pace:
 
     PAUSE_S, NOT_READY_S = 5.0, 1.0
     MOST, LEAST = 0.6, 0.05
+    LEAST_TEXTS = 5
 
     def __init__(self, within_s: float) -> None:
         self.within_s = within_s
@@ -74,6 +75,11 @@ class Pace:
         """As many as the model reads in the time there is."""
         return 0 if self.model is None else int(self.model.tokens_per_s * self.within_s * self._share)
 
+    def portion(self, count: int) -> int:
+        """Of so many texts those that are tried, where their reader's speed is not known: fewer after each that came
+        too late."""
+        return min(count, max(self.LEAST_TEXTS, round(count * self._share / self.MOST)))
+
     def learn(self, model: RerankModel) -> None:
         self.model = model
         self._fresh_until = trio.current_time() + _MODEL_FRESH_S
@@ -91,6 +97,10 @@ class Pace:
     def forget_model(self) -> None:
         """Whoever answers next may be another generation, with another model."""
         self._fresh_until = -float("inf")
+
+
+def _only(count: int, of: int) -> str:
+    return f"only the best {count} of {of} candidates could be read in time"
 
 
 class Reranker:
@@ -138,7 +148,7 @@ class Reranker:
             return Order(degraded=error.failure.message)
         self._pace.in_time()
         if count < len(texts):
-            return Order(order, f"only the best {count} of {len(texts)} candidates could be read in time")
+            return Order(order, _only(count, len(texts)))
         return Order(order)
 
     async def _model(self) -> RerankModel:
@@ -177,10 +187,11 @@ class LateReranker:
         """As `Reranker.rank`."""
         if self._pace.is_paused:
             return Order(degraded="it did not answer in time a moment ago")
-        within_s = self._pace.within_s
+        within_s, count = self._pace.within_s, self._pace.portion(len(texts))
         try:
             with trio.fail_after(within_s):
-                matched = (await self._call(EmbedMaxSim(query=query, texts=list(texts)), timeout_s=within_s)).scores
+                asked = EmbedMaxSim(query=query, texts=list(texts[:count]))
+                matched = (await self._call(asked, timeout_s=within_s)).scores
         except trio.TooSlowError:
             self._pace.too_late()
             return Order(degraded=f"no answer within {within_s:g} s")
@@ -188,8 +199,10 @@ class LateReranker:
             if error.failure.kind is Kind.TIMEOUT:
                 self._pace.too_late()
             return Order(degraded=error.failure.message)
+        self._pace.in_time()
         low, high = min(matched), max(matched)
         spread = (high - low) or 1.0
-        blended = [(each - low) / spread / 2 + fused / 2 for each, fused in zip(matched, scores, strict=True)]
+        blended = [(each - low) / spread / 2 + fused / 2 for each, fused in zip(matched, scores[:count], strict=True)]
         order = sorted(range(len(blended)), key=lambda index: (-blended[index], index))
-        return Order([Ranked(index=index, score=blended[index]) for index in order])
+        ranked = [Ranked(index=index, score=blended[index]) for index in order]
+        return Order(ranked, _only(count, len(texts)) if count < len(texts) else "")

@@ -11,7 +11,7 @@ import trio.testing
 
 from proto.errors import LinckiaError, Timeout, Unavailable
 from proto.operation import Params
-from proto.ops.embed import MaxSimResult
+from proto.ops.embed import EmbedMaxSim, MaxSimResult
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
 from services.retrieve.collection import Collection
@@ -234,6 +234,31 @@ async def test_late_interaction_that_fails_leaves_the_fused_order_and_says_why()
     call = ScriptedMaxSim(failure=Unavailable("embed is down"))
     order = await LateReranker(call, Pace(2.0)).rank("q", ["a", "b"], [1.0, 0.5])
     assert (order.ranked, order.degraded) == ([], "embed is down")
+
+
+async def test_late_interaction_that_comes_too_late_is_given_fewer_texts_and_by_and_by_more_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    asked: list[int] = []
+
+    async def call(params: Params[Any], *, timeout_s: float | None = None) -> Any:
+        assert isinstance(params, EmbedMaxSim)
+        asked.append(len(params.texts))
+        # As long as 20 texts take, there is time.
+        await trio.sleep(0.1 * len(params.texts) - 0.05)
+        return MaxSimResult(scores=[index / 100 for index in range(len(params.texts))])
+
+    pace, texts, fused = Pace(2.0), ["word"] * 50, [1 - index / 100 for index in range(50)]
+    for _ in range(8):
+        order = await LateReranker(call, pace).rank("q", texts, fused)
+        if asked[-1] > 20:
+            assert (order.ranked, order.degraded) == ([], "no answer within 2 s")
+            await trio.sleep(Pace.PAUSE_S)
+        else:
+            assert len(order.ranked) == asked[-1]
+            assert order.degraded == f"only the best {asked[-1]} of 50 candidates could be read in time"
+    assert asked[:5] == [50, 25, 12, 14, 15]
+    assert max(asked[2:]) <= 22
 
 
 async def test_a_search_by_late_interaction_says_so(tmp_path: Path) -> None:
