@@ -99,8 +99,12 @@ class Dispatcher(Protocol):
         timeout_s: float | None = None,
         trace: str | None = None,
         upcalls: Upcalls | None = None,
+        written: bool = False,
     ) -> object:
         """Route one call and wait for its result, as plain data (dict, list, str, int, float, bool, None, bytes).
+
+        With `written`, a result that its service has written as JSON comes as that JSON, a `msgspec.Raw`: for callers
+        that would only encode it again.
 
         Streamed items are gathered into the result's field that `operation.stream` names.  Cancelling this coroutine
         cancels the handler.

@@ -7,7 +7,7 @@ and put together again at the other end; no handler ever sees a part.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw
@@ -22,6 +22,9 @@ PART_BYTES = 64 * 1024
 
 ASK_CLIENT = "client.ask"
 """What a service calls to put a request to the client whose call it is serving; the kernel itself answers it."""
+
+WRITTEN = 1
+"""The msgpack extension that a body of JSON is: see `Written`."""
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """The largest frame that will be put together; beyond it results must be streamed as items."""
@@ -188,6 +191,45 @@ def decode(message: bytes) -> AnyFrame:
     return frame
 
 
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A result that its handler has written as JSON already, since it is kept as JSON: a client gets these very bytes.
+
+    `json` must be what encoding the operation's own result would come to, on one line.  Only a caller that is no client
+    decodes it.
+    """
+
+    json: bytes
+
+
+_WRITTEN_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
+"""First bytes of a msgpack extension."""
+
+
 def pack_body(value: object) -> Raw:
     """A parameter Struct or a result as the body of a frame."""
+    if isinstance(value, Written):
+        value = msgspec.msgpack.Ext(WRITTEN, value.json)
     return Raw(_encoder.encode(value))
+
+
+def written(body: Raw) -> Raw | None:
+    """The JSON of a body that is `Written`; None of any other.  Raises msgspec.DecodeError."""
+    view = memoryview(body)
+    if not view or view[0] not in _WRITTEN_MARKS:
+        return None
+    extension = msgspec.msgpack.decode(view, type=msgspec.msgpack.Ext)
+    if extension.code != WRITTEN:
+        raise msgspec.DecodeError(f"a body of the unknown extension {extension.code}")
+    json = bytes(extension.data)
+    if b"\n" in json:
+        # It goes into messages of one line each, unread.
+        raise msgspec.DecodeError("a body of JSON on several lines")
+    return Raw(json)
+
+
+def read_body(body: Raw, tp: Any = Any) -> Any:
+    """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
+    json = written(body)
+    if json is not None:
+        return msgspec.json.decode(json, type=tp)
+    return msgspec.msgpack.decode(body, type=tp)

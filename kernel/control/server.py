@@ -277,7 +277,14 @@ class _Connection:
             raise Forbidden(f"{operation.name} is called between services only")
         params = operation.parse(request.params)
         await self._server.services()
-        call = partial(self._server.dispatcher.call, operation, params, caller=OPERATOR, timeout_s=request.timeout_s)
+        call = partial(
+            self._server.dispatcher.call,
+            operation,
+            params,
+            caller=OPERATOR,
+            timeout_s=request.timeout_s,
+            written=True,
+        )
         if not request.progress:
             return await call()
         upcalls = _Upcalls()

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from kernel.gateway.composite.answer import Composed
-from kernel.gateway.scratchpad import shortened
+from kernel.gateway.scratchpad import caches, shortened
 from kernel.gateway.upcalls import CallUpcalls
 from kernel.ports import Dispatcher
 from kernel.router.trace import accept_trace
@@ -31,8 +31,13 @@ async def perform(
     params: Params[Any],
     upcalls: CallUpcalls,
     meta: Mapping[str, Any] | None,
+    *,
+    written: bool = False,
 ) -> object:
     """Call `operation` for a client and wait for its value; cancelling this cancels the handler.
+
+    Args:
+        written: whether the value may be JSON already (`msgspec.Raw`).
 
     Raises:
         InputRequired: the client must be asked, and make the call again.
@@ -41,7 +46,7 @@ async def perform(
     trace = accept_trace(meta.get("traceparent")) if meta else None
     try:
         with upcalls.scope:
-            value = await dispatcher.call(operation, params, trace=trace, upcalls=upcalls)
+            value = await dispatcher.call(operation, params, trace=trace, upcalls=upcalls, written=written)
             upcalls.finish()
             if not upcalls.asking:
                 return value
@@ -52,6 +57,11 @@ async def perform(
     finally:
         upcalls.close()
     raise upcalls.input_required()
+
+
+def may_be_written(operation: Operation[Any]) -> bool:
+    """Whether nothing but the JSON of this tool's result is looked at on its way to a client."""
+    return operation.text is None and not operation.is_content and not caches(operation)
 
 
 def tool_parts(operation: Operation[Any], value: object) -> tuple[str, bytes]:

@@ -19,6 +19,9 @@ import trio
 
 READ_BYTES = 256 * 1024
 
+PIPE_BYTES = 1024 * 1024
+"""What Linux lets anyone's pipe hold; 64 KB, as it comes, make a long answer of many short turns of two processes."""
+
 BACKLOG_BYTES = 8 * 1024 * 1024
 """Unsent output at which no further input is read: a client that does not listen is not served more."""
 
@@ -89,6 +92,7 @@ class Output:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._waits = can_wait(fd)
+        self._widened = False
         self._queue: collections.deque[memoryview] = collections.deque()
         self._bytes = 0
         self._wake = trio.Event()
@@ -112,6 +116,12 @@ class Output:
             rest = rest[self._write(rest) :]
         if not rest or self.broken.is_set():
             return
+        if not self._widened:
+            self._widened = True
+            _widen(self._fd)
+            rest = rest[self._write(rest) :]
+            if not rest or self.broken.is_set():
+                return
         self.cut = self.cut or len(rest) < len(message)
         self._queue.append(rest)
         self._bytes += len(rest)
@@ -178,6 +188,16 @@ class Output:
         return self.broken.is_set() or any(
             event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poll.poll(0)
         )
+
+
+def _widen(fd: int) -> None:
+    """Let a pipe hold more, once an answer did not fit: memory is taken for what is in it only."""
+    try:
+        if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < PIPE_BYTES:
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:
+        # No pipe, or the user's share of memory for pipes is spent: it stays as wide as it is.
+        return
 
 
 def _set_event() -> trio.Event:

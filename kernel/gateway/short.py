@@ -20,7 +20,7 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from msgspec import UNSET, Raw, UnsetType
 from pydantic import ValidationError
 
-from kernel.gateway.calls import encoded_tool_result, perform
+from kernel.gateway.calls import encoded_tool_result, may_be_written, perform
 from kernel.gateway.composite.steps import NAMES
 from kernel.gateway.failures import as_failure, as_tool_result, is_protocol_error
 from kernel.gateway.messages import TOOLS_CALL, Envelope, RequestId, error_message
@@ -163,7 +163,9 @@ class ShortPath:
             params = operation.parse(call.arguments)
             upcalls = CallUpcalls(client, nursery, token=call.token, level=level)
             meta = None if call.traceparent is None else {"traceparent": call.traceparent}
-            value = await perform(self._server.dispatcher, operation, params, upcalls, meta)
+            value = await perform(
+                self._server.dispatcher, operation, params, upcalls, meta, written=may_be_written(operation)
+            )
             result = encoded_tool_result(operation, value, self._modern_tail if call.modern else b"")
         except Exception as error:
             return self.failed(call, error)

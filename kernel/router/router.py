@@ -118,6 +118,7 @@ class Router:
         timeout_s: float | None = None,
         trace: str | None = None,
         upcalls: Upcalls | None = None,
+        written: bool = False,
     ) -> object:
         """See `kernel.ports.Dispatcher.call`."""
         if not operation.admits(caller):
@@ -127,7 +128,7 @@ class Router:
             return await self._call_local(operation, params, caller, limit_s)
         lane = self._lane_of(operation)
         body = frames.pack_body(params)
-        if len(bytes(body)) > frames.MAX_MESSAGE_BYTES:
+        if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
             raise InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         finished = trio.Event()
         outcome: Raw | LinckiaError | None = None
@@ -173,7 +174,7 @@ class Router:
             )
         if isinstance(outcome, LinckiaError):
             raise outcome
-        return _gather(operation, outcome, items)
+        return _gather(operation, outcome, items, written=written)
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
         """See `kernel.ports.Dispatcher.subscribe`; an awaitable that `receive` returns is run in the router's
@@ -369,8 +370,10 @@ async def _await(pending: Awaitable[None]) -> None:
     await pending
 
 
-def _gather(operation: Operation[Any], body: Raw, items: list[Raw]) -> object:
-    result: object = msgspec.msgpack.decode(body)
+def _gather(operation: Operation[Any], body: Raw, items: list[Raw], *, written: bool) -> object:
+    if written and operation.stream is None and (json := frames.written(body)) is not None:
+        return json
+    result: object = frames.read_body(body)
     if operation.stream is not None and isinstance(result, dict):
         streamed = [msgspec.msgpack.decode(item) for item in items]
         result[operation.stream] = [*result.get(operation.stream, ()), *streamed]

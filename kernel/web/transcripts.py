@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -21,8 +22,6 @@ from kernel.ports import Dispatcher
 from proto.errors import Failure, Kind, LinckiaError
 from proto.operation import Params, operation_of
 from proto.ops.transcripts import (
-    Histories,
-    History,
     NodeView,
     TranscriptHistories,
     TranscriptHistory,
@@ -72,6 +71,19 @@ def routes(dispatcher: Dispatcher, max_body_bytes: int, *, enabled: bool = True)
     ]
 
 
+class _History(msgspec.Struct):
+    """A conversation, its messages left as they were written."""
+
+    messages: Raw
+    head_hash: str
+    depth: int
+
+
+class _Histories(msgspec.Struct):
+    histories: list[_History]
+    total: int
+
+
 class Transcripts:
     """The endpoints, over the operations of `transcripts`."""
 
@@ -110,7 +122,7 @@ class Transcripts:
         # Parsed as an MCP client's arguments are, so that a bound is told and not run into.
         operation = operation_of(TranscriptsSearch)
         params = operation.parse({"query": query, "top_k": min(top_k, 2**31)})
-        return _json(await self._dispatcher.call(operation, params))
+        return _json(await self._dispatcher.call(operation, params, written=True))
 
     async def stats(self, request: Request) -> Response:
         params = TranscriptStats()
@@ -121,7 +133,8 @@ class Transcripts:
         return _error(404, "node not found") if found is None else _json(found)
 
     async def history(self, request: Request) -> Response:
-        found = await self._call(TranscriptHistory(hash=request.path_params["hash"]), History)
+        params = TranscriptHistory(hash=request.path_params["hash"])
+        found = await self._dispatcher.call(operation_of(params), params, written=True)
         return _error(404, "node not found") if found is None else _json(found)
 
     async def histories(self, request: Request) -> Response:
@@ -130,8 +143,10 @@ class Transcripts:
         limit = _positive(given) if given else DEFAULT_HISTORIES
         if limit is None:
             return _error(400, "limit must be a positive integer")
-        found = await self._call(TranscriptHistories(limit=min(limit, MAX_HISTORIES)), Histories)
-        newest = found.histories[0] if found.histories else History(messages=[], head_hash="", depth=0)
+        params = TranscriptHistories(limit=min(limit, MAX_HISTORIES))
+        answer = await self._dispatcher.call(operation_of(params), params, written=True)
+        found = msgspec.json.decode(answer if isinstance(answer, Raw) else msgspec.json.encode(answer), type=_Histories)
+        newest = found.histories[0] if found.histories else _History(Raw(b"[]"), "", 0)
         return _json(
             {
                 "count": len(found.histories),

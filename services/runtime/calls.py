@@ -55,7 +55,7 @@ class Outgoing:
             op.name, frames.pack_body(params), parent=parent, trace=trace, limit_s=_limit(op, deadline, timeout_s)
         )
         value, items = body
-        result = msgspec.msgpack.decode(value, type=op.result)
+        result = frames.read_body(value, op.result)
         if op.stream is not None:
             item_type = next(f.type for f in msgspec.structs.fields(op.result) if f.name == op.stream)
             streamed = msgspec.msgpack.decode(_array(items), type=item_type)

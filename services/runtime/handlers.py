@@ -131,7 +131,10 @@ class Handlers:
     def handle(
         self, params: type[P]
     ) -> Callable[[Callable[[P, Context], Awaitable[R]]], Callable[[P, Context], Awaitable[R]]]:
-        """Register the decorated coroutine for the operation that `params` declares."""
+        """Register the decorated coroutine for the operation that `params` declares.
+
+        It answers the operation's result, or that result as JSON (`frames.Written`) where it is kept as such.
+        """
         declared = operation_of(params)
 
         def register(handler: Callable[[P, Context], Awaitable[R]]) -> Callable[[P, Context], Awaitable[R]]:

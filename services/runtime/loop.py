@@ -342,7 +342,7 @@ class ServiceLoop:
         finally:
             if answer is None:
                 answer = Fault(call.id, self._stopped(call, context).failure)
-            elif isinstance(answer, Return) and len(bytes(answer.body)) > frames.MAX_MESSAGE_BYTES:
+            elif isinstance(answer, Return) and len(memoryview(answer.body)) > frames.MAX_MESSAGE_BYTES:
                 answer = Fault(call.id, Internal(f"{call.op}: the result is larger than the link carries").failure)
             del self._calls[call.id]
             if not self._calls:

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
 from typing import Any
 
-import msgspec
+from msgspec import Raw
 
 from proto.ops.transcripts import Checkout, Form
-from services.transcripts.forest import Node
+from services.transcripts.forest import Node, lineage, prompt_text, read_blocks
 from services.transcripts.providers import anthropic, openai
+from services.transcripts.writing import only_text
 
 
-def checkout(path: Sequence[Node], system: str, form: Form | None) -> Checkout:
-    """The messages of `path`, root first; a place whose content was deleted is passed over."""
-    head = path[-1]
+def checkout(db: sqlite3.Connection, head: Node, form: Form | None) -> Checkout:
+    """The messages up to `head`, root first; a place whose content was deleted is passed over.
+
+    Only for `writing.written`.
+    """
     form = form or (Form.ANTHROPIC if head.provider == anthropic.NAME else Form.OPENAI)
-    told = [(node.role, node.blocks) for node in path if not node.gone]
-    messages: list[dict[str, Any]]
+    path = lineage(db, head.node_id, "role, content, gone, prompt_id")
+    system = prompt_text(db, next((prompt for *_, prompt in reversed(path) if prompt is not None), None))
+    told: list[tuple[str, bytes]] = [(role, content) for role, content, gone, _ in path if not gone]
+    messages: list[dict[str, Any]] = []
     if form is Form.STORED:
-        messages = [{"role": role, "content": msgspec.to_builtins(blocks)} for role, blocks in told]
+        messages = [{"role": role, "content": Raw(content)} for role, content in told]
     elif form is Form.OPENAI:
-        messages = openai.write(told)
         if system:
-            messages.insert(0, {"role": "system", "content": system})
+            messages.append({"role": "system", "content": system})
             system = ""
+        for role, content in told:
+            text = only_text(content)
+            # There each message is written by itself.
+            messages += (
+                [{"role": role, "content": text}] if text is not None else openai.write([(role, read_blocks(content))])
+            )
     else:
-        spoken = [(role, blocks) for role, blocks in told if role not in ("system", "developer")]
-        said = [block.text for role, blocks in told if role in ("system", "developer") for block in blocks]
+        decoded = [(role, read_blocks(content)) for role, content in told]
+        spoken = [(role, blocks) for role, blocks in decoded if role not in ("system", "developer")]
+        said = [block.text for role, blocks in decoded if role in ("system", "developer") for block in blocks]
         system = "\n\n".join(part for part in (system, *said) if part)
         messages = anthropic.write(spoken)
     return Checkout(

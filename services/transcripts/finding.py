@@ -13,6 +13,8 @@ from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Hit
 from proto.ops.transcripts import Instant, LineageTurn, TranscriptHit, TranscriptsSearch
 from services.transcripts import forest
+from services.transcripts.messages import read_text
+from services.transcripts.writing import told
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000
@@ -77,14 +79,19 @@ def one_each(hits: Sequence[Hit]) -> list[Hit]:
     return list(best.values())
 
 
-def results(db: sqlite3.Connection, hits: Sequence[Hit], limit: int) -> list[TranscriptHit]:
-    """Hits as results; one whose node is gone is left out."""
+def results(db: sqlite3.Connection, hits: Sequence[Hit], limit: int, max_tokens: int | None) -> list[TranscriptHit]:
+    """Hits as results, of `max_tokens` where that is given; one whose node is gone is left out.
+
+    Only for `writing.written`.
+    """
     found: list[TranscriptHit] = []
     for hit in hits:
         node = forest.find(db, hit.group)
         if node is None:
             continue
-        path = [LineageTurn(hash=up.hash, role=up.role, text=up.text) for up in forest.lineage(db, node.node_id)]
+        rows = forest.lineage(db, node.node_id, "hash, role, content")
+        # What is to be cut must be text, and no JSON.
+        path = told(rows) if max_tokens is None else [_turn(*row) for row in rows]
         found.append(
             TranscriptHit(
                 hash=node.hash, score=hit.score, role=node.role, preview=path[-1].text, depth=len(path), lineage=path
@@ -92,7 +99,11 @@ def results(db: sqlite3.Connection, hits: Sequence[Hit], limit: int) -> list[Tra
         )
         if len(found) == limit:
             break
-    return found
+    return found if max_tokens is None else within(found, max_tokens)
+
+
+def _turn(digest: bytes, role: str, content: bytes) -> LineageTurn:
+    return LineageTurn(hash=digest.hex(), role=role, text=read_text(forest.read_blocks(content)))
 
 
 def within(found: Sequence[TranscriptHit], max_tokens: int) -> list[TranscriptHit]:

@@ -23,7 +23,8 @@ from proto.ops.transcripts import Block, Bucket
 from services.transcripts.hashing import canonical, content_json, node_hash, projection
 from services.transcripts.messages import ASSISTANT, MESSAGE, Message, Turn, read_text
 
-_blocks = msgspec.json.Decoder(list[Block]).decode
+read_blocks = msgspec.json.Decoder(list[Block]).decode
+"""The content of a node, from what is kept of it."""
 
 Strip = Callable[[str], str]
 
@@ -277,7 +278,7 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def blocks(self) -> list[Block]:
-        return _blocks(self.content)
+        return read_blocks(self.content)
 
     @property
     def text(self) -> str:
@@ -328,18 +329,17 @@ def digest_of(hash_: str) -> bytes | None:
     return digest if len(digest) == 32 and len(hash_) == 64 else None
 
 
-def lineage(db: sqlite3.Connection, node_id: int) -> list[Node]:
-    """The nodes from the root to this one, the root first."""
-    # They come as the recursion goes; a sorter would copy every text.
-    rows = db.execute(
+def lineage(db: sqlite3.Connection, node_id: int, columns: str) -> list[tuple[Any, ...]]:
+    """The nodes from the root to this one, the root first; of each these columns, and no object of its own: paths are
+    long."""
+    # A node is always younger than its parent, so that the ids alone are sorted, and no text is.
+    return db.execute(
+        f"SELECT {columns} FROM node WHERE node_id IN ("
         "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
         " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above)"
-        f" SELECT {_COLUMNS} FROM up CROSS JOIN node ON node.node_id=up.node_id",
+        " SELECT node_id FROM up) ORDER BY node_id",
         (node_id,),
-    )
-    path = [_node(row) for row in rows]
-    path.reverse()
-    return path
+    ).fetchall()
 
 
 def nodes(db: sqlite3.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
@@ -357,10 +357,10 @@ def place(db: sqlite3.Connection, node_id: int) -> Place | None:
 _LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"
 
 
-def leaves(db: sqlite3.Connection, limit: int) -> list[int]:
-    """The last messages of the newest conversations."""
-    rows = db.execute(f"SELECT node_id FROM node WHERE {_LEAF} ORDER BY node_id DESC LIMIT ?", (limit,))
-    return [int(node_id) for (node_id,) in rows]
+def leaves(db: sqlite3.Connection, limit: int) -> list[tuple[int, str]]:
+    """The last messages of the newest conversations, with their hashes."""
+    rows = db.execute(f"SELECT node_id, hash FROM node WHERE {_LEAF} ORDER BY node_id DESC LIMIT ?", (limit,))
+    return [(int(node_id), digest.hex()) for node_id, digest in rows.fetchall()]
 
 
 def counts(db: sqlite3.Connection) -> tuple[int, int, int]:
@@ -372,10 +372,7 @@ def counts(db: sqlite3.Connection) -> tuple[int, int, int]:
     return int(row[0]), int(row[1]), int(row[2])
 
 
-def prompt_text(db: sqlite3.Connection, path: Sequence[Node]) -> str:
-    """The system prompt that went with the last of these messages that had one."""
-    for node in reversed(path):
-        if node.prompt_id is not None:
-            row = db.execute("SELECT text FROM prompt WHERE prompt_id=?", (node.prompt_id,)).fetchone()
-            return "" if row is None else str(row[0])
-    return ""
+def prompt_text(db: sqlite3.Connection, prompt_id: int | None) -> str:
+    """A system prompt; nothing where there was none."""
+    row = db.execute("SELECT text FROM prompt WHERE prompt_id=?", (prompt_id,)).fetchone()
+    return "" if row is None else str(row[0])

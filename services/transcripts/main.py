@@ -6,22 +6,22 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import trio
+from msgspec import Raw
 
 from proto.errors import InvalidParams, OperationError
+from proto.frames import Written
 from proto.operation import Params
 from proto.ops.retrieve import RetrieveSearch
 from proto.ops.transcripts import (
-    Checkout,
     DeletedTurns,
     EverythingResult,
     ForestStats,
     Histories,
     History,
-    HistoryMessage,
     NodeView,
     SearchEverything,
     TranscriptCheckout,
@@ -43,7 +43,7 @@ from proto.ops.transcripts_intake import (
     TranscriptRecord,
 )
 from services.runtime.handlers import Context, Environment, Handlers
-from services.transcripts import deleting, everything, finding, forest
+from services.transcripts import deleting, everything, finding, forest, writing
 from services.transcripts.checkout import checkout
 from services.transcripts.feed import COLLECTION, Feed, owe_scrub
 from services.transcripts.importing import Importing, release
@@ -51,9 +51,10 @@ from services.transcripts.ingest import Ingest
 from services.transcripts.pieces import Stripper
 from services.transcripts.settings import Settings, read_settings, redactor_of
 from services.transcripts.store import Store
+from services.transcripts.writing import written
 
 HISTORIES_BYTES = 32 * 1024 * 1024
-"""Of content in one answer of many conversations."""
+"""Of one answer of many conversations."""
 
 DELETE_PATIENCE_S = 30.0
 """How long a deletion waits for the search to write its files anew; where it takes longer, the answer says so."""
@@ -96,7 +97,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
     importing = Importing(store, ingest)
 
     @handlers.handle(TranscriptsSearch)
-    async def search(params: TranscriptsSearch, ctx: Context) -> TranscriptSearchResult:
+    async def search(params: TranscriptsSearch, ctx: Context) -> Written:
         if not params.query.strip():
             raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
         conditions = finding.filters(params)
@@ -119,13 +120,17 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
             if len(hits) >= wanted or len(found.hits) < limit or limit >= 1000:
                 break
             limit = min(1000, 4 * limit)
-        results = await store.read(lambda db: finding.results(db, hits, wanted))
-        if params.max_tokens is not None:
-            results = finding.within(results, params.max_tokens)
         degraded = list(found.degraded)
         if left:
             degraded.append(f"index: {left} turns are still to be indexed")
-        return TranscriptSearchResult(query=params.query, count=len(results), results=results, degraded=degraded)
+
+        def answer(db: sqlite3.Connection) -> Written:
+            results = finding.results(db, hits, wanted, params.max_tokens)
+            return written(
+                TranscriptSearchResult(query=params.query, count=len(results), results=results, degraded=degraded)
+            )
+
+        return await store.read(answer)
 
     @handlers.handle(SearchEverything)
     async def search_everything(params: SearchEverything, ctx: Context) -> EverythingResult:
@@ -146,13 +151,9 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
         return DeletedTurns(deleted=len(gone), placeholders=kept, search_pending=0 if forgotten else len(gone))
 
     @handlers.handle(TranscriptCheckout)
-    async def check_out(params: TranscriptCheckout, ctx: Context) -> Checkout:
-        def query(db: sqlite3.Connection) -> tuple[list[forest.Node], str]:
-            path = forest.lineage(db, _there(db, params.hash).node_id)
-            return path, forest.prompt_text(db, path)
-
-        path, system = await store.read(query)
-        return checkout(path, system, params.form)
+    async def check_out(params: TranscriptCheckout, ctx: Context) -> Written:
+        # Written beside the event loop, as all answers are that may be large.
+        return await store.read(lambda db: written(checkout(db, _there(db, params.hash), params.form)))
 
     @handlers.handle(TranscriptNode)
     async def node_view(params: TranscriptNode, ctx: Context) -> NodeView | None:
@@ -173,24 +174,26 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
         )
 
     @handlers.handle(TranscriptHistory)
-    async def history(params: TranscriptHistory, ctx: Context) -> History | None:
-        path = await store.read(lambda db: _path(db, params.hash))
-        return _history(path) if path else None
+    async def history(params: TranscriptHistory, ctx: Context) -> Written | None:
+        def query(db: sqlite3.Connection) -> Written | None:
+            node = forest.find(db, params.hash)
+            return None if node is None else written(writing.history(db, node.node_id, node.hash))
+
+        return await store.read(query)
 
     @handlers.handle(TranscriptHistories)
-    async def histories(params: TranscriptHistories, ctx: Context) -> Histories:
-        def query(db: sqlite3.Connection) -> tuple[list[list[forest.Node]], int]:
-            paths: list[list[forest.Node]] = []
+    async def histories(params: TranscriptHistories, ctx: Context) -> Written:
+        def query(db: sqlite3.Connection) -> Written:
+            found: list[Raw] = []
             left = HISTORIES_BYTES
-            for leaf in forest.leaves(db, params.limit):
-                paths.append(forest.lineage(db, leaf))
-                left -= sum(len(node.content) for node in paths[-1])
+            for leaf, hash_ in forest.leaves(db, params.limit):
+                found.append(Raw(written(writing.history(db, leaf, hash_)).json))
+                left -= len(memoryview(found[-1]))
                 if left < 0:
                     break
-            return paths, forest.counts(db)[2]
+            return written(Histories(histories=cast("list[History]", found), total=forest.counts(db)[2]))
 
-        paths, total = await store.read(query)
-        return Histories(histories=[_history(path) for path in paths], total=total)
+        return await store.read(query)
 
     @handlers.handle(TranscriptStats)
     async def stats(params: TranscriptStats, ctx: Context) -> ForestStats:
@@ -221,29 +224,6 @@ def _there(db: sqlite3.Connection, hash_: str) -> forest.Node:
     if node is None:
         raise OperationError(f"node not found: {hash_}")
     return node
-
-
-def _path(db: sqlite3.Connection, hash_: str) -> list[forest.Node]:
-    node = forest.find(db, hash_)
-    return [] if node is None else forest.lineage(db, node.node_id)
-
-
-def _history(path: Sequence[forest.Node]) -> History:
-    messages = [
-        HistoryMessage(
-            hash=node.hash,
-            parent_hash=path[index - 1].hash if index else "",
-            role=node.role,
-            content=node.blocks,
-            model=node.model,
-            provider=node.provider,
-            agent_name=node.agent,
-            stop_reason=node.stop_reason,
-            usage=node.tokens,
-        )
-        for index, node in enumerate(path)
-    ]
-    return History(messages=messages, head_hash=path[-1].hash, depth=len(path))
 
 
 __all__ = ["open_service"]

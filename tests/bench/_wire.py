@@ -50,7 +50,8 @@ class Stdio:
     """A server on pipes."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # Read as clients read: in pieces of what a pipe holds as it comes.
+        self._process = subprocess.Popen(command, bufsize=65536, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout

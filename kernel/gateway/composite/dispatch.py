@@ -38,11 +38,12 @@ class Composites:
         timeout_s: float | None = None,
         trace: str | None = None,
         upcalls: Upcalls | None = None,
+        written: bool = False,
     ) -> object:
         """See `kernel.ports.Dispatcher.call`."""
         if operation.service != SERVICE or operation.name not in NAMES:
             return await self._dispatcher.call(
-                operation, params, caller=caller, timeout_s=timeout_s, trace=trace, upcalls=upcalls
+                operation, params, caller=caller, timeout_s=timeout_s, trace=trace, upcalls=upcalls, written=written
             )
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import socket
 import sqlite3
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,14 @@ from typing import Any
 import trio
 
 from services.transcripts import forest
+from tests.bench._wire import Stdio
 from tests.system.ingesting import free_port, http, ingest_under_kills, turn
 from tests.system.running import RunningKernel, running
 
 SECONDS = 5.0
 CLIENTS = 32
 BATCH = 100
+LINEAGES = 60
 WORDS = "The sea star grows back any arm it loses, for its organs reach into each of them. " * 4
 
 
@@ -117,7 +122,8 @@ async def _grow(port: int, count: int) -> float:
 
 
 def lineage(folder: Path) -> None:
-    """A conversation of 1,000 messages, read from its last one to its first."""
+    """A conversation of 1,000 messages, read from its last one to its first: a call as programs of each kind make it,
+    the answer received whole and, but by the command line, not decoded."""
     port = free_port()
     with running(folder, options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
         kernel.wait_ready()
@@ -128,8 +134,13 @@ def lineage(folder: Path) -> None:
         print(f"{'the whole call, while they are embedded':<44} p50 {statistics.median(times):7.2f} ms")
         while any("vectors" in reason for reason in kernel.call("search", {"query": "sea star"}).get("degraded", [])):
             time.sleep(0.5)
-        times = _times(kernel, head)
-        print(f"{'lineage of 1,000, the whole call':<44} p50 {statistics.median(times):7.2f} ms")
+        for name, taken in (
+            ("the command line's connection, decoded", _times(kernel, head)),
+            ("MCP over stdio, transcript_checkout", _over_stdio(folder, head)),
+            ("HTTP, /dag/history/{hash}", _over_http(port, head)),
+        ):
+            quick = statistics.quantiles(taken, n=10)
+            print(f"{'lineage of 1,000, ' + name:<60} p50 {statistics.median(taken):7.2f} ms   p90 {quick[8]:7.2f} ms")
     _lineage_alone(folder / "services" / "transcripts" / "transcripts.db", head)
 
 
@@ -142,11 +153,45 @@ async def _one(port: int, body: bytes) -> tuple[int, bytes]:
 
 def _times(kernel: RunningKernel, head: str) -> list[float]:
     times = []
-    for _ in range(20):
+    for _ in range(LINEAGES):
         began = time.perf_counter()
         found = kernel.call("transcript_history", {"hash": head})
         times.append((time.perf_counter() - began) * 1000)
         assert found["depth"] == 1000
+    return times
+
+
+def _over_stdio(folder: Path, head: str) -> list[float]:
+    client = Stdio([sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder)])
+    params = {"name": "transcript_checkout", "arguments": {"hash": head}}
+    times = []
+    for number in range(LINEAGES):
+        body = json.dumps({"jsonrpc": "2.0", "id": number + 1, "method": "tools/call", "params": params}).encode()
+        began = time.perf_counter()
+        answer = client.exchange(body)
+        times.append((time.perf_counter() - began) * 1000)
+        assert b'"depth":1000' in answer, answer[:300]
+    client.close()
+    return times
+
+
+def _over_http(port: int, head: str) -> list[float]:
+    times = []
+    request = f"GET /dag/history/{head} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(LINEAGES):
+            began = time.perf_counter()
+            connection.sendall(request)
+            received = bytearray()
+            end = math.inf
+            while len(received) < end:
+                received += connection.recv(1 << 20)
+                if end == math.inf and (top := received.find(b"\r\n\r\n")) >= 0:
+                    length = received[:top].lower().split(b"content-length:")[1].split(b"\r\n")[0]
+                    end = top + 4 + int(length)
+            times.append((time.perf_counter() - began) * 1000)
+            assert b'"depth":1000' in received[-40:], bytes(received[:300])
     return times
 
 
@@ -157,7 +202,7 @@ def _lineage_alone(path: Path, head: str) -> None:
     times, peer = [], []
     for _ in range(50):
         began = time.perf_counter()
-        found = forest.lineage(db, node.node_id)
+        found = forest.lineage(db, node.node_id, "hash, role, content, model, provider, agent, stop_reason, usage")
         times.append((time.perf_counter() - began) * 1000)
         assert len(found) == 1000
         began = time.perf_counter()

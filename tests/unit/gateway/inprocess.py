@@ -43,6 +43,7 @@ class InProcess:
         timeout_s: float | None = None,
         trace: str | None = None,
         upcalls: Upcalls | None = None,
+        written: bool = False,
     ) -> object:
         self.calls.append(operation.name)
         if operation.name in self.failing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
+import msgspec
 import trio
 
 from kernel.ports import Cause, CauseKind, ServiceState
@@ -13,7 +14,7 @@ from kernel.router.router import Router
 from proto import ops
 from proto.channel import Channel
 from proto.errors import OperationError
-from proto.frames import Hello
+from proto.frames import Hello, Written
 from proto.link import LinkClosed, memory_link
 from services.runtime.handlers import Birth, Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
@@ -110,9 +111,13 @@ class Rig:
             return Said(text=text, generation=env.generation, caller=ctx.caller)
 
         @handlers.handle(Say)
-        async def say(params: Say, ctx: Context) -> Said:
+        async def say(params: Say, ctx: Context) -> Said | Written:
             ctx.progress(1, 2, "half")
-            return await answer(params.text, ctx)
+            said = await answer(params.text, ctx)
+            if not params.text.startswith("written"):
+                return said
+            written = msgspec.json.encode(said)
+            return Written(msgspec.json.format(written) if params.text.endswith("on lines") else written)
 
         @handlers.handle(Write)
         async def write(params: Write, ctx: Context) -> Said:

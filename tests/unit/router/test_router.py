@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
+from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from proto.errors import (
@@ -43,6 +45,25 @@ async def test_own_failure_of_an_operation_arrives_as_it_was_raised() -> None:
 async def test_streamed_items_are_gathered_in_order_past_the_window() -> None:
     async with rig() as r:
         assert await call(r, Count(n=500)) == {"numbers": list(range(500))}
+
+
+async def test_result_written_as_json_is_passed_on_as_it_is_to_who_wants_it_so() -> None:
+    async with rig() as r:
+        as_written = await call(r, Say(text="written"), written=True)
+        assert isinstance(as_written, Raw)
+        assert bytes(as_written) == b'{"text":"written","generation":1,"caller":"client"}'
+        assert await call(r, Say(text="written")) == {"text": "written", "generation": 1, "caller": "client"}
+        # To another service it is the result that the operation declares.
+        await r.up("relay")
+        assert (await call(r, Relay(text="written")))["text"] == "written"
+        # Whoever would take JSON takes what is none as well.
+        assert (await call(r, Say(text="said"), written=True))["text"] == "said"
+
+
+async def test_json_that_would_break_a_message_in_lines_is_refused() -> None:
+    async with rig() as r:
+        with pytest.raises(msgspec.DecodeError, match="several lines"):
+            await call(r, Say(text="written on lines"), written=True)
 
 
 async def test_progress_reaches_the_caller() -> None:

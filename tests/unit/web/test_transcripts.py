@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 import pytest
 
 from kernel.config import Http
 from kernel.ports import Upcalls
 from kernel.web.transcripts import routes
+from proto import frames
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
+from services.runtime.loop import new_trace
 from services.runtime.testing import Bench
 from tests.unit.gateway.httpwire import HttpWire, Reply, served
 from tests.unit.transcripts.rig import Json, assistant, payload, serving, user
@@ -45,11 +46,16 @@ class OverBench:
         timeout_s: float | None = None,
         trace: str | None = None,
         upcalls: Upcalls | None = None,
+        written: bool = False,
     ) -> object:
         if self.failing is not None:
             raise self.failing
-        decoded: object = msgspec.msgpack.decode(pack_body(await self._bench.call(params)))
-        return decoded
+        service = self._bench.running[operation.service].outgoing
+        body, _ = await service.raw(
+            operation.name, pack_body(params), parent=None, trace=new_trace(), limit_s=operation.deadline_ms / 1000
+        )
+        json = frames.written(body) if written else None
+        return frames.read_body(body) if json is None else json
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
         return lambda: None
