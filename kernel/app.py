@@ -81,6 +81,8 @@ async def run(
     unserved -= {entry.service for entry in entries}
     pools = _pools(config, entries)
     entries = tuple(instance for entry in entries for instance in pools[entry.service])
+    if not config.standbys:
+        entries = tuple(catalog.without_standby(entry) for entry in entries)
     table = ops.load(module for entry in entries for module in entry.ops_modules)
     table = ops.Table(op for op in table.values() if op.service not in unserved)
     router = Router(

@@ -307,6 +307,11 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
     return (entry, *others)
 
 
+def without_standby(entry: Entry) -> Entry:
+    """The same where memory counts for more than the time that a restart takes."""
+    return structs.replace(entry, spec=structs.replace(entry.spec, standby=False))
+
+
 def tree(chosen: tuple[Entry, ...]) -> TreeSpec:
     """The supervision tree of these services: none of them shares state, so each is restarted alone."""
     return TreeSpec(name="linckia", children=tuple(entry.spec for entry in chosen))

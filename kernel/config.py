@@ -79,6 +79,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     prompts_dir: Path | None = None
     own_users: bool = True
+    standbys: bool = True
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,6 +115,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     roots: Annotated[list[str] | None, Meta(description="Folders that operations on files may use")] = None
     log_level: Annotated[LogLevel | None, Meta(description="debug, info, warning or error")] = None
     own_users: Annotated[bool | None, Meta(description="Whether services run as users of their own under root")] = None
+    standbys: Annotated[
+        bool | None,
+        Meta(description="Whether a process waits to take each service's place; without, a restart is slower"),
+    ] = None
     http: HttpSettings = HttpSettings()
     prompts: PromptSettings = PromptSettings()
     fetch: FetchSettings = FetchSettings()
@@ -126,6 +131,7 @@ ENVIRONMENT = {
     "LINCKIA_ROOTS": ("roots",),
     "LINCKIA_LOG_LEVEL": ("log_level",),
     "LINCKIA_OWN_USERS": ("own_users",),
+    "LINCKIA_STANDBYS": ("standbys",),
     "LINCKIA_HTTP": ("http",),
     "LINCKIA_TOKEN": ("http", "token"),
     "LINCKIA_TOKEN_FILE": ("http", "token_file"),
@@ -181,7 +187,7 @@ def load(
     services: dict[str, dict[str, Any]] = {}
     log_level = "info"
     prompts_dir: Path | None = None
-    own_users = True
+    own_users = standbys = True
     for origin, folder, raw in layers:
         settings = _check(raw, origin)
         if settings.roots is not None:
@@ -194,6 +200,8 @@ def load(
             services["fetch"] = services.get("fetch", {}) | {"allow": settings.fetch.allow}
         if settings.own_users is not None:
             own_users = settings.own_users
+        if settings.standbys is not None:
+            standbys = settings.standbys
         http |= _http(settings.http, folder, origin)
         tables = dict(settings.services)
         if settings.transcripts:
@@ -214,6 +222,7 @@ def load(
         log_level=log_level,
         prompts_dir=prompts_dir,
         own_users=own_users,
+        standbys=standbys,
     )
 
 
@@ -255,8 +264,8 @@ def _put(layer: dict[str, Any], where: tuple[str, ...], name: str, value: str) -
         if not value.isdecimal():
             raise ConfigError(f"{name} is {value!r}; it is a number of bytes")
         layer.setdefault("http", {})[where[-1]] = int(value)
-    elif where == ("own_users",):
-        layer["own_users"] = _toml_value(value)
+    elif where in (("own_users",), ("standbys",)):
+        layer[where[0]] = _toml_value(value)
     elif where[0] in ("http", "prompts"):
         layer.setdefault(where[0], {})[where[-1]] = value
     else:

@@ -24,6 +24,7 @@ from proto.link import LinkClosed, NngLink
 from services.runtime import kin
 from services.runtime.handlers import OpenService
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop, watch_sigterm
+from services.runtime.memory import give_back_at_rest
 from services.runtime.sandbox import confine
 from services.runtime.standby import stand_by
 
@@ -88,6 +89,7 @@ async def _main(birth: Birth, link_fd: int, open_service: OpenService, info: dic
         async with trio.open_nursery() as nursery:
             loop = ServiceLoop(birth, link, info)
             nursery.start_soon(watch_sigterm, loop)
+            nursery.start_soon(give_back_at_rest)
             await loop.run(open_service)
             nursery.cancel_scope.cancel()
 

@@ -1,8 +1,23 @@
-"""Memory that was freed, given back to the machine."""
+"""Memory that was freed, given back to the machine.
+
+The kernel starts services with thresholds of malloc's at which nothing freed goes back by itself, since messages and
+batches come again and again.  What a burst of work took would so be held for ever: it goes back once the process rests.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import time
+from collections.abc import Callable
+
+import trio
+
+LOOK_EVERY_S = 5.0
+RESTS_S = 0.05
+"""Processor time between two looks that is no work: pings are answered, outboxes looked at."""
+WORTH_S = 0.25
+"""Processor time after which there is something to give back; the next work takes its pages anew, a millisecond for
+each 10 MB."""
 
 
 def give_memory_back() -> None:
@@ -10,3 +25,21 @@ def give_memory_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+async def give_back_at_rest(
+    worked_s: Callable[[], float] = time.process_time, give: Callable[[], None] = give_memory_back
+) -> None:
+    """Give memory back each time the process has worked and rests; until cancelled.
+
+    Args:
+        worked_s: the processor time of this process so far.
+    """
+    given = before = 0.0
+    while True:
+        await trio.sleep(LOOK_EVERY_S)
+        now = worked_s()
+        if now - before < RESTS_S and now - given >= WORTH_S:
+            await trio.to_thread.run_sync(give)
+            given = now = worked_s()
+        before = now

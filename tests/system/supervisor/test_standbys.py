@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import trio
 
 from kernel.supervisor import standby
 from kernel.supervisor.spec import ServiceSpec
+from tests.system.running import running
 from tests.system.support.ops import Echo
 from tests.system.support.rig import Rig, exists, is_alive, supervised, trial, until
 
@@ -111,3 +113,18 @@ async def test_service_that_was_a_standby_is_as_clean_as_one_that_was_forked(tmp
             status = (folder / "status").read_text(encoding="ascii")
             assert f"PPid:\t{os.getpid()}\n" in status
             assert "Name:\ttrial\n" in status
+
+
+def test_where_the_settings_say_so_nobody_waits_and_services_are_forked_as_they_die(tmp_path: Path) -> None:
+    with running(tmp_path / "data", environment={"LINCKIA_STANDBYS": "false"}, all_ready=False) as kernel:
+        kernel.wait_ready("echo")
+        # One is forked before it takes a place: were there any, the second or third death would be followed by it.
+        for generation in (2, 3, 4):
+            kernel.kill("echo")
+            give_up = time.monotonic() + PATIENCE_S
+            while f"generation {generation} started by" not in kernel.log("echo"):
+                assert time.monotonic() < give_up
+                time.sleep(0.01)
+            kernel.wait_ready("echo")
+        assert kernel.log("echo").count("started by zygote") == 4
+        assert all(service["standby_pid"] is None for service in kernel.status()["services"])

@@ -216,6 +216,15 @@ def test_services_have_users_of_their_own_unless_a_setting_says_otherwise(data_d
         load_in(data_dir, {"LINCKIA_OWN_USERS": "perhaps"})
 
 
+def test_services_have_standbys_unless_a_setting_says_otherwise(data_dir: Path) -> None:
+    assert load_in(data_dir).standbys
+    write(data_dir, "standbys = false\n")
+    assert not load_in(data_dir).standbys
+    assert load_in(data_dir, {"LINCKIA_STANDBYS": "true"}).standbys
+    with pytest.raises(ConfigError, match="standbys"):
+        load_in(data_dir, {"LINCKIA_STANDBYS": "perhaps"})
+
+
 def test_a_file_of_yaml_and_its_names_are_taken_as_well(data_dir: Path, tmp_path: Path) -> None:
     origins = "cors_origins: ['http://localhost:5173', 'https://app.example.com']"
     (data_dir / "config.yaml").write_text(f"server:\n  port: 3100\n  host: localhost\n  {origins}\n")
