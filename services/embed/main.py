@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -33,6 +32,7 @@ from services.embed.model import TorchEncoder, Vectors
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.models import huge_pages
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from services.runtime.models.device import Precision, batches_at_once, require_device
 from services.runtime.models.resting import Resting, rest_when_idle
@@ -116,7 +116,13 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     # The number is each thread's own, and a query alone is computed in this one: with more threads than it is worth, it
     # would wait for the others to wake.
     torch.set_num_threads(settings.threads)
-    encoder = Resting(loaded.encoder, lambda: load(settings, device).encoder)
+
+    def load_again() -> TorchEncoder:
+        encoder = load(settings, device).encoder
+        trio.from_thread.run_sync(huge_pages.begin, env.background, device)
+        return encoder
+
+    encoder = Resting(loaded.encoder, load_again)
     precision = loaded.encoder.precision.value
     files, tokenizer, mark = loaded.files, loaded.tokenizer, loaded.fingerprint
     canary, canary_vector = loaded.canary, loaded.canary_vector
@@ -125,12 +131,14 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     limits = BatchLimits(target_s=settings.batch_ms / 1000, max_waiting_tokens=settings.max_waiting_tokens)
     if encoder.device == "cuda":
         limits = msgspec.structs.replace(limits, first_tokens=16384)
-    batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
-    at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
     # Not where it may have to be loaded first, or where its failure may be a hang.
-    in_loop = _AT_ONCE_TOKENS if encoder.device == "cpu" and not settings.unload_after_s else 0
+    here = encoder if encoder.device == "cpu" and not settings.unload_after_s else None
+    batcher: Batcher[Ids] = Batcher(
+        encoder.width, limits, verb="embedded", at_once=here, at_once_tokens=_AT_ONCE_TOKENS
+    )
+    at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
     for _ in range(settings.batches or at_once):
-        env.background.start_soon(partial(batcher.run, encoder, at_once_tokens=in_loop))
+        env.background.start_soon(batcher.run, encoder)
     late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
     env.background.start_soon(late.run, LateInteraction(encoder.borrow, encoder.device))
 
@@ -149,6 +157,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         device=encoder.device,
         precision=precision,
     )
+    huge_pages.begin(env.background, encoder.device)
     env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
     # Queries have a thread of their own here too, or they would wait for the tokens of a bulk request.
     lanes = {kind: trio.CapacityLimiter(1) for kind in TextKind}

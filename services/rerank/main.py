@@ -23,6 +23,7 @@ from services.rerank.model import CrossEncoder
 from services.rerank.pairs import Pair, PairTokenizer
 from services.rerank.weights import AUTO, PREFERRED, resolve
 from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.models import huge_pages
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
@@ -110,7 +111,13 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         yield _without_model()
         return
     device = env.mode or "cpu"
-    encoder = Resting(loaded.encoder, lambda: _encoder(settings, device))
+
+    def load_again() -> CrossEncoder:
+        encoder = _encoder(settings, device)
+        trio.from_thread.run_sync(huge_pages.begin, env.background, device)
+        return encoder
+
+    encoder = Resting(loaded.encoder, load_again)
     precision = loaded.encoder.precision.value
     files, tokenizer, speed = loaded.files, loaded.tokenizer, loaded.tokens_per_s
     canary, canary_score = loaded.canary, loaded.canary_score
@@ -134,6 +141,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.background.start_soon(watch)
     if settings.unload_after_s:
         env.background.start_soon(rest_when_idle, (batcher,), encoder, settings.unload_after_s)
+    huge_pages.begin(env.background, encoder.device)
     model = RerankModel(
         available=True,
         model=files.name,

@@ -5,8 +5,10 @@ and cores in the same run.
 
 - Throughput over passages of mixed lengths (log-normal, median 40 words) through `embed_texts`, by default and with
   `precision = "fp32"`; the peer is sentence-transformers as it comes (fp32, all cores).
-- One query's time through `embed_texts`; the peers are sentence-transformers, and the bare forward pass in one process
-  with the tokenizer before it. The three take turns, query by query, so that whatever else the machine does hits all.
+- One query's time through `embed_texts`; the peers are sentence-transformers, transformers' `AutoModel` of the same
+  weights in this process, in fp32 and with its tokenizer before it, which is what people have who do without a service,
+  and the bare forward pass of our own encoder in this process, which shows what the way to the service costs. They take
+  turns, query by query, so that whatever else the machine does hits all.
 - `POST /v1/embeddings` with 1, 8 and 32 clients, one short text each; the peer is the server infinity-emb.
 
 Peers are installed on first use, into environments of their own (`_peer_venv`).
@@ -38,6 +40,7 @@ from proto.cores import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.main import Loaded, Settings, load
 from services.embed.weights import resolve
+from services.runtime.models.huge_pages import use_huge_pages
 from tests.bench._peer_venv import environment
 from tests.bench.embed_bench import corpus, mixed
 from tests.system.running import RunningKernel, running
@@ -131,10 +134,34 @@ def throughput(texts: Sequence[str], peer: SentenceTransformers, rounds: int) ->
             )
 
 
+class Transformers:
+    """transformers' own classes in this process, as its examples have them."""
+
+    def __init__(self) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        folder = resolve().folder
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+
+    def encode(self, text: str) -> Any:
+        """Its unit vector, by the mean over its tokens."""
+        with torch.inference_mode():
+            inputs = self._tokenizer(text, return_tensors="pt")
+            states = self._model(**inputs).last_hidden_state
+            return torch.nn.functional.normalize(states.mean(1), dim=-1).numpy()
+
+
 def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded) -> None:
     torch.set_num_threads(1)
     short = [" ".join(text.split()[:9]) for text in texts]
-    times: dict[str, list[float]] = {"bare forward pass": [], "through the service": [], "sentence-transformers": []}
+    bare, service, direct, sentences = (
+        "bare forward pass", "through the service", "transformers, this process", "sentence-transformers",
+    )  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in (bare, service, direct, sentences)}
+    transformers = Transformers()
+    # As the service has its own.
+    use_huge_pages()
     with kernel_with("auto") as kernel, Client(kernel.data_dir) as client:
         for number, query in enumerate(short):
             began = time.perf_counter()
@@ -143,17 +170,22 @@ def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded) -> 
             client.call("embed_texts", {"texts": [query], "kind": "query"})
             ended = time.perf_counter()
             theirs, _ = peer.encode([query])
+            before = time.perf_counter()
+            transformers.encode(query)
+            after = time.perf_counter()
             if number >= 10:
-                times["bare forward pass"].append(between - began)
-                times["through the service"].append(ended - between)
-                times["sentence-transformers"].append(theirs)
-    base = statistics.median(times["bare forward pass"])
-    print("one query, ms")
+                times[bare].append(between - began)
+                times[service].append(ended - between)
+                times[direct].append(after - before)
+                times[sentences].append(theirs)
+    base, people = statistics.median(times[bare]), statistics.median(times[direct])
+    print("one query, ms, all on one thread but sentence-transformers")
     for name, taken in times.items():
         taken.sort()
         print(
-            f"  {name:22} p50 {statistics.median(taken) * 1000:6.2f}  p95 {taken[int(len(taken) * 0.95)] * 1000:6.2f}  "
-            f"{statistics.median(taken) / base:5.2f} times the bare pass"
+            f"  {name:26} p50 {statistics.median(taken) * 1000:6.2f}  p95 {taken[int(len(taken) * 0.95)] * 1000:6.2f}  "
+            f"{statistics.median(taken) / base:5.2f} times the bare pass, "
+            f"{statistics.median(taken) / people:5.2f} times transformers"
         )
 
 

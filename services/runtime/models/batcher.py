@@ -147,10 +147,24 @@ class Batcher(Generic[T]):
 
     Args:
         verb: what the model does to a text, for its errors (`embedded`, `ranked`).
+        at_once: a model that computes a prompt of up to `at_once_tokens`, where it comes alone while nothing else is
+            computed or waits, in the event loop, in the task of whoever asks: turns of threads and of other tasks cost
+            a short query a quarter of its time.
     """
 
-    def __init__(self, width: int, limits: BatchLimits | None = None, *, verb: str = "computed") -> None:
+    def __init__(
+        self,
+        width: int,
+        limits: BatchLimits | None = None,
+        *,
+        verb: str = "computed",
+        at_once: Model[T] | None = None,
+        at_once_tokens: int = 0,
+    ) -> None:
         self._width = width
+        self._at_once = at_once
+        self._at_once_tokens = at_once_tokens
+        self._lost: ModelLost | None = None
         self._verb = verb
         self._limits = limits or BatchLimits()
         self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
@@ -198,6 +212,9 @@ class Batcher(Generic[T]):
         if not probe:
             self.last_asked_at = trio.current_time()
         request = _Request(texts, self._width)
+        if self._at_once is not None and lane is Lane.PROMPT and self._may_be_done_at_once(texts):
+            await self._compute_here(self._at_once, request)
+            return self._result(request)
         queue = self._queues[lane]
         queue.add(request)
         self._arrived.set()
@@ -205,6 +222,9 @@ class Batcher(Generic[T]):
             await request.done.wait()
         finally:
             queue.discard(request)
+        return self._result(request)
+
+    def _result(self, request: _Request[T]) -> Rows:
         if request.failure is not None:
             index, error = request.failure
             raise OperationError(
@@ -214,15 +234,35 @@ class Batcher(Generic[T]):
             ) from error
         return request.rows
 
-    async def run(self, model: Model[T], *, at_once_tokens: int = 0) -> None:
-        """Feed `model` until cancelled.  Raises ModelLost.
+    def _may_be_done_at_once(self, texts: Sequence[T]) -> bool:
+        """Whether this is one short text, all there is to do, and was not waiting while the one before was done."""
+        if len(texts) != 1 or len(texts[0]) > self._at_once_tokens or self._lost is not None:
+            return False
+        now = trio.current_time()
+        if now - self.last_batch_at < _BACK_TO_BACK_S:
+            self._crowded_until = now + CROWDED_S
+        return not self._computing and not self.waiting_tokens and now >= self._crowded_until
 
-        Args:
-            at_once_tokens: a prompt of so many tokens that comes alone, while nothing else is computed or waits, is
-                computed in the event loop: a thread's turn costs a short query a quarter of its time.
-        """
+    async def _compute_here(self, model: Model[T], request: _Request[T]) -> None:
+        started = trio.current_time()
+        try:
+            (outcome,) = compute_isolating(model, request.texts)
+        except ModelLost as error:
+            # The process must end by it, and not this call: `run` raises it, and the next generation answers.
+            self._lost = error
+            self._arrived.set()
+            await trio.sleep_forever()
+        request.settle(0, outcome)
+        self._learn(len(request.texts[0]), trio.current_time() - started)
+        if trio.current_time() - started > AT_ONCE_S:
+            self._crowded_until = trio.current_time() + CROWDED_S
+
+    async def run(self, model: Model[T]) -> None:
+        """Feed `model` until cancelled.  Raises ModelLost."""
         limiter = trio.CapacityLimiter(1)
         while True:
+            if self._lost is not None:
+                raise self._lost
             batch = self._take()
             if not batch:
                 # One event for all that wait: were it replaced before it is set, only the last of them would be woken.
@@ -234,13 +274,8 @@ class Batcher(Generic[T]):
             tokens = sum(len(text) for text in texts)
             started = trio.current_time()
             outcomes: list[Rows | Exception] | None = None
-            if self._is_alone(batch, started) and tokens <= at_once_tokens:
-                outcomes = compute_isolating(model, texts)
-                self._learn(tokens, trio.current_time() - started)
-                if trio.current_time() - started > AT_ONCE_S:
-                    self._crowded_until = trio.current_time() + CROWDED_S
-                self._settle(batch, outcomes)
-                continue
+            if len(batch) > 1:
+                self._crowded_until = started + CROWDED_S
             self._computing += 1
             # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
             # interpreter. One inside a kernel that hangs cannot be stopped; it is left behind, and the process ends
@@ -254,12 +289,6 @@ class Batcher(Generic[T]):
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
             self._learn(tokens, trio.current_time() - started)
             self._settle(batch, outcomes)
-
-    def _is_alone(self, batch: Sequence[tuple[_Request[T], int]], now: float) -> bool:
-        """Whether `batch` is one text, all there is to do, and was not waiting while the one before was done."""
-        if len(batch) > 1 or now - self.last_batch_at < _BACK_TO_BACK_S:
-            self._crowded_until = now + CROWDED_S
-        return not self._computing and not self.waiting_tokens and now >= self._crowded_until
 
     @staticmethod
     def _settle(batch: Sequence[tuple[_Request[T], int]], outcomes: Sequence[Rows | Exception]) -> None:

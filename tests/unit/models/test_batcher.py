@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import pytest
@@ -26,8 +25,8 @@ from services.runtime.models.tokens import Ids
 POISON, FATAL, INFINITE = 13, 666, 99
 
 
-def queue(limits: BatchLimits) -> Batcher[Ids]:
-    return Batcher(4, limits)
+def queue(limits: BatchLimits, *, at_once: ScriptedModel | None = None) -> Batcher[Ids]:
+    return Batcher(4, limits, at_once=at_once, at_once_tokens=8)
 
 
 class ScriptedModel:
@@ -232,11 +231,12 @@ async def test_two_encoders_share_one_queue() -> None:
 async def test_a_short_query_that_comes_alone_is_computed_without_a_thread(
     texts: int, tokens: int, in_loop: bool
 ) -> None:
-    model, batcher = ScriptedModel(), queue(LIMITS)
+    model = ScriptedModel()
+    batcher = queue(LIMITS, at_once=model)
     here, places = threading.get_ident(), set[int]()
     model.release = lambda: places.add(threading.get_ident())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(batcher.run, model, at_once_tokens=8))
+        nursery.start_soon(batcher.run, model)
         # Nothing was computed just now.
         batcher.last_batch_at -= 1
         vectors = await batcher.compute([text(n, tokens // texts) for n in range(1, texts + 1)], Lane.PROMPT)
@@ -246,14 +246,42 @@ async def test_a_short_query_that_comes_alone_is_computed_without_a_thread(
 
 
 async def test_a_query_that_had_to_wait_for_the_loop_goes_to_a_thread() -> None:
-    model, batcher = ScriptedModel(), queue(LIMITS)
+    model = ScriptedModel()
+    batcher = queue(LIMITS, at_once=model)
     here, places = threading.get_ident(), list[int]()
     model.release = lambda: places.append(threading.get_ident())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(batcher.run, model, at_once_tokens=8))
+        nursery.start_soon(batcher.run, model)
         for waited in (False, True):
             batcher.last_batch_at = trio.current_time() + (0 if waited else -1)
             await batcher.compute([text(1)], Lane.PROMPT)
         nursery.cancel_scope.cancel()
     assert places[0] == here
     assert places[1] != here
+
+
+async def test_a_model_lost_at_a_query_that_came_alone_ends_the_process_and_answers_nobody() -> None:
+    model = ScriptedModel()
+    batcher = queue(LIMITS, at_once=model)
+    answered = False
+
+    async def ask() -> None:
+        nonlocal answered
+        await batcher.compute([text(FATAL)], Lane.PROMPT)
+        answered = True
+
+    batcher.last_batch_at -= 1
+    with pytest.RaisesGroup(ModelLost, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(batcher.run, model)
+            nursery.start_soon(ask)
+    assert not answered
+
+
+async def test_a_query_that_came_alone_and_makes_the_model_fail_is_named() -> None:
+    model = ScriptedModel()
+    batcher = queue(LIMITS, at_once=model)
+    batcher.last_batch_at -= 1
+    with pytest.raises(OperationError, match="text 0 cannot be computed"):
+        await batcher.compute([text(POISON)], Lane.PROMPT)
+    assert model.recovered == 1
