@@ -112,6 +112,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     except msgspec.ValidationError as error:
         raise InvalidParams(f"settings of embed: {error}") from None
     device = env.mode or "cpu"
+    before = huge_pages.own_memory()
     loaded = await trio.to_thread.run_sync(load, settings, device)
     # The number is each thread's own, and a query alone is computed in this one: with more threads than it is worth, it
     # would wait for the others to wake.
@@ -119,7 +120,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     def load_again() -> TorchEncoder:
         encoder = load(settings, device).encoder
-        trio.from_thread.run_sync(huge_pages.begin, env.background, device)
+        trio.from_thread.run_sync(huge_pages.begin, env.background, device, before)
         return encoder
 
     encoder = Resting(loaded.encoder, load_again)
@@ -157,7 +158,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         device=encoder.device,
         precision=precision,
     )
-    huge_pages.begin(env.background, encoder.device)
+    huge_pages.begin(env.background, encoder.device, before)
     env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
     # Queries have a thread of their own here too, or they would wait for the tokens of a bulk request.
     lanes = {kind: trio.CapacityLimiter(1) for kind in TextKind}

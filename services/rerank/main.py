@@ -105,6 +105,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         settings = msgspec.convert(env.settings, Settings)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"settings of rerank: {error}") from None
+    before = huge_pages.own_memory()
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
         env.info(model="none")
@@ -114,7 +115,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     def load_again() -> CrossEncoder:
         encoder = _encoder(settings, device)
-        trio.from_thread.run_sync(huge_pages.begin, env.background, device)
+        trio.from_thread.run_sync(huge_pages.begin, env.background, device, before)
         return encoder
 
     encoder = Resting(loaded.encoder, load_again)
@@ -141,7 +142,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.background.start_soon(watch)
     if settings.unload_after_s:
         env.background.start_soon(rest_when_idle, (batcher,), encoder, settings.unload_after_s)
-    huge_pages.begin(env.background, encoder.device)
+    huge_pages.begin(env.background, encoder.device, before)
     model = RerankModel(
         available=True,
         model=files.name,
