@@ -21,8 +21,10 @@ from proto.operation import CLIENT, OPERATOR, Role
 from proto.ops.kernel import (
     SERVICE,
     Called,
+    ContentUrl,
     Done,
     KernelCall,
+    KernelContentUrl,
     KernelLogs,
     KernelRestart,
     KernelShutdown,
@@ -34,6 +36,7 @@ from proto.ops.kernel import (
     ServiceStatus,
     ZygoteStatus,
 )
+from proto.ops.media import CONTENT_PATH
 
 _TAIL_BLOCK_BYTES = 64 * 1024
 
@@ -77,6 +80,7 @@ class KernelOperations:
         serve("kernel_stop", self._stop)
         serve("kernel_logs", self._logs)
         serve("kernel_shutdown", self._shutdown)
+        serve("kernel_content_url", self._content_url)
         serve("kernel_call", self._call)
 
     async def _status(self, params: KernelStatusParams, caller: str) -> KernelStatus:
@@ -191,6 +195,10 @@ class KernelOperations:
     async def _shutdown(self, params: KernelShutdown, caller: str) -> Done:
         self._shut_down()
         return Done(message="the kernel is ending")
+
+    async def _content_url(self, params: KernelContentUrl, caller: str) -> ContentUrl:
+        url = self._http_url()
+        return ContentUrl(url=None if url is None else url.removesuffix("/mcp") + CONTENT_PATH)
 
     async def _call(self, params: KernelCall, caller: str) -> Called:
         operation = self._router.operation(params.operation)

@@ -23,9 +23,7 @@ from kernel.gateway.failures import message_of
 from kernel.ports import Dispatcher
 from proto.errors import Kind, LinckiaError
 from proto.operation import operation_of
-from proto.ops.media import MAX_CHUNK_BYTES, ContentChunk, MediaContent
-
-PATH = "/api/content"
+from proto.ops.media import CONTENT_PATH, MAX_CHUNK_BYTES, ContentChunk, MediaContent
 
 _SHOWN = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -39,7 +37,7 @@ _STATUS = {
 
 def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
     """The route."""
-    return [Route(PATH, Content(dispatcher).answer, methods=["GET"])]
+    return [Route(CONTENT_PATH, Content(dispatcher).answer, methods=["GET"])]
 
 
 class Content:

@@ -21,7 +21,7 @@ class NavigateEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     size: Annotated[int, Meta(description="Bytes; of a directory, of all below it")]
     kind: Kind
     mtime: Annotated[str, Meta(description="Last change, RFC 3339")]
-    thumbnail_url: str | None = None
+    thumbnail_url: Annotated[str | None, Meta(description="Where its thumbnail is served, if it has one by now")] = None
 
 
 class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -57,7 +57,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     type: Annotated[str, Meta(description="thumbnail, video-timeline, metadata, …")]
     mime_type: str
-    url: str
+    url: Annotated[str, Meta(description="Where it is served; the path alone where the server is not on HTTP")]
     metadata: dict[str, Any] | None = None
 
 
@@ -83,8 +83,8 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     files: Annotated[int | None, Meta(description="Files below a directory")] = None
     directories: Annotated[int | None, Meta(description="Directories below a directory")] = None
     target: Annotated[str | None, Meta(description="Where a symbolic link points")] = None
-    thumbnail_uri: str | None = None
-    timeline_uri: str | None = None
+    thumbnail_uri: Annotated[str | None, Meta(description="Where its thumbnail is served")] = None
+    timeline_uri: Annotated[str | None, Meta(description="Where the first frame of a video is served")] = None
     problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
 
 

@@ -167,6 +167,25 @@ class KernelShutdown(Params[Done], frozen=True, kw_only=True):
     """End the whole system in order: every service finishes what it has in hand."""
 
 
+class ContentUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """Where files are served."""
+
+    url: Annotated[str | None, Meta(description="Without its `?path=`; null where nothing is served over HTTP")]
+
+
+@operation(
+    "kernel_content_url",
+    service=SERVICE,
+    access=Access.READ,
+    idempotent=True,
+    deadline_s=5,
+    role=Role.INTERNAL,
+    callers=("files", OPERATOR),
+)
+class KernelContentUrl(Params[ContentUrl], frozen=True, kw_only=True):
+    """The URL at which a client has files, and what was made from them."""
+
+
 class Called(msgspec.Struct, frozen=True, kw_only=True):
     """What the operation answered."""
 

@@ -16,6 +16,9 @@ from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
 
 SERVICE = "media"
 
+CONTENT_PATH = "/api/content"
+"""Where files are served over HTTP, by `?path=`."""
+
 MAX_CHUNK_BYTES = 128 * 1024
 
 THUMBNAIL, POSTER, TIMELINE = "thumbnail", "video-poster", "video-timeline"

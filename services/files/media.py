@@ -6,7 +6,16 @@ from urllib.parse import quote
 
 from proto.errors import LinckiaError, OperationError
 from proto.ops.files_reading import Artifact
-from proto.ops.media import THUMBNAIL, TIMELINE, MediaArtifact, MediaArtifactParams, MediaInspect, MediaThumbnails
+from proto.ops.kernel import KernelContentUrl
+from proto.ops.media import (
+    CONTENT_PATH,
+    THUMBNAIL,
+    TIMELINE,
+    MediaArtifact,
+    MediaArtifactParams,
+    MediaInspect,
+    MediaThumbnails,
+)
 from services.runtime.handlers import Context
 
 LIMIT_S = 45.0
@@ -23,10 +32,11 @@ async def artifacts(ctx: Context, path: str) -> list[Artifact]:
     except LinckiaError as error:
         ctx.log("info", f"no media of {path}: {error}")
         return []
-    told = [_artifact(each) for each in found.artifacts]
+    url = await _content_url(ctx)
+    told = [_artifact(each, url) for each in found.artifacts]
     said = found.metadata | ({"problem": found.problem} if found.problem else {})
     if said:
-        told.append(Artifact(type="metadata", mime_type=found.mime_type, url=_url(path), metadata=said))
+        told.append(Artifact(type="metadata", mime_type=found.mime_type, url=_of(url, path), metadata=said))
     return told
 
 
@@ -46,7 +56,10 @@ async def known_thumbnails(ctx: Context, versions: list[str]) -> list[str | None
     except LinckiaError as error:
         ctx.log("info", f"no thumbnails: {error}")
         return [None] * len(versions)
-    return [_url(path) if path else None for path in found.paths]
+    if not any(found.paths):
+        return [None] * len(versions)
+    url = await _content_url(ctx)
+    return [_of(url, path) if path else None for path in found.paths]
 
 
 def first(of: list[Artifact], kind: str) -> str | None:
@@ -54,13 +67,22 @@ def first(of: list[Artifact], kind: str) -> str | None:
     return next((each.url for each in of if each.type == kind), None)
 
 
-def _artifact(made: MediaArtifact) -> Artifact:
+def _artifact(made: MediaArtifact, url: str) -> Artifact:
     metadata = made.metadata | {"width": made.width, "height": made.height, "size": made.size}
-    return Artifact(type=made.type, mime_type=made.mime_type, url=_url(made.path), metadata=metadata)
+    return Artifact(type=made.type, mime_type=made.mime_type, url=_of(url, made.path), metadata=metadata)
 
 
-def _url(path: str) -> str:
-    return f"/api/content?path={quote(path)}"
+async def _content_url(ctx: Context) -> str:
+    """Where files are served; its path alone where that is nowhere, for it may be so later."""
+    try:
+        return (await ctx.call(KernelContentUrl())).url or CONTENT_PATH
+    except LinckiaError as error:
+        ctx.log("info", f"nobody says where files are served: {error}")
+        return CONTENT_PATH
+
+
+def _of(url: str, path: str) -> str:
+    return f"{url}?path={quote(path)}"
 
 
 __all__ = ["THUMBNAIL", "TIMELINE", "artifacts", "first", "known_thumbnails", "thumbnail"]
