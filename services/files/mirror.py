@@ -63,13 +63,38 @@ class Mirror:
 
     async def read(self, query: Callable[[apsw.Connection, Held | None], T]) -> T:
         """Run `query` on one consistent state of the database and, where there is one, of the copy; cancelling this
-        interrupts it. Those that are given the copy take turns."""
+        interrupts it. Those that are given the copy take turns.
+
+        While there is none the tables are asked; once it is there before they have answered, it is asked in their
+        place: `query` may be run twice, and must not mind.
+        """
 
         def run(db: apsw.Connection) -> T:
             with self._at(db) as held:
                 return query(db, held)
 
-        return await self._database.read(run)
+        if self._held is not None:
+            return await self._database.read(run)
+        answers: list[T] = []
+        failures: list[Exception] = []
+        made = self.made
+
+        async def by_tables() -> None:
+            try:
+                answers.append(await self._database.read(run))
+            except Exception as error:
+                # Raised below, by itself and not in a group.
+                failures.append(error)
+            race.cancel_scope.cancel()
+
+        async with trio.open_nursery() as race:
+            race.start_soon(by_tables)
+            # Of a million entries the tables take longer over some questions than the copy takes to be made.
+            await made.wait()
+            race.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        return answers[0] if answers else await self._database.read(run)
 
     @contextlib.contextmanager
     def _at(self, db: apsw.Connection) -> Iterator[Held | None]:

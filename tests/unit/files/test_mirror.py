@@ -248,3 +248,38 @@ def test_literal_parts_are_those_that_every_match_has() -> None:
     assert of_glob("*/some*77*.py") == [("/some", "contains"), ("77", "contains"), (".py", "suffix")]
     assert of_glob("ab?cd[ef]gh") == [("ab", "prefix"), ("cd", "contains")]
     assert of_glob("abc") == [("abc", "prefix"), ("abc", "suffix")]
+
+
+async def test_a_question_that_takes_long_is_answered_from_the_copy_once_it_is_there(tmp_path: Path) -> None:
+    runs: list[bool] = []
+
+    def endless(db: apsw.Connection, held: Held | None) -> int:
+        runs.append(held is not None)
+        if held is not None:
+            return held.columns.count
+        mirror.want(None)
+        return forever(db)
+
+    def forever(db: apsw.Connection) -> int:
+        endless_count = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+        return int(fetch_all(db, endless_count)[0][0])
+
+    def wrong(db: apsw.Connection, held: Held | None) -> None:
+        raise LookupError("there is no such set")
+
+    async with indexed(tmp_path, random.Random(3)) as index:
+        mirror = Mirror(index.database)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mirror.run)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(LookupError, match="no such set"):
+                await mirror.read(wrong)
+            with trio.move_on_after(0.2) as patience:
+                # Cancelled before anybody wanted the copy.
+                await mirror.read(lambda db, held: forever(db))
+            assert patience.cancelled_caught
+            with trio.fail_after(60):
+                count = await mirror.read(endless)
+            assert runs == [False, True]
+            assert count == await index.database.read(lambda db: fetch_all(db, "SELECT count(*) FROM node")[0][0])
+            mirror.close()
