@@ -7,10 +7,13 @@ was packed with one can always be unpacked.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Sequence
 
 import apsw
 import zstandard
+
+from proto.cores import usable_cores
 
 LEVEL = 3
 DICTIONARY_BYTES = 96 * 1024
@@ -19,6 +22,9 @@ DICTIONARY_FOR_BYTES = 64 * 1024
 TRAIN_FROM_BYTES = 1024 * 1024
 TRAIN_FROM_AT_MOST = 8 * 1024 * 1024
 MIN_SAMPLES = 100
+TOGETHER_FROM_BYTES = 1024 * 1024
+"""Unpacked; for less, starting threads costs more than they save."""
+MOST_THREADS = 4
 
 
 class Damaged(Exception):
@@ -33,6 +39,7 @@ class Codec:
         self.current = 0
         """Number of the dictionary that new blocks are packed with; 0 while there is none."""
         self._local = threading.local()
+        self._threads = min(MOST_THREADS, usable_cores())
         for number, data in connection.execute("SELECT id, data FROM dictionary ORDER BY id"):
             assert isinstance(number, int)
             assert isinstance(data, bytes)
@@ -82,6 +89,44 @@ class Codec:
 
     def unpack(self, number: int, block: bytes, size: int) -> bytes:
         """The bytes of a block.  Raises Damaged."""
+        try:
+            data = self._decompressor(number).decompress(block, max_output_size=max(1, size))
+        except zstandard.ZstdError as error:
+            raise Damaged(str(error)) from None
+        if len(data) != size:
+            raise Damaged(f"{len(data)} bytes where there were {size}")
+        return data
+
+    def unpack_many(self, blocks: Sequence[tuple[int, bytes, int]]) -> list[bytes | None]:
+        """The bytes of blocks (each with the number of its dictionary and its size), on several cores at once.
+
+        None where they are to be had one by one: there is too little to share, or one of them is damaged.
+        """
+        unpacked: list[bytes | None] = [None] * len(blocks)
+        by_number: dict[int, list[int]] = {}
+        for index, (number, _, size) in enumerate(blocks):
+            # It takes no frame of nothing.
+            if size:
+                by_number.setdefault(number, []).append(index)
+            else:
+                unpacked[index] = b""
+        for number, indices in by_number.items():
+            sizes = array("Q", [blocks[index][2] for index in indices])
+            if len(sizes) < 2 or sum(sizes) < TOGETHER_FROM_BYTES or self._threads < 2:
+                continue
+            try:
+                frames = self._decompressor(number).multi_decompress_to_buffer(
+                    [blocks[index][1] for index in indices], decompressed_sizes=sizes.tobytes(), threads=self._threads
+                )
+            except (zstandard.ZstdError, Damaged):
+                # One of them; the others are had one by one.
+                continue
+            for at, index in enumerate(indices):
+                unpacked[index] = frames[at].tobytes()
+        return unpacked
+
+    def _decompressor(self, number: int) -> zstandard.ZstdDecompressor:
+        """Raises Damaged."""
         decompressors: dict[int, zstandard.ZstdDecompressor] | None = getattr(self._local, "decompressors", None)
         if decompressors is None:
             decompressors = self._local.decompressors = {}
@@ -90,13 +135,7 @@ class Codec:
             if number and number not in self._dictionaries:
                 raise Damaged(f"dictionary {number} is lost")
             decompressor = decompressors[number] = zstandard.ZstdDecompressor(dict_data=self._dictionaries.get(number))
-        try:
-            data = decompressor.decompress(block, max_output_size=max(1, size))
-        except zstandard.ZstdError as error:
-            raise Damaged(str(error)) from None
-        if len(data) != size:
-            raise Damaged(f"{len(data)} bytes where there were {size}")
-        return data
+        return decompressor
 
 
 def train(samples: Sequence[bytes]) -> bytes | None:

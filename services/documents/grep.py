@@ -17,9 +17,10 @@ import apsw
 
 from proto.errors import InvalidParams
 from proto.ops.documents_find import DocumentsGrep, FileCount, GrepMatch, GrepResult
-from services.documents import objects, rows, texts, trigrams
+from services.documents import ahead, rows, texts, trigrams
 from services.documents.compress import Codec, Damaged
 from services.documents.lines import Line, Matcher, TookTooLong, compiled
+from services.documents.objects import Stored
 from services.documents.patterns import query_of
 
 TIME_LIMIT_S = 20.0
@@ -127,11 +128,11 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
     found = conditions_of(params)
     begin = _place(params.cursor)
     answer = _Answer(params)
-    for object_ in _candidates(db, params, found, begin.object):
+    for stored, text in ahead.read(db, codec, _candidates(db, params, found, begin.object)):
         if time.monotonic() - began > TIME_LIMIT_S:
-            answer.stopped = _Place(object_)
+            answer.stopped = _Place(stored.id)
             break
-        if not _look(db, codec, matcher, object_, found, begin, answer):
+        if not _look(db, codec, matcher, stored, text, found, begin, answer):
             break
     only_files = params.files_with_matches and not params.count
     return GrepResult(
@@ -205,15 +206,16 @@ def _look(
     db: apsw.Connection,
     codec: Codec,
     matcher: Matcher,
-    object_: int,
+    stored: Stored,
+    text: bytes | None,
     found: rows.Conditions,
     begin: _Place,
     answer: _Answer,
 ) -> bool:
     """Take the matches of one content; answers whether there is room for more."""
-    stored = objects.by_id(db, object_)
-    if stored is None or not texts.has_text(stored):
+    if not texts.has_text(stored):
         return True
+    object_ = stored.id
     holders = _holders(db, object_, found) if found.clauses else None
     if holders is not None and not holders:
         return True
@@ -229,7 +231,7 @@ def _look(
     lines: list[Line] = []
     count = 0
     try:
-        for window in texts.windows(db, codec, stored, params.context):
+        for window in texts.windows(db, codec, stored, params.context) if text is None else (texts.window(text),):
             for line in matcher.lines(window, params.context, bare=params.count or only_files):
                 count += 1
                 if not params.count:

@@ -60,10 +60,11 @@ class Vanished(Exception):
     """The content was thought to be there, and is not any more: it has to be read once more."""
 
 
-_COLUMNS = "object.id, object.hash, object.size, object.chunked, object.mime, object.is_text, object.text_state"
+COLUMNS = "object.id, object.hash, object.size, object.chunked, object.mime, object.is_text, object.text_state"
 
 
-def _stored(row: Sequence[object]) -> Stored:
+def of_row(row: Sequence[object]) -> Stored:
+    """A row of `COLUMNS`."""
     id_, hash_, size, chunked, mime, is_text, text_state = row
     assert isinstance(id_, int)
     assert isinstance(hash_, bytes)
@@ -73,13 +74,13 @@ def _stored(row: Sequence[object]) -> Stored:
 
 
 def by_hash(db: apsw.Connection, hash_: bytes) -> Stored | None:
-    row = db.execute(f"SELECT {_COLUMNS} FROM object WHERE hash=?", (hash_,)).fetchone()
-    return None if row is None else _stored(row)
+    row = db.execute(f"SELECT {COLUMNS} FROM object WHERE hash=?", (hash_,)).fetchone()
+    return None if row is None else of_row(row)
 
 
 def by_id(db: apsw.Connection, id_: int) -> Stored | None:
-    row = db.execute(f"SELECT {_COLUMNS} FROM object WHERE id=?", (id_,)).fetchone()
-    return None if row is None else _stored(row)
+    row = db.execute(f"SELECT {COLUMNS} FROM object WHERE id=?", (id_,)).fetchone()
+    return None if row is None else of_row(row)
 
 
 def there(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:

@@ -62,14 +62,18 @@ class Window:
     """Number, from 1, of the line at `start`."""
 
 
+def window(data: bytes) -> Window:
+    """A whole text as one."""
+    # One byte is looked for many times as fast as two.
+    if b"\r" in data and b"\r\n" in data:
+        data = data.replace(b"\r\n", b"\n")
+    return Window(data, 0, len(data), 1)
+
+
 def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> Iterator[Window]:
     """The text in windows that have `context` lines of their neighbours.  Raises Damaged."""
     if stored.size <= WINDOW_BYTES or stored.text_state == TEXT_EXTRACTED:
-        data = b"".join(pieces(db, codec, stored))
-        # One byte is looked for many times as fast as two.
-        if b"\r" in data and b"\r\n" in data:
-            data = data.replace(b"\r\n", b"\n")
-        yield Window(data, 0, len(data), 1)
+        yield window(b"".join(pieces(db, codec, stored)))
         return
     line = 1
     before = b""

@@ -16,8 +16,14 @@ MAX_SET = 24
 MAX_CLASS = 12
 MAX_TERMS = 400
 """Trigrams of a query; one with more is given up for anything."""
-_KEEP = 8
-"""Trigrams of one run of literal text: more of them would hardly exclude anything else."""
+_RAREST, _SPREAD = 6, 6
+"""Trigrams of one run of literal text: the rarest, which exclude the most, and some of the rest of it, without which
+texts that have its one rare word would all be admitted.  Among 60,000 texts each costs half a millisecond, which is
+what it costs to look at three of them; so many admit half of what eight evenly spread ones do, and more hardly fewer.
+"""
+_COMMON = {char: -place for place, char in enumerate(" etaoinsrhldcumfpgwybvkxjqz")}
+"""How common a character is, as in English; what is not here is about as rare as `v`."""
+_UNUSUAL = -20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +65,17 @@ def either(a: Query, b: Query) -> Query:
 
 def of_text(text: str) -> Query:
     """What a text that holds this one has."""
-    windows = [text[i : i + 3] for i in range(len(text) - 2)]
+    windows = dict.fromkeys(text[i : i + 3] for i in range(len(text) - 2))
     usable = [window for window in windows if not any(char in "\0\n\r" for char in window)]
-    if len(usable) > _KEEP:
-        last = len(usable) - 1
-        usable = [usable[round(i * last / (_KEEP - 1))] for i in range(_KEEP)]
+    if len(usable) > _RAREST + _SPREAD:
+        rarest = sorted(usable, key=_commonness)[:_RAREST]
+        rest = [window for window in usable if window not in rarest]
+        usable = rarest + [rest[round(i * (len(rest) - 1) / (_SPREAD - 1))] for i in range(_SPREAD)]
     return Query("and", frozenset(usable)) if usable else ANYTHING
+
+
+def _commonness(trigram: str) -> int:
+    return sum(_COMMON.get(char, _UNUSUAL) for char in trigram.lower())
 
 
 def of_any(texts: Iterable[str]) -> Query:
