@@ -249,9 +249,16 @@ class _Connection:
 
     async def send(self, message: dict[str, Any]) -> None:
         data = memoryview(msgspec.json.encode(message) + b"\n")
-        async with self._sending:
+        try:
+            # `acquire` lets every other task have its turn first, also where nobody else sends.
+            self._sending.acquire_nowait()
+        except trio.WouldBlock:
+            await self._sending.acquire()
+        try:
             while data:
                 data = data[await self._socket.send(data) :]
+        finally:
+            self._sending.release()
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         """Raises LinckiaError."""

@@ -289,6 +289,8 @@ def servers(seconds: float) -> None:
 
 
 def main() -> None:
+    # Of transformers, while it reads a hundred tensors.
+    os.environ["TQDM_DISABLE"] = "1"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="?", type=Path, help="a corpus.jsonl with `title` and `text`")
     parser.add_argument("--count", type=int, default=512, help="passages")
