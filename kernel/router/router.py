@@ -174,7 +174,12 @@ class Router:
             )
         if isinstance(outcome, LinckiaError):
             raise outcome
-        return _gather(operation, outcome, items, written=written)
+        try:
+            return _gather(operation, outcome, items, written=written)
+        except msgspec.DecodeError as error:
+            raise Internal(
+                f"{operation.name}: service {operation.service} answered what is no result: {error}"
+            ) from error
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
         """See `kernel.ports.Dispatcher.subscribe`; an awaitable that `receive` returns is run in the router's
