@@ -218,7 +218,13 @@ class Collection:
 
     async def load(self) -> None:
         """Bring the vectors into memory, after which `loaded` is set."""
-        await self.exclusive(lambda: self.vectors.load(self._db, self.vectors.model))
+
+        def load() -> None:
+            self.vectors.load(self._db, self.vectors.model)
+            # What it read is not read again; it would fill the writer's cache, and stay there.
+            self._db.execute("PRAGMA shrink_memory")
+
+        await self.exclusive(load)
         self.loaded.set()
 
     async def check_words(self) -> str:

@@ -15,9 +15,9 @@ import trio
 LOOK_EVERY_S = 5.0
 RESTS_S = 0.05
 """Processor time between two looks that is no work: pings are answered, outboxes looked at."""
-WORTH_S = 0.25
-"""Processor time after which there is something to give back; the next work takes its pages anew, a millisecond for
-each 10 MB."""
+WORTH_S = 0.1
+"""Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
+takes its pages anew, a millisecond for each 10 MB."""
 
 
 def give_memory_back() -> None:

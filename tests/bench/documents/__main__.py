@@ -4,7 +4,8 @@ scripts/bench documents versions [FILES]   three successive versions of a source
 scripts/bench documents grep [DOCUMENTS]   regular expressions over as many stored documents, against ripgrep
 scripts/bench documents kills [POINTS]     kills at random points of add, directory add and garbage collection
 scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
-scripts/bench documents manuals            /usr/share/doc or --dir DIR: add, grep, search and memory
+scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, grep, search and memory; waits so long
+                                           for the vectors
 scripts/bench documents code --dir DIR     the graph of a project's code, with a sample of [COUNT] calls to be judged
 
 Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run
@@ -52,7 +53,7 @@ def main() -> None:
             case "kills":
                 kills(folder, arguments.count or 100)
             case "manuals":
-                manuals(folder, arguments.dir.resolve(), 20.0)
+                manuals(folder, arguments.dir.resolve(), float(arguments.count or 20))
             case "code":
                 code(arguments.dir.resolve(), arguments.count or 50, arguments.seed)
             case _:

@@ -6,6 +6,7 @@ in the same class, and no more than that.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Sequence
@@ -43,18 +44,19 @@ def manuals(folder: Path, directory: Path, wait_s: float) -> None:
             cut = ", cut and says so" if answer["truncated"] else ", complete"
             _told(kernel, f"grep {pattern} ({answer['match_count']} matches{cut})", REGEX_MS, "documents_grep",
                   [{"pattern": pattern, "limit": 10_000}])  # fmt: skip
+        left = kernel.call("documents_status")["vectors_waiting"]
+        beside = f" beside the embedding of {left} passages" if left else ""
         for kind, peer in (("hybrid", HYBRID_MS), ("keyword", KEYWORD_MS)):
-            first = kernel.call("documents_search", {"query": QUERIES[0], "type": kind})
-            stages = ", ".join(str(stage.get("name", stage)) if isinstance(stage, dict) else str(stage)
-                               for stage in first["stages"])  # fmt: skip
-            _told(kernel, f"{kind} search ({stages}{'; degraded' if first['degraded'] else ''})", peer,
-                  "documents_search", [{"query": query, "type": kind} for query in QUERIES])  # fmt: skip
-        total = 0.0
-        for name, pid in [("kernel", kernel.process.pid), *((one, kernel.service(one)["pid"]) for one in SERVICES)]:
-            resident = _resident_mb(pid)
-            total += resident
-            print(f"resident: {name} {resident:.0f} MB")
-        print(f"resident together: {total:.0f} MB, the peer {RESIDENT_MB:.0f} (ratio {RESIDENT_MB / total:.2f})")
+            _search(kernel, kind, peer, beside)
+        resident(kernel)
+        kernel.call("kernel_stop", {"service": "embed"})
+        _search(kernel, "keyword", KEYWORD_MS, " without the embedder")
+
+
+def _search(kernel: RunningKernel, kind: str, peer_ms: float, beside: str) -> None:
+    first = kernel.call("documents_search", {"query": QUERIES[0], "type": kind})
+    said = f"{kind} search{beside} ({', '.join(first['stages'])}{'; degraded' if first['degraded'] else ''})"
+    _told(kernel, said, peer_ms, "documents_search", [{"query": query, "type": kind} for query in QUERIES])
 
 
 def _wait(kernel: RunningKernel, what: str, began: float, at_most_s: float) -> None:
@@ -77,6 +79,34 @@ def _told(kernel: RunningKernel, what: str, peer_ms: float, name: str, params: S
           f" (ratio {peer_ms / p50:.1f})", flush=True)  # fmt: skip
 
 
-def _resident_mb(pid: int) -> float:
-    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS:")]
-    return int(line.split()[1]) * 1024 / 1e6
+def resident(kernel: RunningKernel) -> None:
+    """What each process holds, pages that several share counted once: the peer is one process.
+
+    Own is what nothing but these processes could hold; pages of files go as soon as the machine wants them.
+    """
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
+    pids = [kernel.process.pid]
+    for pid in pids:
+        pids += children.get(pid, [])
+    names = {kernel.process.pid: "kernel"}
+    for service in kernel.status()["services"]:
+        names |= {service["pid"]: service["name"], service["standby_pid"]: "standbys"}
+    own: dict[str, float] = {}
+    files: dict[str, float] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+            name = names.get(pid, "zygotes")
+            name = name if name in ("kernel", *SERVICES, "standbys", "zygotes") else "other services"
+            for kind, of_all in (("Pss_Anon", own), ("Pss_File", files)):
+                of_all[name] = of_all.get(name, 0.0) + int(lines[kind].split()[0]) * 1024 / 1e6
+    for name in sorted(own, key=lambda one: -own[one]):
+        print(f"memory: {name} {own[name]:.0f} MB own, {files[name]:.0f} MB of files")
+    total = sum(own.values())
+    ratio = RESIDENT_MB / total
+    print(f"memory together: {total:.0f} MB own, {sum(files.values()):.0f} MB of files, the peer {RESIDENT_MB:.0f} MB"
+          f" (ratio {ratio:.2f})")  # fmt: skip
