@@ -51,21 +51,26 @@ def can_wait(fd: int) -> bool:
     return True
 
 
-class Input:
-    """Bytes from a descriptor."""
+def read_some(fd: int) -> bytes:
+    return os.read(fd, READ_BYTES)
 
-    def __init__(self, fd: int) -> None:
+
+class Input:
+    """Bytes from a descriptor, which `read` takes from it without waiting."""
+
+    def __init__(self, fd: int, read: Callable[[int], bytes] = read_some) -> None:
         self._fd = fd
+        self._read = read
         self._waits = can_wait(fd)
 
     async def receive(self) -> bytes:
         """Some bytes; none at the end of the input, or where the other side is gone."""
         if not self._waits:
-            return await trio.to_thread.run_sync(os.read, self._fd, READ_BYTES, limiter=_threads)
+            return await trio.to_thread.run_sync(read_some, self._fd, limiter=_threads)
         waited = False
         while True:
             try:
-                data = os.read(self._fd, READ_BYTES)
+                data = self._read(self._fd)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._fd)
                 waited = True

@@ -6,7 +6,8 @@ that made the session what it is.  When the kernel is killed, the next one is gi
 goes on: nothing that the client sent is lost, and every request is answered.
 
 A record is written beside the last one and then made the current one by a single byte, so that a kill at any point
-leaves one that is whole.
+leaves one that is whole.  Input is read into the memory itself, numbered before, and the record tells up to which
+number it has been taken in: there is no moment at which what was read is in the kernel's own memory alone.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from typing import Any
 
 import msgspec
 
+from kernel.gateway.descriptors import READ_BYTES
 from kernel.gateway.lines import BEGUN_BYTES, readable_id
 from kernel.gateway.messages import RequestId, correlation_key
 
 SLOT_BYTES = 2 * 1024 * 1024
 _HEADER_BYTES = 16
-BYTES = _HEADER_BYTES + 2 * SLOT_BYTES
+"""Which record is the current one (a byte, 0 for none), and at 8 the number of the last read."""
+
+_LANDING = _HEADER_BYTES + 2 * SLOT_BYTES
+"""Where input is read to; zeros but for what was read and not taken in."""
+
+BYTES = _LANDING + READ_BYTES
 """Size of the memory; pages that are never written cost nothing."""
 
 LONGEST_BYTES = 64 * 1024
@@ -45,6 +52,10 @@ class Kept(msgspec.Struct, array_like=True):
     rest: bytes = b""
     short: bool = False
     cut: bool = False
+    reads: int = 0
+    """The number of the last read that is in `rest`, or done with."""
+    landed: bytes = b""
+    """Where `short`: what was read after that; in no record."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -70,21 +81,36 @@ class Journal:
         self._rest = b""
         self._short = False
         self._cut = False
+        self._reads = 0
+        self._landing = memoryview(b"") if self._memory is None else memoryview(self._memory)[_LANDING:]
 
     def close(self) -> None:
         """What was noted stays with the client's process."""
         if self._memory is not None:
+            self._landing.release()
             self._memory.close()
             self._memory = None
 
     def take_over(self) -> Kept | None:
         """What the last kernel left, if there was one; it is this one's to see to, and is kept until it has."""
         memory = self._memory
-        if memory is None or not memory[0]:
+        if memory is None:
             return None
-        at = _HEADER_BYTES + (memory[0] - 1) * SLOT_BYTES
-        length = int.from_bytes(memory[at : at + 4], "little")
-        kept = _decode(memory[at + 4 : at + 4 + length])
+        self._reads = int.from_bytes(memory[8:_HEADER_BYTES], "little")
+        if not memory[0] and not self._reads:
+            return None
+        kept = Kept()
+        if memory[0]:
+            at = _HEADER_BYTES + (memory[0] - 1) * SLOT_BYTES
+            length = int.from_bytes(memory[at : at + 4], "little")
+            kept = _decode(memory[at + 4 : at + 4 + length])
+        if kept.reads != self._reads:
+            # Read, and the kernel was killed before it knew.  No message has a zero byte.
+            landed = bytes(self._landing).partition(b"\0")[0]
+            if kept.short:
+                kept.landed = landed
+            else:
+                kept.rest += landed
         self._rest, self._short, self._cut = kept.rest, kept.short, kept.cut
         for message in kept.said:
             self._note(_method(message), message)
@@ -92,20 +118,38 @@ class Journal:
             request_id = id_of(message)
             if request_id is not None:
                 self._asked[correlation_key(request_id)] = (_method(message), message)
+        self._write()
+        self._landing[:] = bytes(READ_BYTES)
         return kept
 
-    def read(self, rest: bytes) -> None:
-        """Input was read, and this of it has not been looked at."""
-        if self._memory is not None:
-            self._short = len(rest) >= BEGUN_BYTES
-            self._rest = rest[:BEGUN_BYTES]
+    def receive(self, fd: int) -> bytes:
+        """Read some input.  Raises OSError as `os.read`."""
+        memory = self._memory
+        if memory is None:
+            return os.read(fd, READ_BYTES)
+        memory[8:_HEADER_BYTES] = (self._reads + 1).to_bytes(8, "little")
+        count = os.readv(fd, [self._landing])
+        self._reads += 1
+        data = bytes(self._landing[:count])
+        if not self._short:
+            self._rest += data
+        self._write()
+        self._landing[:count] = bytes(count)
+        return data
+
+    def read(self, rest: bytes, *, begun: bool = False) -> None:
+        """This of the input has not been looked at; `begun`, it is the beginning of a message."""
+        if self._memory is not None and (begun or rest != self._rest):
+            self._short = begun and len(rest) >= BEGUN_BYTES
+            self._rest = rest
             self._write()
 
     def ask(self, key: RequestId, method: str, message: bytes, rest: bytes) -> None:
         """A request is in hand, and `rest` follows it."""
         if self._memory is not None:
             self._asked[key] = (method, message[:LONGEST_BYTES])
-            self.read(rest)
+            self._rest, self._short = rest, False
+            self._write()
 
     def answered(self, key: RequestId) -> None:
         """The client has its answer, or does not want one any more."""
@@ -141,12 +185,12 @@ class Journal:
         assert memory is not None
         said = list(self._said.values())
         asked = [message for _, message in self._asked.values()]
-        record = _encode(Kept(said, asked, self._rest, self._short, self._cut))
+        record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads))
         if len(record) > SLOT_BYTES - 4:
             # Enough to answer them; a session with so many subscriptions has to subscribe again.
             asked = [message[:_BEGINNING_BYTES] for message in asked[-_MOST:]]
             said = [message for message in said if len(message) < _BEGINNING_BYTES][:_MOST]
-            record = _encode(Kept(said, asked, self._rest, self._short, self._cut))
+            record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads))
         slot = 1 if memory[0] != 1 else 2
         at = _HEADER_BYTES + (slot - 1) * SLOT_BYTES
         memory[at : at + 4 + len(record)] = len(record).to_bytes(4, "little") + record

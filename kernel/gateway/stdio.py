@@ -21,7 +21,7 @@ from msgspec import UnsetType
 from kernel.gateway import batch, scratchpad
 from kernel.gateway.descriptors import Input, Output, non_blocking
 from kernel.gateway.failures import message_of
-from kernel.gateway.journal import LONGEST_BYTES, Journal, Kept, id_of
+from kernel.gateway.journal import Journal, Kept, id_of
 from kernel.gateway.lines import LOST, Excess, Line, lines, readable_id
 from kernel.gateway.messages import (
     INTERNAL_ERROR,
@@ -79,7 +79,9 @@ async def serve_stdio(
         opened: called when the first message has been answered, or needs the SDK.
     """
     with non_blocking(fd_in, fd_out):
-        await _Session(server, opening, Input(fd_in), Output(fd_out), journal, drain_s, opened).run(pad)
+        await _Session(server, opening, Input(fd_in, journal.receive), Output(fd_out), journal, drain_s, opened).run(
+            pad
+        )
 
 
 class _Session:
@@ -137,7 +139,6 @@ class _Session:
             if kept is not None:
                 await self._go_on(kept, nursery)
             async for line in self._lines(kept or Kept()):
-                self._journal.read(line.rest if len(line.data) > LONGEST_BYTES else b"%b\n%b" % (line.data, line.rest))
                 await self._output.room()
                 await self._accept(line, nursery)
                 self._journal.read(line.rest)
@@ -146,7 +147,12 @@ class _Session:
 
     def _lines(self, kept: Kept) -> AsyncIterator[Line]:
         excess = Excess(readable_id(kept.rest), LOST) if kept.short else None
-        return lines(self._input, before=b"" if excess else kept.rest, excess=excess, begun=self._journal.read)
+        return lines(
+            self._input,
+            before=b"" if excess else kept.rest,
+            excess=excess,
+            begun=partial(self._journal.read, begun=True),
+        )
 
     async def _go_on(self, kept: Kept, nursery: trio.Nursery) -> None:
         """Where a kernel that died left the session: what was asked and may be repeated is; the rest is answered."""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,14 +68,19 @@ class StdioClient:
         """The next answers, by their ids; what is told beside them is passed over.  Raises EOFError as `request`."""
         assert self.process.stdout is not None
         answers: dict[int, dict[str, Any]] = {}
-        while len(answers) < count:
-            line = self.process.stdout.readline()
-            if not line:
-                raise EOFError(self.stderr())
-            message: dict[str, Any] = json.loads(line)
-            if "id" in message:
-                assert message["id"] not in answers, "answered twice"
-                answers[message["id"]] = message
+        patience = threading.Timer(TIMEOUT_S, self.process.kill)
+        patience.start()
+        try:
+            while len(answers) < count:
+                line = self.process.stdout.readline()
+                if not line:
+                    raise EOFError(f"{sorted(answers)} are answered; {self.stderr()}")
+                message: dict[str, Any] = json.loads(line)
+                if "id" in message:
+                    assert message["id"] not in answers, "answered twice"
+                    answers[message["id"]] = message
+        finally:
+            patience.cancel()
         return answers
 
     def initialize(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from kernel.gateway.descriptors import READ_BYTES
 from kernel.gateway.journal import BYTES, LONGEST_BYTES, Journal
 from kernel.gateway.lines import BEGUN_BYTES
 from tests.unit.gateway.inprocess import InProcess
@@ -240,6 +241,40 @@ def test_what_is_taken_over_is_kept_until_it_is_seen_to(memory: int) -> None:
     kept = Journal(memory).take_over()
     assert kept is not None
     assert (kept.asked, kept.rest, kept.cut) == ([b'{"id": 7, "method": "tools/call"}'], b'{"id": 8', True)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: int, *, short: bool) -> None:
+    begun = b"x" * BEGUN_BYTES if short else b'{"id": 7, '
+    source, target = os.pipe()
+    first = Journal(memory)
+    first.read(begun, begun=True)
+    for sent in (b'"method": "ping"}\n', b'{"id": 8'):
+        os.write(target, sent)
+        record = os.pread(memory, BYTES, 0)
+        assert first.receive(source) == sent
+        # As if it had been killed between the read and its note of it.
+        landing = len(record) - READ_BYTES
+        os.pwrite(memory, record[:8], 0)
+        os.pwrite(memory, record[16:landing], 16)
+        os.pwrite(memory, sent, landing)
+        kept = Journal(memory).take_over()
+        assert kept is not None
+        assert (kept.landed if short else kept.rest) == (sent if short else begun + sent)
+        first = Journal(memory)
+        first.take_over()
+        first.read(begun, begun=True)
+
+
+def test_input_that_is_not_there_yet_leaves_nothing(memory: int) -> None:
+    source, _target = os.pipe()
+    os.set_blocking(source, False)
+    journal = Journal(memory)
+    with pytest.raises(BlockingIOError):
+        journal.receive(source)
+    kept = Journal(memory).take_over()
+    assert kept is not None
+    assert (kept.rest, kept.asked) == (b"", [])
 
 
 def test_more_than_there_is_room_for_is_kept_in_part(memory: int) -> None:
