@@ -7,9 +7,9 @@ goes on: nothing that the client sent is lost, and every request is answered.
 
 A record is written beside the last one and then made the current one by a single byte, so that a kill at any point
 leaves one that is whole.  Input is read into the memory itself, numbered before, and the record tells up to which
-number it has been taken in: there is no moment at which what was read is in the kernel's own memory alone.  An answer is
-noted once it is written: killed between the two, a kernel leaves a request that will be answered a second time, which
-clients pass over, where the other order would leave one that never is.
+number it has been taken in: there is no moment at which what was read is in the kernel's own memory alone.  An answer
+is noted once it is written: killed between the two, a kernel leaves a request that will be answered a second time,
+which clients pass over, where the other order would leave one that never is.
 """
 
 from __future__ import annotations
