@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -68,7 +67,7 @@ class Live:
         self._recursive = recursive
         self._skipped_devices = skipped_devices
         self._names: dict[str, dict[str, None]] = {}
-        self._whole: deque[str] = deque()
+        self._whole: dict[str, None] = {}
         self._doubtful: set[str] = set()
         self._marks: set[str] = set()
 
@@ -99,7 +98,7 @@ class Live:
 
     def list_root(self) -> None:
         """Store what is directly in the root, and what is new in it."""
-        self._whole.append(paths.as_folder(self._root))
+        self._whole[paths.as_folder(self._root)] = None
         self.apply([Hint(self._root)])
 
     def look_again(self, folders: Iterable[str]) -> None:
@@ -167,7 +166,9 @@ class Live:
                 self._names[folder] = dict.fromkeys(list(names)[NAMES_AT_ONCE:])
             self._look_into(db, edit, folder, first)
         else:
-            self._list(db, edit, self._whole.popleft())
+            folder = next(iter(self._whole))
+            del self._whole[folder]
+            self._list(db, edit, folder)
 
     def _root_is_named(self) -> bool:
         folder, name = paths.split(self._root)
@@ -183,15 +184,18 @@ class Live:
                 edit.remove(stored)
             return
         edit.put(edit.reach(above.rstrip("/") or "/", look) if above else 0, above, found)
-        self._descend(paths.as_folder(self._root), found, stored, from_root=True)
+        self._descend(db, paths.as_folder(self._root), found, stored, from_root=True)
 
-    def _descend(self, folder: str, found: Found, stored: Stored | None, *, from_root: bool = False) -> None:
-        """Have a directory listed, if it is not the one that is stored."""
+    def _descend(
+        self, db: apsw.Connection, folder: str, found: Found, stored: Stored | None, *, from_root: bool = False
+    ) -> None:
+        """Have a directory listed, if it is not the one that is stored, or was stored by a process that died before it
+        could list it."""
         if found.kind != schema.DIRECTORY or not (self._recursive or from_root):
             return
         known = stored is not None and stored.scanned and (stored.kind, stored.inode) == (found.kind, found.inode)
-        if not known or folder in self._doubtful:
-            self._whole.append(folder)
+        if stored is None or not known or folder in self._doubtful or not _was_listed(db, stored.id):
+            self._whole[folder] = None
 
     def _open(self, folder: str) -> int | None:
         """A descriptor of the directory at this very path; None where there is none, or only through a link.
@@ -261,7 +265,7 @@ class Live:
             self._name_links(db, found)
             if stored is not None and stored.inode != found.inode:
                 self._name_links(db, stored)
-        self._descend(f"{folder}{name}/", found, stored)
+        self._descend(db, f"{folder}{name}/", found, stored)
 
     def _name_links(self, db: apsw.Connection, changed: Found | Stored) -> None:
         """A file of several names is told of by one of them, and is another one under all of them."""
@@ -308,7 +312,7 @@ class Live:
                 inside = f"{folder}{found.name}/"
                 if folder in self._doubtful:
                     self._doubtful.add(inside)
-                self._descend(inside, found, None if found.name in new else before.get(found.name))
+                self._descend(db, inside, found, None if found.name in new else before.get(found.name))
         self._doubtful.discard(folder)
 
     def _end(self, edit: Edit) -> None:
@@ -316,6 +320,11 @@ class Live:
         # Before the transaction ends: a scan that read any of these earlier shall not write after it.
         self._touched.touch(*self._marks)
         self._marks.clear()
+
+
+def _was_listed(db: apsw.Connection, directory: int) -> bool:
+    query = "SELECT 1 FROM folder WHERE id = ? AND (fingerprint IS NOT NULL OR problem IS NOT NULL)"
+    return fetch_value(db, query, (directory,)) is not None
 
 
 def doubt(db: apsw.Connection, folder: int, *, whole: bool) -> None:

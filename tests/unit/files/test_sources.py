@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,10 +26,13 @@ from proto.ops.files_sources import (
     SourceStats,
     SourceStop,
 )
+from services.files.database import Database
+from services.files.live import Hint, Live
 from services.files.main import open_service as open_files
+from services.files.touched import Touched
 from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
-from tests.unit.files.rig import change_tree, differences, files_service, followed, make_tree
+from tests.unit.files.rig import change_tree, differences, files_service, followed, index, make_tree, stored
 
 PATIENCE_S = 20
 """After which a test fails; nothing waits that long where all is well."""
@@ -223,3 +228,32 @@ async def test_source_that_cannot_be_is_refused(tmp_path: Path) -> None:
             await bench.call(SourceCreate(name="s", type="manual", path=str(root)))
         with pytest.raises(InvalidParams, match="there are: s"):
             await bench.call(SourceStart(name="t"))
+
+
+async def test_directory_that_a_process_died_before_listing_is_listed_when_it_is_named_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+    (root / "new/inside").mkdir(parents=True)
+    (root / "new/inside/first").write_bytes(b"x")
+    hints = [Hint(str(root / "new"))]
+    database = Database(data / "files/files.db")
+    with contextlib.closing(database), monkeypatch.context() as patch:
+
+        def die(*args: object) -> None:
+            raise InterruptedError
+
+        # The directory is stored in one transaction, and would be listed in the next.
+        clock = iter([0.0, 0.0, 100.0, 200.0, 200.0])
+        patch.setattr(time, "monotonic", lambda: next(clock))
+        patch.setattr(Live, "_list", die)
+        with pytest.raises(InterruptedError):
+            Live(database, Touched(), None, str(root)).apply(hints)
+        patch.undo()
+        assert any(path.endswith("/new") for path in stored(data))
+        assert differences(data, root) != []
+        Live(database, Touched(), None, str(root)).apply(hints)
+    assert differences(data, root) == []
