@@ -22,6 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 START_TIMEOUT_S = 60.0
 
+DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
+
 
 class RunningKernel:
     """A kernel that `running` started."""
@@ -29,6 +31,8 @@ class RunningKernel:
     def __init__(self, process: subprocess.Popen[bytes], data_dir: Path) -> None:
         self.process = process
         self.data_dir = data_dir
+        # What the kernel says of these may be from before it has noticed.
+        self._killed: set[int] = set()
 
     def call(self, name: str, params: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """Call an operation as the command line does.  Raises CallFailed."""
@@ -51,14 +55,17 @@ class RunningKernel:
         """Send a signal to a service's process; answers its pid."""
         pid: int = self.service(name)["pid"]
         os.kill(pid, number)
+        if number in DEADLY:
+            self._killed.add(pid)
         return pid
 
     def wait_ready(self, *names: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until the services (all where none is named) are READY."""
+        """Until the services (all where none is named) are READY, in processes that were not killed here."""
         give_up = time.monotonic() + timeout_s
         while True:
             status = {s["name"]: s for s in self.status()["services"]}
-            if all(status[name]["state"] == "ready" for name in names or status):
+            asked = [status[name] for name in names or status]
+            if all(one["state"] == "ready" and one["pid"] not in self._killed for one in asked):
                 return
             if time.monotonic() > give_up:
                 raise AssertionError(f"not ready in {timeout_s} s: {json.dumps(status, indent=1)}")
