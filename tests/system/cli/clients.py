@@ -77,6 +77,7 @@ class StdioClient:
                     raise EOFError(f"{sorted(answers)} are answered; {self.stderr()}")
                 message: dict[str, Any] = json.loads(line)
                 if "id" in message:
+                    assert message["id"] not in answers, f"answered twice: {message}"
                     answers[message["id"]] = message
         finally:
             patience.cancel()
@@ -132,9 +133,11 @@ def kernel_pid(data_dir: Path) -> int:
 def wait_until_ended(data_dir: Path, pid: int) -> None:
     """Until the kernel's process is gone."""
     give_up_at = time.monotonic() + TIMEOUT_S
-    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-        assert time.monotonic() < give_up_at, f"process {pid} is still there"
-        time.sleep(0.01)
+    # It may go between the opening of that file and its reading.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+            assert time.monotonic() < give_up_at, f"process {pid} is still there"
+            time.sleep(0.01)
 
 
 @contextlib.contextmanager
