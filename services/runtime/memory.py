@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -27,19 +27,24 @@ def give_memory_back() -> None:
         trim(0)
 
 
+async def _give_beside() -> None:
+    await trio.to_thread.run_sync(give_memory_back)
+
+
 async def give_back_at_rest(
-    worked_s: Callable[[], float] = time.process_time, give: Callable[[], None] = give_memory_back
+    worked_s: Callable[[], float] = time.process_time, give: Callable[[], Awaitable[None]] = _give_beside
 ) -> None:
     """Give memory back each time the process has worked and rests; until cancelled.
 
     Args:
         worked_s: the processor time of this process so far.
+        give: gives it back, without holding up the loop.
     """
     given = before = 0.0
     while True:
         await trio.sleep(LOOK_EVERY_S)
         now = worked_s()
         if now - before < RESTS_S and now - given >= WORTH_S:
-            await trio.to_thread.run_sync(give)
+            await give()
             given = now = worked_s()
         before = now
