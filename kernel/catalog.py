@@ -252,7 +252,8 @@ def entries() -> tuple[Entry, ...]:
                 module="services.decode.main",
                 zygote="decode",
                 memory_limit_bytes=2 * GIB,
-                in_flight=4,
+                # The others wait in the kernel: its death is not the fault of a file that it had not begun.
+                in_flight=1,
             ),
             roots=Roots.READ,
         ),

@@ -19,6 +19,7 @@ from services.runtime.handlers import Context
 
 MAX_DEATHS: Final = 2
 MAX_CHANGES: Final = 3
+SOON_MS: Final = 1000
 
 _MADE_OF: Final = (MediaKind.IMAGE, MediaKind.VIDEO, MediaKind.AUDIO, MediaKind.PDF, MediaKind.TEXT)
 
@@ -138,6 +139,11 @@ class Making:
                     # It died with this in its hands: counted already.
                     continue
                 await self._end(hash_, deaths)
+                wait_ms = error.failure.retry_after_ms
+                if error.failure.kind is Kind.UNAVAILABLE and wait_ms is not None and wait_ms <= SOON_MS:
+                    # Another file has ended its process; the deadline bounds how often.
+                    await trio.sleep(wait_ms / 1000)
+                    continue
                 raise
             except trio.Cancelled:
                 # Whoever asked has gone; that says nothing of the file.

@@ -166,6 +166,15 @@ def pdf_of_a_giant_picture() -> bytes:
     )  # fmt: skip
 
 
+def pdf_of_a_slow_shade(steps: int = 200_000) -> bytes:
+    """A page whose every pixel has a colour that takes so many steps to compute: in a few kilobytes, hours."""
+    program = zlib.compress(b"{ " + b"dup sin pop " * steps + b"dup dup }")
+    function = b"/FunctionType 4 /Domain [0 1 0 1] /Range [0 1 0 1 0 1 0 1]"
+    shade = b"/S << /ShadingType 1 /ColorSpace /DeviceCMYK /Matrix [200 0 0 200 0 0] /Function 5 0 R >>"
+    first = page(more=b"/Contents 4 0 R /Resources << /Shading << " + shade + b" >> >>")
+    return pdf(CATALOGUE, PAGES, first, stream(zlib.compress(b"/S sh")), stream(program, function))
+
+
 BOMBS: dict[str, Callable[[], bytes]] = {
     "giant.png": lambda: png(60_000, 60_000, zeros(1 << 20)),
     "unfolds.png": png_that_unfolds,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
+from kernel.control.client import CallFailed
 from tests.system import bombs
 from tests.system.running import RunningKernel, running
 
@@ -28,6 +32,16 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     (root.parent / "secret.txt").write_text("treasure")
     (root / "link.txt").symlink_to(root.parent / "secret.txt")
     with running(tmp_path_factory.mktemp("data"), [root], options=("--http", "127.0.0.1:0")) as started:
+        yield started
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[RunningKernel]:
+    """A kernel that has little patience with files."""
+    (tmp_path / "root").mkdir()
+    environment = {"LINCKIA_SERVICES__DECODE__TIME_LIMIT_S": "1.5"}
+    with running(tmp_path / "data", [tmp_path / "root"], environment=environment, all_ready=False) as started:
+        started.wait_ready("media", "decode")
         yield started
 
 
@@ -118,3 +132,45 @@ def test_artefact_is_made_once_and_served_while_its_decoder_is_dead(kernel: Runn
     status, headers, body = get(kernel, thumbnail["path"])
     assert (status, headers["Content-Type"], len(body)) == (200, "image/jpeg", thumbnail["size"])
     assert kernel.call("media_inspect", {"path": str(root_of(kernel) / "a.png")}) == found
+
+
+def test_file_that_takes_too_long_is_told_so_and_harms_no_other(hasty: RunningKernel) -> None:
+    root = root_of(hasty)
+    for number in range(3):
+        (root / f"slow {number}.pdf").write_bytes(bombs.pdf_of_a_slow_shade(200_000 + number))
+        Image.effect_noise((300, 200), 60 + number).save(root / f"good {number}.png")
+    before = hasty.service("decode")["generation"]
+    found: dict[str, Any] = {}
+
+    def inspect(path: Path) -> None:
+        found[path.name] = hasty.call("media_inspect", {"path": str(path)}, timeout_s=60)
+
+    files = sorted(root.iterdir(), key=lambda path: path.name.split()[1])
+    with ThreadPoolExecutor(len(files)) as pool:
+        for _ in pool.map(inspect, files):
+            pass
+    for name, said in found.items():
+        if name.endswith(".png"):
+            assert (said.get("problem"), len(said["artifacts"])) == (None, 1), name
+        else:
+            assert re.search("more than the 1.5 s", said["problem"]), (name, said)
+    give_up = time.monotonic() + 20
+    while (after := hasty.service("decode"))["generation"] < before + 3:
+        assert time.monotonic() < give_up, after
+        time.sleep(0.05)
+    # What was found out once is not tried again.
+    for name, said in found.items():
+        assert hasty.call("media_inspect", {"path": str(root / name)}) == said
+    assert hasty.service("decode")["generation"] == after["generation"]
+
+
+def test_limit_holds_also_where_nobody_waits_any_more(hasty: RunningKernel) -> None:
+    slow = root_of(hasty) / "slow.pdf"
+    slow.write_bytes(bombs.pdf_of_a_slow_shade())
+    before = hasty.service("decode")
+    with pytest.raises(CallFailed, match=r"0\.5 s"):
+        hasty.call("media_inspect", {"path": str(slow)}, timeout_s=0.5)
+    give_up = time.monotonic() + 20
+    while Path(f"/proc/{before['pid']}").exists():
+        assert time.monotonic() < give_up, "the decoder works on for nobody"
+        time.sleep(0.05)
