@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import apsw
 import trio
 
+from services.files import functions
 from services.files.database import Database
 from services.files.rows import fetch_value
 from services.files.written import Written
@@ -40,9 +41,21 @@ REPLACED = 5_000
 PAUSE_S = 5.0
 SETS_AT_FIRST = 4
 
+MOST_CALLS = 20_000
+"""That a question to the tables may make of Python (a tenth of a second) while the copy is made, which needs the same
+interpreter: beyond that the two would take several times as long side by side as one after the other."""
+
+PATIENCE_S = 8.0
+"""So long such a question waits for the copy; then it asks the tables for good. Four million entries are read in
+that time."""
+
 T = TypeVar("T")
 
 _log = logging.getLogger("linckia.files")
+
+
+class _Later(Exception):
+    """It is better asked of the copy."""
 
 
 class Mirror:
@@ -57,6 +70,8 @@ class Mirror:
         self._wanted: tuple[int, ...] | None = None
         self.made = trio.Event()
         """Set while there is a copy; another one once it is given back."""
+        self._settled = trio.Event()
+        """Set once it is known whether there will be a copy; another one with the next attempt."""
         self._ask = trio.Event()
         self._scope = trio.CancelScope()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -66,7 +81,8 @@ class Mirror:
         interrupts it. Those that are given the copy take turns.
 
         While there is none the tables are asked; once it is there before they have answered, it is asked in their
-        place: `query` may be run twice, and must not mind.
+        place. A question that calls Python for very many rows is put off while the copy is made, `PATIENCE_S` at most.
+        So `query` may be run several times, and must not mind.
         """
 
         def run(db: apsw.Connection) -> T:
@@ -77,11 +93,22 @@ class Mirror:
             return await self._database.read(run)
         answers: list[T] = []
         failures: list[Exception] = []
-        made = self.made
+        made, settled = self.made, self._settled
+
+        def run_briefly(db: apsw.Connection) -> T:
+            with functions.at_most(MOST_CALLS, self._give_way):
+                return run(db)
+
+        async def ask() -> T:
+            with contextlib.suppress(_Later):
+                return await self._database.read(run_briefly)
+            with trio.move_on_after(PATIENCE_S):
+                await settled.wait()
+            return await self._database.read(run)
 
         async def by_tables() -> None:
             try:
-                answers.append(await self._database.read(run))
+                answers.append(await ask())
             except Exception as error:
                 # Raised below, by itself and not in a group.
                 failures.append(error)
@@ -133,6 +160,12 @@ class Mirror:
             self._wanted = tuple(sets or ())
             self._token.run_sync_soon(self._ask.set)
 
+    def _give_way(self) -> None:
+        """Raises _Later while the copy is made, or is about to be."""
+        calm = time.monotonic() - self._dropped >= CALM_S
+        if self._wanted is not None and calm and not self._settled.is_set():
+            raise _Later
+
     def _drop(self) -> None:
         self._held = None
         self._dropped = time.monotonic()
@@ -159,13 +192,14 @@ class Mirror:
                 _log.warning("the entries could not be read into memory, and are read from the disk: %s", error)
             if self._held is not None:
                 self.made.set()
+            self._settled.set()
             while self._held is not None:
                 left = self._used + IDLE_S - time.monotonic()
                 if left <= 0:
                     await trio.to_thread.run_sync(self._give_back)
                 await trio.sleep(PAUSE_S)
             await trio.to_thread.run_sync(self._database.watch, None)
-            self.made = trio.Event()
+            self.made, self._settled = trio.Event(), trio.Event()
             self._wanted = None
 
     def _give_back(self) -> None:

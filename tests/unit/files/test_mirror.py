@@ -14,6 +14,7 @@ import trio
 
 from proto.ops.files_resources import MODES
 from services.files import entries, resources, sets, space, sums, times
+from services.files import mirror as mirror_module
 from services.files.database import Database
 from services.files.entries import BY_PATH, Order, Select
 from services.files.filters import has_extension, is_kind
@@ -282,4 +283,54 @@ async def test_a_question_that_takes_long_is_answered_from_the_copy_once_it_is_t
                 count = await mirror.read(endless)
             assert runs == [False, True]
             assert count == await index.database.read(lambda db: fetch_all(db, "SELECT count(*) FROM node")[0][0])
+            mirror.close()
+
+
+async def test_a_pattern_matches_in_the_tables_whatever_its_literal_parts_are(tmp_path: Path) -> None:
+    async with indexed(tmp_path, random.Random(5)) as index:
+
+        def both(db: apsw.Connection) -> None:
+            for field, column in COLUMNS.items():
+                if field not in ("path", "name", "parent", "extension", "kind"):
+                    continue
+                for pattern in (
+                    r"inside\.txt$", "(?i)K", "kelvin", "LONGS", "r/dir ", r"dir .*\.tar", "ü.*gz", "^/.*/root/", "0%",
+                ):  # fmt: skip
+                    for case in (True, False):
+                        found = text_matches(field, pattern, "regex", case_sensitive=case)
+                        alone = pattern if case else f"(?i){pattern}"
+                        ids = fetch_all(db, f"SELECT id FROM node n WHERE {found.sql}", found.bindings)
+                        wanted = fetch_all(db, f"SELECT id FROM node n WHERE matches(?, {column})", (alone,))
+                        assert ids == wanted, (field, pattern, case)
+
+        await index.database.read(both)
+
+
+@pytest.mark.parametrize("there_will_be_a_copy", [True, False])
+async def test_a_question_that_calls_python_for_each_row_waits_for_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there_will_be_a_copy: bool
+) -> None:
+    monkeypatch.setattr(mirror_module, "MOST_CALLS", 10)
+    calls: list[tuple[bool, int]] = []
+
+    def question(db: apsw.Connection, held: Held | None) -> int:
+        if held is None:
+            mirror.want(None)
+        calls.append((held is not None, 0))
+        thirty = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 30)"
+        for n, _ in enumerate(db.execute(f"{thirty} SELECT matches('1', '' || x) FROM n"), 1):
+            calls[-1] = (held is not None, n)
+        return calls[-1][1]
+
+    async with indexed(tmp_path, random.Random(6)) as index:
+        mirror = Mirror(index.database)
+        if not there_will_be_a_copy:
+            monkeypatch.setattr(mirror_module, "MOST", 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mirror.run)
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(60):
+                assert await mirror.read(question) == 30
+            # Given up at the eleventh; then asked of the copy, or of the tables after all.
+            assert calls == [(False, 10), (there_will_be_a_copy, 30)]
             mirror.close()
