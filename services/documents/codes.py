@@ -153,12 +153,20 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
         ((first + index, object_, one.name, one.qualified, one.kind, one.first, one.last,
           0 if one.parent < 0 else first + one.parent) for index, one in enumerate(parsed.symbols)),
     )  # fmt: skip
+    terms = _terms(db, {text for one in parsed.references for text in (one.kind, one.key, one.target)})
     db.executemany(
-        "INSERT INTO reference(object, symbol, kind, name, target, line, tentative) VALUES(?, ?, ?, ?, ?, ?, ?)",
-        ((object_, 0 if one.symbol < 0 else first + one.symbol, one.kind, one.key, one.target, one.line, one.tentative)
-         for one in parsed.references),
+        "INSERT INTO used(object, number, symbol, kind, name, target, tentative) VALUES(?, ?, ?, ?, ?, ?, ?)",
+        ((object_, number, 0 if one.symbol < 0 else first + one.symbol, terms[one.kind], terms[one.key],
+          terms[one.target], one.tentative) for number, one in enumerate(parsed.references)),
     )  # fmt: skip
     _changed(db, {one.name for one in parsed.symbols})
+
+
+def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
+    """Their numbers; those that have none yet are given one, for as long as the index lasts."""
+    db.executemany("INSERT OR IGNORE INTO term(text) VALUES(?)", ((text,) for text in sorted(texts)))
+    numbers = ((text, db.execute("SELECT id FROM term WHERE text=?", (text,)).get) for text in texts)
+    return {text: number for text, number in numbers if isinstance(number, int)}
 
 
 def forget(db: apsw.Connection, object_: int) -> None:
@@ -166,7 +174,7 @@ def forget(db: apsw.Connection, object_: int) -> None:
     if db.execute("SELECT 1 FROM code WHERE object=?", (object_,)).fetchone() is None:
         return
     _changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
-    for table in ("symbol", "reference", "code"):
+    for table in ("symbol", "used", "code"):
         db.execute(f"DELETE FROM {table} WHERE object=?", (object_,))
 
 

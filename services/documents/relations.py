@@ -351,7 +351,9 @@ class Relations:
 
     def _uses_of(self, object_: int) -> list[Use]:
         if object_ not in self._uses:
-            query = "SELECT object, symbol, kind, name, target, tentative FROM idx.reference WHERE object=?"
+            query = (
+                "SELECT object, symbol, kind, name, target, tentative FROM idx.reference WHERE object=? ORDER BY number"
+            )
             self._uses[object_] = [_use(row) for row in self._db.execute(query, (object_,))]
         return self._uses[object_]
 

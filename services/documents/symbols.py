@@ -61,7 +61,6 @@ class Reference:
     kind: str
     key: str
     target: str
-    line: int
     tentative: bool = False
 
 
@@ -163,27 +162,25 @@ def _references(captures: Mapping[str, list[tree_sitter.Node]], family: str, spa
     if "call" in captures:
         node = captures["call"][0]
         return [Reference(spans.at(node.start_byte), CALLS, _text(node),
-                          _text(captures["on"][0]) if "on" in captures else "", node.start_point[0] + 1)]  # fmt: skip
+                          _text(captures["on"][0]) if "on" in captures else "")]  # fmt: skip
     if "base" in captures:
         node = captures["base"][0]
         text = _text(node)
-        return [Reference(spans.at(node.start_byte), EXTENDS, re.split(r"\.|::", text)[-1], text,
-                          node.start_point[0] + 1)]  # fmt: skip
+        return [Reference(spans.at(node.start_byte), EXTENDS, re.split(r"\.|::", text)[-1], text)]
     if "from" in captures:
         return _from(captures["from"][0])
     if "import" not in captures:
         return []
     node = captures["import"][0]
-    line = node.start_point[0] + 1
     text = _text(node)
     if family == "rust":
-        return [Reference(-1, IMPORTS, *one, line) for one in _used(text)]
+        return [Reference(-1, IMPORTS, *one) for one in _used(text)]
     if family == "java":
-        return [Reference(-1, IMPORTS, text.rsplit(".", 1)[-1], text, line)]
+        return [Reference(-1, IMPORTS, text.rsplit(".", 1)[-1], text)]
     target = text if family == "python" else text.strip("\"'`<>")
     if family == "c" and text.startswith("<"):
         target = text
-    return [Reference(-1, IMPORTS, _stem(target, family), target, line)]
+    return [Reference(-1, IMPORTS, _stem(target, family), target)]
 
 
 def _from(node: tree_sitter.Node) -> list[Reference]:
@@ -191,16 +188,15 @@ def _from(node: tree_sitter.Node) -> list[Reference]:
     module = node.child_by_field_name("module_name")
     if module is None:
         return []
-    line = node.start_point[0] + 1
     base = _text(module)
-    found = [] if not base.strip(".") else [Reference(-1, IMPORTS, _stem(base, "python"), base, line)]
+    found = [] if not base.strip(".") else [Reference(-1, IMPORTS, _stem(base, "python"), base)]
     for one in node.children_by_field_name("name"):
         inner = one.child_by_field_name("name") if one.type == "aliased_import" else one
         name = _text(inner or one)
         whole = base + name if base.endswith(".") else f"{base}.{name}"
-        found.append(Reference(-1, IMPORTS, _stem(name, "python"), whole, line, tentative=bool(base.strip("."))))
+        found.append(Reference(-1, IMPORTS, _stem(name, "python"), whole, tentative=bool(base.strip("."))))
     if not found:
-        found.append(Reference(-1, IMPORTS, "__init__", base, line))
+        found.append(Reference(-1, IMPORTS, "__init__", base))
     return found
 
 
@@ -244,8 +240,5 @@ def _markdown(text: str) -> Parsed:
             seen.add(target)
             last = posixpath.basename(target.rstrip("/"))
             key = last if wiki and "." not in last else stem(last)
-            parsed.references.append(
-                Reference(-1, LINKS_TO, key[:MAX_NAME], target[:1000], bare.count("\n", 0, match.start()) + 1,
-                          tentative=wiki)
-            )  # fmt: skip
+            parsed.references.append(Reference(-1, LINKS_TO, key[:MAX_NAME], target[:1000], tentative=wiki))
     return parsed
