@@ -8,6 +8,7 @@ from.
 from __future__ import annotations
 
 import heapq
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import apsw
 
 from proto.errors import InvalidParams
 from proto.ops.documents_find import DocumentsGrep, FileCount, GrepMatch, GrepResult
-from services.documents import ahead, rows, texts, trigrams
+from services.documents import ahead, pieces, rows, texts, trigrams
 from services.documents.compress import Codec, Damaged
 from services.documents.lines import Line, Matcher, TookTooLong, compiled
 from services.documents.objects import Stored
@@ -89,6 +90,14 @@ class _Answer:
         self.stopped: _Place | None = None
         self.degraded: list[str] = []
 
+    def enough(self) -> float:
+        """Contents that will probably be looked at until the answer is full, if they have as many matches as those that
+        have been."""
+        taken = len(self.matches) + len(self.files)
+        if self.params.count or not taken:
+            return math.inf
+        return (self.params.limit + 1 - taken) * self.searched / taken
+
     def say(self, what: str) -> None:
         if len(self.degraded) < MAX_SAID:
             self.degraded.append(what)
@@ -128,7 +137,7 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
     found = conditions_of(params)
     begin = _place(params.cursor)
     answer = _Answer(params)
-    for stored, text in ahead.read(db, codec, _candidates(db, params, found, begin.object)):
+    for stored, text in ahead.read(db, codec, _candidates(db, params, found, begin.object), answer.enough):
         if time.monotonic() - began > TIME_LIMIT_S:
             answer.stopped = _Place(stored.id)
             break
@@ -161,7 +170,8 @@ def _candidates(db: apsw.Connection, params: DocumentsGrep, found: rows.Conditio
             (first,),
         )
     ]
-    expression = trigrams.fts5(query_of(params.pattern, literal=params.literal))
+    wanted = query_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
+    expression = trigrams.fts5(wanted)
     allowed: set[object] | None = None
     if found.clauses and (expression is None or not found.is_slow):
         where = found.where
@@ -182,14 +192,8 @@ def _candidates(db: apsw.Connection, params: DocumentsGrep, found: rows.Conditio
         )  # fmt: skip
         yield from everything
         return
-    indexed = (
-        object_
-        for (object_,) in db.execute(
-            "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? ORDER BY rowid", (expression, first)
-        )
-    )
     last = -1
-    for object_ in heapq.merge(_ints(indexed), _ints(waiting)):
+    for object_ in heapq.merge(pieces.having(db, expression, first), _ints(waiting)):
         if object_ != last and (allowed is None or object_ in allowed):
             yield object_
         last = object_

@@ -12,7 +12,7 @@ from functools import partial
 import apsw
 import trio
 
-from services.documents import codes, extract, objects, schema, texts
+from services.documents import codes, extract, objects, pieces, schema, texts
 from services.documents.add import Adding
 from services.documents.compress import Codec, Damaged
 from services.documents.store import Store
@@ -173,9 +173,7 @@ class Work:
 
 def _write_index(db: apsw.Connection, work: Work) -> None:
     for id_ in work.gone:
-        if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
-            db.execute("DELETE FROM trigram WHERE rowid=?", (id_,))
-            db.execute("DELETE FROM done WHERE object=?", (id_,))
+        pieces.remove(db, id_)
         db.execute("DELETE FROM unindexed WHERE object=?", (id_,))
         codes.forget(db, id_)
     db.executemany("INSERT OR IGNORE INTO unindexed(object) VALUES(?)", ((id_,) for id_ in work.long))
@@ -184,8 +182,7 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
         # Killed after this was written and before the outbox was, it comes again.
         if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
             continue
-        db.execute("INSERT INTO trigram(rowid, text) VALUES(?, ?)", (id_, text))
-        db.execute("INSERT INTO done(object) VALUES(?)", (id_,))
+        pieces.put(db, id_, text)
         found = {match.lower() for match in WORD.findall(text)}
         words.update(sorted(found)[:MAX_WORDS])
     db.executemany(

@@ -17,12 +17,14 @@ from services.documents.trigrams import (
     concat,
     exactly,
     final,
+    in_any_case,
     repeat,
     something,
 )
 
 _QUANTITY = re.compile(r"\{(\d+)(,(\d*))?\}")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])")
+_SETS_CASE = re.compile(r"\(\?[a-zA-Z]*i")
 _NAMED = re.compile(r"\?P?<[A-Za-z_]\w*>")
 _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _NOTHING = frozenset("bBAzZ")
@@ -33,10 +35,18 @@ class _NotUnderstood(Exception):
     pass
 
 
-def query_of(pattern: str, *, literal: bool = False) -> Query:
-    """The trigrams that every text with a match has."""
+def query_of(pattern: str, *, literal: bool = False, ignore_case: bool = False) -> Query:
+    """The trigrams that every line with a match has."""
     if literal:
-        return final(exactly(pattern)) if pattern else ANYTHING
+        found = final(exactly(pattern)) if pattern else ANYTHING
+    else:
+        found = _read(pattern)
+        # For all of the pattern, where it is said of a part of it.
+        ignore_case = ignore_case or _SETS_CASE.search(pattern) is not None
+    return in_any_case(found) if ignore_case else found
+
+
+def _read(pattern: str) -> Query:
     try:
         reader = _Reader(pattern)
         info = reader.alternatives(0)

@@ -10,7 +10,7 @@ the search, the graph and the index.
 from __future__ import annotations
 
 SCHEMA_VERSION = 2
-INDEX_VERSION = 4
+INDEX_VERSION = 5
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
 """Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""
@@ -181,10 +181,14 @@ UPGRADES = {1: PACKED}
 INDEX = """
 -- The packs that this is an index of.
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE done(object INTEGER PRIMARY KEY);
+-- Contents whose text is in the index, in so many pieces (see `pieces`).
+CREATE TABLE done(object INTEGER PRIMARY KEY, first INTEGER NOT NULL, pieces INTEGER NOT NULL);
+CREATE UNIQUE INDEX done_first ON done(first);
 -- Texts too long for the index: they are looked through each time.
 CREATE TABLE unindexed(object INTEGER PRIMARY KEY);
-CREATE VIRTUAL TABLE trigram USING fts5(text, content='', contentless_delete=1, tokenize='trigram', detail=none);
+CREATE VIRTUAL TABLE trigram USING fts5(
+    text, content='', contentless_delete=1, tokenize='trigram case_sensitive 1', detail=none
+);
 -- Words of the texts, for those that are misspelt.
 CREATE TABLE word(word TEXT PRIMARY KEY, objects INTEGER NOT NULL) WITHOUT ROWID;
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 import math
 import re
 import time
@@ -19,7 +20,7 @@ from proto.ops.documents import CORPUS
 from proto.ops.documents_find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
 from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
 from proto.ops.retrieve import SearchResult as Retrieved
-from services.documents import holding, lines, objects, rows, texts, trigrams
+from services.documents import holding, lines, objects, pieces, rows, texts, trigrams
 from services.documents.compress import Codec, Damaged
 from services.documents.feeding import SearchFeed
 from services.documents.passages import MAX_TEXT_CHARS, passages
@@ -233,11 +234,12 @@ def _scan(
         del waiting[MAX_RECENT:]
     candidates = dict.fromkeys(waiting)
     if everything:
-        expression = trigrams.fts5(trigrams.of_any(terms))
-        query = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? LIMIT ?"
+        expression = trigrams.fts5(trigrams.in_any_case(trigrams.of_any(terms)))
         if expression is None:
-            query, expression = "SELECT object FROM idx.done WHERE ? <> '' LIMIT ?", "all"
-        indexed = [int(str(id_)) for (id_,) in db.execute(query, (expression, MAX_SCANNED + 1))]
+            done = db.execute("SELECT object FROM idx.done LIMIT ?", (MAX_SCANNED + 1,))
+            indexed = [int(str(id_)) for (id_,) in done]
+        else:
+            indexed = list(itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1))
         if len(indexed) > MAX_SCANNED:
             cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were looked through"
         candidates.update(dict.fromkeys(indexed[:MAX_SCANNED]))

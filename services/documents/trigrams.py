@@ -8,15 +8,17 @@ little.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 MAX_EXACT = 16
 MAX_SET = 24
 MAX_CLASS = 12
-MAX_TERMS = 400
+MAX_TERMS = 1000
 """Trigrams of a query; one with more is given up for anything."""
-_RAREST, _SPREAD = 6, 6
+_RAREST, _SPREAD = 6, 2
 """Trigrams of one run of literal text: the rarest, which exclude the most, and some of the rest of it, without which
 texts that have its one rare word would all be admitted.  Among 60,000 texts each costs half a millisecond, which is
 what it costs to look at three of them; so many admit half of what eight evenly spread ones do, and more hardly fewer.
@@ -24,6 +26,10 @@ what it costs to look at three of them; so many admit half of what eight evenly 
 _COMMON = {char: -place for place, char in enumerate(" etaoinsrhldcumfpgwybvkxjqz")}
 """How common a character is, as in English; what is not here is about as rare as `v`."""
 _UNUSUAL = -20
+_CASED = (*range(0x3000), *range(0xA640, 0xAC00), *range(0xFF21, 0xFF5B))
+"""Where the characters of the first plane lie that have upper and lower case."""
+_IN_ANY_CASE = 5
+"""Trigrams of one run of literal text that are looked for in all their cases, of which there are eight or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,44 @@ def final(info: Info) -> Query:
     return _loose(info).match
 
 
+def in_any_case(query: Query) -> Query:
+    """What a text has that would fulfil the query if no regard were paid to the case of letters."""
+    if query.op == "any":
+        return query
+    parts = [in_any_case(part) for part in query.parts]
+    if query.op == "or":
+        return functools.reduce(either, parts)
+    some = sorted(query.trigrams, key=lambda one: (_commonness(one), one))
+    if len(some) > _IN_ANY_CASE:
+        rest, spread = some[2:], _IN_ANY_CASE - 2
+        some = some[:2] + [rest[round(i * (len(rest) - 1) / (spread - 1))] for i in range(spread)]
+    return functools.reduce(both, [*map(_cases, some), *parts], ANYTHING)
+
+
+def _cases(trigram: str) -> Query:
+    """One of the trigrams that are this one without regard to case; anything where that is not known."""
+    if any(ord(char) > 0xFFFF and char.lower() + char.upper() != 2 * char for char in trigram):
+        return ANYTHING
+    alternatives = itertools.product(*(sorted(_alike().get(char, {char})) for char in trigram))
+    return functools.reduce(either, (Query("and", frozenset({"".join(one)})) for one in alternatives))
+
+
+@functools.cache
+def _alike() -> dict[str, set[str]]:
+    """The characters that are the same without regard to case, by each of them; not those beyond the first plane."""
+    found: dict[str, set[str]] = {}
+    # One of the two libraries takes this to be an `i`; Python says that it is two characters.
+    pairs = [("i", "\u0130")]
+    for code in _CASED:
+        char = chr(code)
+        pairs += ((char, other) for other in (char.lower(), char.upper(), char.casefold()) if len(other) == 1)
+    for one, other in pairs:
+        joined = found.get(one, {one}) | found.get(other, {other})
+        if len(joined) > 1:
+            found.update(dict.fromkeys(joined, joined))
+    return found
+
+
 def terms(query: Query) -> int:
     """How many trigrams it names."""
     return len(query.trigrams) + sum(map(terms, query.parts))
@@ -206,9 +250,23 @@ def terms(query: Query) -> int:
 
 def fts5(query: Query) -> str | None:
     """As an FTS5 expression; None where anything may match."""
+    query = _factored(query)
     if query.op == "any" or terms(query) > MAX_TERMS:
         return None
     return _expression(query)
+
+
+def _factored(query: Query) -> Query:
+    """The same, where trigrams that all alternatives have in common are looked for once."""
+    parts = tuple(map(_factored, query.parts))
+    common = frozenset.intersection(*(part.trigrams for part in parts)) if query.op == "or" else frozenset()
+    if not common:
+        return Query(query.op, query.trigrams, parts)
+    rests = [Query("and", part.trigrams - common, part.parts) for part in parts]
+    if not all(rest.trigrams or rest.parts for rest in rests):
+        # One of them asks for no more than that.
+        return Query("and", common)
+    return Query("and", common, (Query("or", frozenset(), tuple(rests)),))
 
 
 def _expression(query: Query) -> str:

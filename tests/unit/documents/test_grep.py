@@ -6,12 +6,15 @@ import random
 import re
 from pathlib import Path
 
+import apsw
 import pytest
+import trio
 
 from proto.errors import InvalidParams
 from proto.ops.documents import DocumentsStatus
 from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, GrepResult
+from services.documents import pieces, schema
 from services.documents.patterns import query_of
 from services.documents.trigrams import Query
 from services.runtime.testing import Bench
@@ -78,7 +81,7 @@ async def test_matches_are_those_of_a_plain_scan_before_and_after_indexing(tmp_p
 def fulfils(query: Query, text: str) -> bool:
     if query.op == "any":
         return True
-    tests = [trigram.lower() in text.lower() for trigram in query.trigrams] + [fulfils(p, text) for p in query.parts]
+    tests = [trigram in text for trigram in query.trigrams] + [fulfils(p, text) for p in query.parts]
     return all(tests) if query.op == "and" else any(tests)
 
 
@@ -105,6 +108,106 @@ def test_no_text_that_matches_is_excluded_by_the_trigrams_of_any_pattern() -> No
             text = "".join(chance.choice("abcABC") for _ in range(chance.randrange(14)))
             if compiled.search(text):
                 assert fulfils(query, text), (source, text, query)
+            if re.search(source, text, re.IGNORECASE):
+                assert fulfils(query_of(source, ignore_case=True), text), (source, text)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "kK\u212a",
+        "sS\u017f",
+        "iIİ",
+        "\u0131I",
+        "éÉ",
+        "µμΜ",
+        "σςΣ",
+        "ßẞ",
+        "жЖ",
+        "ǆǅǄ",
+        "ꙋꙊᲈ",
+        "\uff41\uff21",
+        "𐐀𐐨",
+        "日",
+    ],
+)
+def test_letters_are_alike_in_any_case_wherever_one_of_the_libraries_thinks_so(same: str) -> None:
+    for one in same:
+        for literal in (True, False):
+            query = query_of(f"x{one}yz", literal=literal, ignore_case=True)
+            assert query == query_of(f"(?i)X{one}YZ")
+            for other in same:
+                for text in (f"-x{other}yz-", f"-X{other}YZ-"):
+                    assert fulfils(query, text), (one, other)
+                    assert not fulfils(query, f"x{other}y z") or ord(one) > 0xFFFF
+
+
+def test_a_text_is_cut_into_pieces_of_whole_lines_and_not_too_many() -> None:
+    chance = random.Random(8)
+    for size in (0, 1, 4096, 4097, 70_000, 900_000):
+        for every in (30, 3000, 100_000):
+            text = "".join("\n" if not chance.randrange(every) else "x" for _ in range(size))
+            cut = pieces.cut(text)
+            assert "".join(cut) == text
+            assert len(cut) <= pieces.MOST
+            assert all(piece.endswith("\n") for piece in cut[:-1])
+            assert all(len(piece) >= pieces.PIECE_CHARACTERS for piece in cut[:-1])
+
+
+def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) -> None:
+    index = apsw.Connection(str(tmp_path / "index.db"))
+    index.execute(schema.INDEX)
+    db = apsw.Connection(":memory:")
+    db.execute("ATTACH ? AS idx", (str(tmp_path / "index.db"),))
+    chance = random.Random(9)
+    texts: dict[int, str] = {}
+
+    def check() -> None:
+        for word in ("alpha", "omega"):
+            for least in (0, 20, 41, 1000):
+                wanted = [id_ for id_ in sorted(texts) if id_ >= least and word in texts[id_]]
+                assert list(pieces.having(db, f'"{word[:3]}" AND "{word[2:]}"', least)) == wanted
+
+    check()
+    for id_ in (*range(1, 60, 2), *range(0, 80, 5), *range(81, 90)):
+        if id_ not in texts:
+            lines = [chance.choice(("alpha", "omega", "-" * 300)) for _ in range(chance.choice((0, 1, 30, 300)))]
+            texts[id_] = "\n".join(lines)
+            pieces.put(index, id_, texts[id_])
+    check()
+    for id_ in (*chance.sample(sorted(texts), 30), 89, 88, 1000):
+        texts.pop(id_, None)
+        pieces.remove(index, id_)
+    check()
+    for id_ in (90, 61, 91):
+        texts[id_] = "alpha\nomega"
+        pieces.put(index, id_, texts[id_])
+    check()
+    while texts:
+        pieces.remove(index, texts.popitem()[0])
+    check()
+    assert index.execute("SELECT count(*) FROM trigram_docsize").get == 0
+
+
+async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Path) -> None:
+    lines = [f"line {n} " + "x" * 60 for n in range(3000)]
+    apart = [*lines[:500], "here is alpha", *lines[500:2500], "and there is omega", *lines[2500:]]
+    together = [*apart[:2900], "here is alpha, and omega", *apart[2900:]]
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "apart.txt", "\n".join(apart))
+        await add_text(bench, "together.txt", "\n".join(together))
+        await indexed(bench)
+        for pattern, more in (("alpha.*omega", {}), ("ALPHA.*Omega", {"ignore_case": True}), ("(?i)Alpha.*OMEGA", {})):
+            answer = await grep(bench, pattern, **more)
+            assert [match.line_number for match in answer.matches] == [2901]
+            assert answer.searched == 1
+        assert (await grep(bench, "Alpha")).searched == 0
+        assert (await grep(bench, "alpha")).match_count == 3
+        await bench.call(DocumentsDelete(name="*.txt"))
+        with trio.fail_after(60):
+            # Until the collector of garbage has told the index.
+            while (await grep(bench, "line")).searched:
+                await bench.call(DocumentsStatus())
 
 
 async def test_a_long_answer_goes_on_where_it_ended(tmp_path: Path) -> None:
