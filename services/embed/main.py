@@ -34,6 +34,7 @@ from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.models import huge_pages
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
+from services.runtime.models.checkpoint import ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
 from services.runtime.models.resting import Resting, rest_when_idle
 from services.runtime.models.tokens import Ids
@@ -67,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     unload_after_s: Annotated[
         float,
         Meta(ge=0, description="Idle time after which its memory is given back until it is needed again; 0: never"),
-    ] = 0
+    ] = 300
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -118,25 +119,30 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     # would wait for the others to wake.
     torch.set_num_threads(settings.threads)
 
+    precision = loaded.encoder.precision.value
+    files, tokenizer, mark = loaded.files, loaded.tokenizer, loaded.fingerprint
+    canary, canary_vector = loaded.canary, loaded.canary_vector
+
     def load_again() -> TorchEncoder:
-        encoder = load(settings, device).encoder
+        # Somebody waits: the canary stands for warming up, and for reading all weights to compare their fingerprint.
+        encoder = TorchEncoder(files, device=device, precision=settings.precision)
+        if not alike(encoder.compute([canary])[0], canary_vector):
+            raise ModelMissing(f"the model in {files.folder} is not what it was at the start", field="model")
         trio.from_thread.run_sync(huge_pages.begin, env.background, device, before)
         return encoder
 
     encoder = Resting(loaded.encoder, load_again)
-    precision = loaded.encoder.precision.value
-    files, tokenizer, mark = loaded.files, loaded.tokenizer, loaded.fingerprint
-    canary, canary_vector = loaded.canary, loaded.canary_vector
     # From here on `encoder` alone holds the weights, so that it can let them go.
     del loaded
     limits = BatchLimits(target_s=settings.batch_ms / 1000, max_waiting_tokens=settings.max_waiting_tokens)
     if encoder.device == "cuda":
         limits = msgspec.structs.replace(limits, first_tokens=16384)
-    # Not where it may have to be loaded first, or where its failure may be a hang.
-    here = encoder if encoder.device == "cpu" and not settings.unload_after_s else None
+    # Not where its failure may be a hang.
+    here = encoder if encoder.device == "cpu" else None
     batcher: Batcher[Ids] = Batcher(
-        encoder.width, limits, verb="embedded", at_once=here, at_once_tokens=_AT_ONCE_TOKENS
-    )
+        encoder.width, limits, verb="embedded",
+        at_once=here, at_once_tokens=_AT_ONCE_TOKENS, at_once_ready=lambda: not encoder.rests,
+    )  # fmt: skip
     at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
     for _ in range(settings.batches or at_once):
         env.background.start_soon(batcher.run, encoder)

@@ -150,6 +150,7 @@ class Batcher(Generic[T]):
         at_once: a model that computes a prompt of up to `at_once_tokens`, where it comes alone while nothing else is
             computed or waits, in the event loop, in the task of whoever asks: turns of threads and of other tasks cost
             a short query a quarter of its time.
+        at_once_ready: whether that model is loaded at the moment; the event loop is not to wait until it is.
     """
 
     def __init__(
@@ -160,10 +161,12 @@ class Batcher(Generic[T]):
         verb: str = "computed",
         at_once: Model[T] | None = None,
         at_once_tokens: int = 0,
+        at_once_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._width = width
         self._at_once = at_once
         self._at_once_tokens = at_once_tokens
+        self._at_once_ready = at_once_ready
         self._lost: ModelLost | None = None
         self._verb = verb
         self._limits = limits or BatchLimits()
@@ -241,7 +244,9 @@ class Batcher(Generic[T]):
         now = trio.current_time()
         if now - self.last_batch_at < _BACK_TO_BACK_S:
             self._crowded_until = now + CROWDED_S
-        return not self._computing and not self.waiting_tokens and now >= self._crowded_until
+        if self._computing or self.waiting_tokens or now < self._crowded_until:
+            return False
+        return self._at_once_ready()
 
     async def _compute_here(self, model: Model[T], request: _Request[T]) -> None:
         started = trio.current_time()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trio
 
+from proto.errors import Unavailable
 from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, TextKind
 from services.embed import main as embed
-from services.embed.main import Loaded, Settings
+from services.embed.model import TorchEncoder, Vectors
+from services.embed.weights import ModelFiles
+from services.runtime.models.device import Precision
+from services.runtime.models.tokens import Ids
 from services.runtime.testing import services_in_process
 
 TEXTS = ["Sea stars regrow lost arms.", "The stock market fell on Monday.", "A lost limb of a starfish grows back."]
@@ -33,13 +38,13 @@ async def test_late_interaction_prefers_texts_whose_words_answer_the_querys(tmp_
 
 async def test_a_model_that_rested_answers_as_it_did_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
-    load = embed.load
 
-    def counted(settings: Settings, device: str) -> Loaded:
-        loads.append(device)
-        return load(settings, device)
+    class Counted(TorchEncoder):
+        def __init__(self, files: ModelFiles, *, device: str, precision: Precision) -> None:
+            loads.append(device)
+            super().__init__(files, device=device, precision=precision)
 
-    monkeypatch.setattr(embed, "load", counted)
+    monkeypatch.setattr(embed, "TorchEncoder", Counted)
     settings = {"embed": {"unload_after_s": 0.1}}
     async with services_in_process({"embed": embed.open_service}, tmp_path, settings=settings) as bench:
         asked = EmbedTexts(texts=TEXTS[:1], kind=TextKind.QUERY)
@@ -49,3 +54,20 @@ async def test_a_model_that_rested_answers_as_it_did_before(tmp_path: Path, monk
                 await trio.sleep(0.3)
                 after = await bench.call(asked)
         assert float(row(before) @ row(after)) > 0.999
+
+
+async def test_a_model_that_changed_while_it_rested_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other(TorchEncoder):
+        def compute(self, sequences: Sequence[Ids]) -> Vectors:
+            return -super().compute(sequences)
+
+    settings = {"embed": {"unload_after_s": 0.1}}
+    with pytest.RaisesGroup(pytest.RaisesExc(Unavailable, match="ended while"), flatten_subgroups=True):
+        async with services_in_process({"embed": embed.open_service}, tmp_path, settings=settings) as bench:
+            monkeypatch.setattr(embed, "TorchEncoder", Other)
+            with trio.fail_after(30):
+                while True:
+                    await trio.sleep(0.3)
+                    await bench.call(EmbedTexts(texts=TEXTS[:1], kind=TextKind.QUERY))

@@ -25,8 +25,8 @@ from services.runtime.models.tokens import Ids
 POISON, FATAL, INFINITE = 13, 666, 99
 
 
-def queue(limits: BatchLimits, *, at_once: ScriptedModel | None = None) -> Batcher[Ids]:
-    return Batcher(4, limits, at_once=at_once, at_once_tokens=8)
+def queue(limits: BatchLimits, *, at_once: ScriptedModel | None = None, loaded: bool = True) -> Batcher[Ids]:
+    return Batcher(4, limits, at_once=at_once, at_once_tokens=8, at_once_ready=lambda: loaded)
 
 
 class ScriptedModel:
@@ -227,12 +227,15 @@ async def test_two_encoders_share_one_queue() -> None:
     assert second.batches
 
 
-@pytest.mark.parametrize(("texts", "tokens", "in_loop"), [(1, 8, True), (2, 8, False), (1, 9, False)])
+@pytest.mark.parametrize(
+    ("texts", "tokens", "loaded", "in_loop"),
+    [(1, 8, True, True), (2, 8, True, False), (1, 9, True, False), (1, 8, False, False)],
+)
 async def test_a_short_query_that_comes_alone_is_computed_without_a_thread(
-    texts: int, tokens: int, in_loop: bool
+    texts: int, tokens: int, loaded: bool, in_loop: bool
 ) -> None:
     model = ScriptedModel()
-    batcher = queue(LIMITS, at_once=model)
+    batcher = queue(LIMITS, at_once=model, loaded=loaded)
     here, places = threading.get_ident(), set[int]()
     model.release = lambda: places.add(threading.get_ident())
     async with trio.open_nursery() as nursery:
