@@ -29,7 +29,15 @@ _WAIT_S = 15.0
 # In the order in which they load where processors are few: what answers a search by words comes first.
 ZYGOTES = (
     ZygoteSpec(
+        # Forks no service: what most of the others load.
+        name="base",
+        preload=("services.runtime.main", "services.runtime.sqlite_files", "numpy"),
+        env=_ONE_THREAD,
+        wait_s=_WAIT_S,
+    ),
+    ZygoteSpec(
         name="light",
+        base="base",
         preload=(
             "services.runtime.main",
             "services.echo.main",
@@ -49,24 +57,28 @@ ZYGOTES = (
     ),
     ZygoteSpec(
         name="vectors",
+        base="base",
         preload=("services.runtime.main", "faiss", "services.retrieve.main"),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
         name="documents",
+        base="base",
         preload=("services.runtime.main", "services.documents.main"),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
         name="decode",
+        base="base",
         preload=("services.runtime.main", "services.decode.main"),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
         name="torch",
+        base="base",
         preload=("services.runtime.main", "torch", "transformers", "services.embed.main", "services.rerank.main"),
         env=_ONE_THREAD,
         # Loading torch takes seconds, and starting from nothing takes as many again.

@@ -132,7 +132,10 @@ class LocalPlacement:
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
         loading = LoadingOrder([spec.name for spec in zygotes], max(1, (os.cpu_count() or 1) - 1))
         self._standbys: Standbys | None = None
-        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loading) for spec in zygotes}
+        self.zygotes: dict[str, Zygote] = {}
+        for spec in zygotes:
+            base = self.zygotes[spec.base] if spec.base is not None else None
+            self.zygotes[spec.name] = Zygote(spec, log_dir, self._reaper, loading, base)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         become_subreaper()

@@ -120,6 +120,9 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     preload: tuple[str, ...]
     """Modules to import, and never to use before the fork."""
+    base: str | None = None
+    """The zygote, earlier in the list, that forks this one: what both load is in memory once.  None, or where that one
+    cannot: it is started from nothing."""
     env: dict[str, str] = {}
     wait_s: Seconds = 2.0
     """How long a start waits for a zygote that is still loading, before the service is started from nothing.  It began
@@ -166,7 +169,11 @@ def check(tree: TreeSpec, zygotes: tuple[ZygoteSpec, ...] | None = None) -> None
     names: set[str] = set()
     _check_names(tree, names)
     specs = {spec.name: spec for spec in services(tree)}
-    known_zygotes = {zygote.name for zygote in zygotes or ()}
+    known_zygotes: set[str] = set()
+    for zygote in zygotes or ():
+        if zygote.base is not None and zygote.base not in known_zygotes:
+            raise ValueError(f"zygote {zygote.name}: `base` names {zygote.base!r}, which is none of those before it")
+        known_zygotes.add(zygote.name)
     for spec in specs.values():
         for other in spec.depends_on:
             if other not in specs:

@@ -7,6 +7,7 @@ batches come again and again.  What a burst of work took would so be held for ev
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from collections.abc import Awaitable, Callable
 
@@ -18,6 +19,36 @@ RESTS_S = 0.05
 WORTH_S = 0.1
 """Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
 takes its pages anew, a millisecond for each 10 MB."""
+
+
+_POOL_BYTES = 16 * 1024
+_SMALL_BYTES = 512
+_CLASS_BYTES = 16
+_MOST = 32768
+"""Objects of one size that `fill_gaps` makes at most, where the allocator is not the one that it knows."""
+
+_fillings: list[bytes] = []
+
+
+def fill_gaps() -> None:
+    """Have the next small objects be made on fresh pages: for a process about to be forked.
+
+    Python makes an object where one of its size was freed, and imports leave such places on most pages.  Each child
+    would write to all of them, and so take a copy of a page for every few objects.
+
+    CPython's allocator (PEP 445's default) has pools of 16 KB for each size in steps of 16 bytes up to 512, and takes a
+    fresh one when there is no place left in the others: then neighbours fill one pool from end to end.
+    """
+    overhead = sys.getsizeof(b"")
+    for size in range(-(-overhead // _CLASS_BYTES) * _CLASS_BYTES, _SMALL_BYTES + 1, _CLASS_BYTES):
+        a_pool = (_POOL_BYTES - 64) // size
+        pool, there = -1, 0
+        made: list[bytes] = []
+        while there < a_pool and len(made) < _MOST:
+            made.append(bytes(size - overhead))
+            mine = id(made[-1]) // _POOL_BYTES
+            pool, there = mine, there + 1 if mine == pool else 1
+        _fillings.extend(made[: len(made) - there])
 
 
 def give_memory_back() -> None:

@@ -2,6 +2,8 @@
 
     python -m services.runtime.zygote CONTROL_FD BIRTH_FD
 
+A zygote may be forked by another, and has in memory what that one loaded already.
+
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
 ever.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
 by the operating system at once, and the zygote's own death concerns no service.  A module that
@@ -25,9 +27,10 @@ from typing import NoReturn
 import msgspec
 
 from proto import ops
-from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
+from proto.birth import MAX_PACKET_BYTES, Forked, ForkZygote, Loaded, ToZygote, ZygoteBirth, read_birth
 from services.runtime import kin, sandbox
 from services.runtime import main as service_main
+from services.runtime.memory import fill_gaps
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -38,7 +41,7 @@ ADOPTION_TIMEOUT_S = 5.0
 with it."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Fork)
+_decoder: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
 
 
 def preload(names: tuple[str, ...]) -> dict[str, str]:
@@ -142,8 +145,8 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
-def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
-    """In the forked child: be the service, or wait to be."""
+def _become(request: ToZygote, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
+    """In the forked child: be the service, or wait to be; or be a zygote."""
     code = EXIT_FAILED
     try:
         # Its own session and process group: what it spawns dies with it, and nobody else does.
@@ -154,9 +157,12 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
         if "numpy.random" in sys.modules:
             # `random` seeds itself anew after a fork; numpy's old generator would repeat in every child.
             importlib.import_module("numpy.random").seed()
-        gc.enable()
         _await_adoption(parent_pid)
-        code = service_main.run(request.birth, fd, standby=request.standby)
+        if isinstance(request, ForkZygote):
+            code = live(request.birth, fd)
+        else:
+            gc.enable()
+            code = service_main.run(request.birth, fd, standby=request.standby)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -183,25 +189,21 @@ def _await_adoption(parent_pid: int) -> None:
         time.sleep(0.0002)
 
 
-def main(argv: list[str]) -> int:
-    if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
-        sys.stderr.write(
-            "usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)\n"
-        )
-        return EXIT_USAGE
-    birth = read_birth(int(argv[1]), ZygoteBirth)
+def live(birth: ZygoteBirth, control_fd: int) -> int:
+    """Load, say so, and fork until the kernel closes its end; the exit code."""
     try:
         kin.bind(birth.parent_pid, f"zygote-{birth.name}")
     except kin.KernelGone:
         return EXIT_KERNEL_GONE
     started = time.monotonic()
-    with socket.socket(fileno=int(argv[0])) as control:
+    with socket.socket(fileno=control_fd) as control:
         # Objects that live for ever are kept out of the collector's sight, which would write to their pages and so
         # unshare them.
         gc.disable()
         failed = preload(birth.preload)
         failed |= warm_up(birth.preload)
         gc.collect()
+        fill_gaps()
         gc.freeze()
         took_ms = (time.monotonic() - started) * 1000
         try:
@@ -210,6 +212,15 @@ def main(argv: list[str]) -> int:
         except (BrokenPipeError, ConnectionResetError):
             return EXIT_KERNEL_GONE
     return 0
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
+        sys.stderr.write(
+            "usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)\n"
+        )
+        return EXIT_USAGE
+    return live(read_birth(int(argv[1]), ZygoteBirth), int(argv[0]))
 
 
 if __name__ == "__main__":
