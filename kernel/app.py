@@ -21,7 +21,7 @@ import trio
 
 from kernel import catalog, users
 from kernel.catalog import Entry, Roots
-from kernel.config import Config, ConfigError
+from kernel.config import ALWAYS, Config, ConfigError
 from kernel.control.address import log_dir
 from kernel.control.server import serve_control
 from kernel.gateway import prompts, scratchpad
@@ -83,6 +83,8 @@ async def run(
     entries = tuple(instance for entry in entries for instance in pools[entry.service])
     if not config.standbys:
         entries = tuple(catalog.without_standby(entry) for entry in entries)
+    elif config.standbys == ALWAYS:
+        entries = tuple(catalog.with_standby_always(entry) for entry in entries)
     table = ops.load(module for entry in entries for module in entry.ops_modules)
     table = ops.Table(op for op in table.values() if op.service not in unserved)
     router = Router(

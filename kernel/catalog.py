@@ -325,6 +325,11 @@ def without_standby(entry: Entry) -> Entry:
     return structs.replace(entry, spec=structs.replace(entry.spec, standby=False))
 
 
+def with_standby_always(entry: Entry) -> Entry:
+    """The same where that time counts for more, also of a service that nobody called for long."""
+    return structs.replace(entry, spec=structs.replace(entry.spec, standby_rests_after_s=None))
+
+
 def tree(chosen: tuple[Entry, ...]) -> TreeSpec:
     """The supervision tree of these services: none of them shares state, so each is restarted alone."""
     return TreeSpec(name="linckia", children=tuple(entry.spec for entry in chosen))

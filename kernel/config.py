@@ -14,7 +14,7 @@ import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -65,6 +65,12 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
 
+Standbys: TypeAlias = bool | Literal["always"]
+"""Whether a process waits to take each service's place: while that is called now and then, always, or not at all."""
+
+ALWAYS: Final = "always"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `roots` and `data_dir` are real paths; `http` is None where HTTP is switched off.
 
@@ -79,7 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     prompts_dir: Path | None = None
     own_users: bool = True
-    standbys: bool = True
+    standbys: Standbys = True
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,8 +122,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: Annotated[LogLevel | None, Meta(description="debug, info, warning or error")] = None
     own_users: Annotated[bool | None, Meta(description="Whether services run as users of their own under root")] = None
     standbys: Annotated[
-        bool | None,
-        Meta(description="Whether a process waits to take each service's place; without, a restart is slower"),
+        Standbys | None,
+        Meta(description="Whether a process waits to take the place of each service in use, or always of all"),
     ] = None
     http: HttpSettings = HttpSettings()
     prompts: PromptSettings = PromptSettings()
@@ -187,7 +193,8 @@ def load(
     services: dict[str, dict[str, Any]] = {}
     log_level = "info"
     prompts_dir: Path | None = None
-    own_users = standbys = True
+    own_users = True
+    standbys: Standbys = True
     for origin, folder, raw in layers:
         settings = _check(raw, origin)
         if settings.roots is not None:

@@ -43,7 +43,7 @@ class LocalProcess:
 
     def __init__(
         self, pid: int, pidfd: int, how: str, link: Link, log: ServiceLog, reaper: Reaper, oom: OomCounter,
-        popen: subprocess.Popen[bytes] | None, on_ready: Callable[[ServiceLog], None],
+        popen: subprocess.Popen[bytes] | None, on_ready: Callable[[ServiceLog], None], on_use: Callable[[], None],
     ) -> None:  # fmt: skip
         self.pid = pid
         self.how = how
@@ -56,6 +56,7 @@ class LocalProcess:
         self._popen = popen
         self._exit: Exit | None = None
         self._on_ready = on_ready
+        self._on_use = on_use
 
     async def wait(self) -> Exit:
         if self._exit is None:
@@ -89,6 +90,9 @@ class LocalProcess:
 
     def became_ready(self) -> None:
         self._on_ready(self._log)
+
+    def was_used(self) -> None:
+        self._on_use()
 
     def signal(self, number: int) -> None:
         if self._exit is None:
@@ -165,12 +169,17 @@ class LocalPlacement:
             link = NngLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
             on_failure.pop_all()
         on_ready = partial(self._expect_the_next, spec, birth)
-        return LocalProcess(pid, pidfd, how, link, log, self._reaper, self._oom, popen, on_ready)
+        on_use = partial(self._was_used, spec.name)
+        return LocalProcess(pid, pidfd, how, link, log, self._reaper, self._oom, popen, on_ready, on_use)
 
     def _expect_the_next(self, spec: ServiceSpec, birth: Birth, log: ServiceLog) -> None:
         zygote = self.zygotes.get(spec.zygote) if spec.zygote is not None else None
         if self._standbys is not None and zygote is not None and spec.standby:
             self._standbys.keep(spec, birth, zygote, log.fd)
+
+    def _was_used(self, service: str) -> None:
+        if self._standbys is not None:
+            self._standbys.called(service)
 
     def dismiss(self, service: str) -> None:
         if self._standbys is not None:

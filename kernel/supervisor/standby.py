@@ -2,7 +2,8 @@
 
 A standby has done what can be done before it is known when it will be wanted (see `services.runtime.standby`), so what
 a restart still costs is the service's own start-up.  Like a zygote it is a convenience: where there is none, or it is
-not fit, the service is forked or started from nothing.
+not fit, the service is forked or started from nothing.  A service that nobody calls for a while has none until it is
+called again: it holds some 10 MB.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import array
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
@@ -77,6 +79,32 @@ class Standby:
         return True
 
 
+class _Keeper:
+    """Has a standby be there for one generation, while that is called; cancelling `scope` ends it."""
+
+    def __init__(self, rests_after_s: float | None) -> None:
+        self.scope = trio.CancelScope()
+        self._rests_after_s = math.inf if rests_after_s is None else rests_after_s
+        self._patience = trio.CancelScope()
+        self._called = trio.Event()
+        self.called()
+
+    def called(self) -> None:
+        """The service was called just now."""
+        self._patience.deadline = trio.current_time() + self._rests_after_s
+        self._called.set()
+
+    def while_called(self) -> trio.CancelScope:
+        """A scope that is cancelled once the service has not been called for so long."""
+        self._patience = trio.CancelScope(deadline=self._patience.deadline)
+        return self._patience
+
+    async def until_called(self) -> None:
+        if self._patience.deadline <= trio.current_time():
+            self._called = trio.Event()
+            await self._called.wait()
+
+
 class Standbys:
     """The standby of each service, by its name; `nursery` is where they are looked after.
 
@@ -87,7 +115,7 @@ class Standbys:
         self._reaper = reaper
         self._nursery = nursery
         self._waiting: dict[str, Standby] = {}
-        self._keepers: dict[str, trio.CancelScope] = {}
+        self._keepers: dict[str, _Keeper] = {}
 
     def pid_of(self, service: str) -> int | None:
         """The process that waits for the service's place, if one does."""
@@ -110,25 +138,32 @@ class Standbys:
             log_fd: of the generation that lives; whatever the standby says before its turn goes there.
         """
         self.dismiss(spec.name)
-        scope = self._keepers[spec.name] = trio.CancelScope()
-        self._nursery.start_soon(self._keep, scope, spec, birth, zygote, os.dup(log_fd))
+        keeper = self._keepers[spec.name] = _Keeper(spec.standby_rests_after_s)
+        self._nursery.start_soon(self._keep, keeper, spec, birth, zygote, os.dup(log_fd))
+
+    def called(self, service: str) -> None:
+        """The service was called since this was last said: have its standby be there."""
+        if (keeper := self._keepers.get(service)) is not None:
+            keeper.called()
 
     def dismiss(self, service: str) -> None:
         """No generation will follow, or none that this standby could be."""
         if (keeper := self._keepers.pop(service, None)) is not None:
-            keeper.cancel()
+            keeper.scope.cancel()
 
-    async def _keep(
-        self, scope: trio.CancelScope, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int
-    ) -> None:
+    async def _keep(self, keeper: _Keeper, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
         delay = AT_FIRST_S if birth.generation == 1 else AFTER_A_RESTART_S
         try:
-            with scope:
+            with keeper.scope:
                 woken = False
                 while not woken:
                     await trio.sleep(delay)
                     delay = AGAIN_S
-                    woken = await self._live(spec, birth, zygote, log_fd)
+                    with keeper.while_called() as patience:
+                        woken = await self._live(spec, birth, zygote, log_fd)
+                    if patience.cancelled_caught:
+                        await keeper.until_called()
+                        delay = AFTER_A_RESTART_S
         finally:
             os.close(log_fd)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec import structs
 
 from kernel.supervisor import standby
 from kernel.supervisor.spec import ServiceSpec
@@ -77,6 +78,34 @@ async def test_service_whose_standby_died_is_forked_as_before(tmp_path: Path) ->
             assert await rig.sink.said(Echo(text="back")) == "back"
             assert rig.report().deaths == {"signal": 1}
             await until(lambda: not exists(dead))
+
+
+async def test_service_that_nobody_calls_has_no_standby_until_it_is_called_again(tmp_path: Path) -> None:
+    spec = structs.replace(watched(), standby_rests_after_s=0.5)
+    async with supervised(tmp_path, spec) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            waiting = await standby_of(rig)
+            await until(lambda: not exists(waiting))
+            assert rig.report().standby_pid is None
+            os.kill(rig.pid(), signal.SIGKILL)
+            assert (await rig.ready(after=1)).how == "zygote"
+            other = await standby_of(rig)
+            await until(lambda: not exists(other))
+            assert await rig.sink.said(Echo(text="again")) == "again"
+            assert await standby_of(rig) != other
+
+
+async def test_service_that_is_called_keeps_its_standby(tmp_path: Path) -> None:
+    spec = structs.replace(watched(), standby_rests_after_s=1.0)
+    async with supervised(tmp_path, spec) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            waiting = await standby_of(rig)
+            began = trio.current_time()
+            while trio.current_time() - began < 3 * 1.0:
+                assert await rig.sink.said(Echo(text="still")) == "still"
+                assert rig.report().standby_pid == waiting
 
 
 async def test_service_that_a_person_stopped_has_no_standby(tmp_path: Path) -> None:

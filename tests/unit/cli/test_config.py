@@ -220,7 +220,8 @@ def test_services_have_standbys_unless_a_setting_says_otherwise(data_dir: Path) 
     assert load_in(data_dir).standbys
     write(data_dir, "standbys = false\n")
     assert not load_in(data_dir).standbys
-    assert load_in(data_dir, {"LINCKIA_STANDBYS": "true"}).standbys
+    assert load_in(data_dir, {"LINCKIA_STANDBYS": "true"}).standbys is True
+    assert load_in(data_dir, {"LINCKIA_STANDBYS": "always"}).standbys == "always"
     with pytest.raises(ConfigError, match="standbys"):
         load_in(data_dir, {"LINCKIA_STANDBYS": "perhaps"})
 
