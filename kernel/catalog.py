@@ -79,7 +79,8 @@ ZYGOTES = (
     ZygoteSpec(
         name="torch",
         base="base",
-        preload=("services.runtime.main", "torch", "transformers", "services.embed.main", "services.rerank.main"),
+        # transformers too, where the models that are here need it: their services say so.
+        preload=("services.runtime.main", "torch", "services.embed.main", "services.rerank.main"),
         env=_ONE_THREAD,
         # Loading torch takes seconds, and starting from nothing takes as many again.
         wait_s=60.0,

@@ -7,8 +7,10 @@ setting `workers` the kernel makes as many processes, which share one queue of c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Annotated
+import importlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -27,6 +29,7 @@ from proto.ops.embed import (
     MaxSimResult,
     TextKind,
 )
+from services.embed.bert import supports
 from services.embed.late import LateInteraction, LatePair
 from services.embed.model import TorchEncoder, Vectors
 from services.embed.tokens import TextTokenizer
@@ -103,6 +106,13 @@ def load(settings: Settings, device: str) -> Loaded:
     encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
     return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.compute([canary])[0])
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> None:
+    """Of the model its code alone, where it needs more than BERT's family does: it would be in memory twice."""
+    with contextlib.suppress(ModelMissing):
+        if not supports(resolve(str(settings.get("model", AUTO))).config):
+            importlib.import_module("transformers")
 
 
 @contextlib.asynccontextmanager

@@ -7,6 +7,7 @@ order. Of the setting `workers` the kernel makes as many processes, which share 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -91,9 +92,17 @@ def load(settings: Settings, device: str) -> Loaded | None:
     return Loaded(files, tokenizer, encoder, canary, encoder.compute([canary])[0], tokens_per_s)
 
 
+def warm_up() -> None:
+    """Have the code of the model that `auto` finds; a machine without one is spared the second and the 20 MB."""
+    with contextlib.suppress(ModelMissing):
+        if resolve() is not None:
+            importlib.import_module("transformers")
+
+
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
-    """To say that there is no model, where there is none; a model would be in memory twice."""
+    """To say that there is no model, where there is none; of one its code alone, for it would be in memory twice."""
     if settings.get("model", AUTO) != AUTO or resolve() is not None:
+        importlib.import_module("transformers")
         return None
     return (RerankModelParams(),)
 

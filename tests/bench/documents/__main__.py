@@ -5,7 +5,7 @@ scripts/bench documents grep [DOCUMENTS]   regular expressions over as many stor
 scripts/bench documents kills [POINTS]     kills at random points of add, directory add and garbage collection
 scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
 scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, grep, search and memory; waits so long
-                                           for the vectors
+                                           for the vectors, and then until all is at rest, to show the memory again
 scripts/bench documents code --dir DIR     the graph of a project's code, with a sample of [COUNT] calls to be judged
 
 Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run

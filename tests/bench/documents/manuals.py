@@ -7,6 +7,7 @@ in the same class, and no more than that.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -48,7 +49,8 @@ def manuals(folder: Path, directory: Path, wait_s: float) -> None:
         beside = f" beside the embedding of {left} passages" if left else ""
         for kind, peer in (("hybrid", HYBRID_MS), ("keyword", KEYWORD_MS)):
             _search(kernel, kind, peer, beside)
-        resident(kernel)
+        resident(kernel, "just after")
+        at_rest(kernel)
         kernel.call("kernel_stop", {"service": "embed"})
         _search(kernel, "keyword", KEYWORD_MS, " without the embedder")
 
@@ -79,11 +81,35 @@ def _told(kernel: RunningKernel, what: str, peer_ms: float, name: str, params: S
           f" (ratio {peer_ms / p50:.1f})", flush=True)  # fmt: skip
 
 
-def resident(kernel: RunningKernel) -> None:
-    """What each process holds, pages that several share counted once: the peer is one process.
+REST_S = 330.0
+"""Longer than what rests does so after: models, and processes that wait for others' places."""
+AT_MOST_S = 1800.0
+STEADY_S, STEADY_MB = 30.0, 5.0
 
-    Own is what nothing but these processes could hold; pages of files go as soon as the machine wants them.
-    """
+
+def at_rest(kernel: RunningKernel) -> None:
+    """Print the same once nothing more is given back, and what the first search after it costs."""
+    began = time.monotonic()
+    while kernel.call("documents_status")["vectors_waiting"] and time.monotonic() - began < AT_MOST_S:
+        time.sleep(2)
+    print(f"all vectors after {time.monotonic() - began:.0f} s more", flush=True)
+    rests_from = time.monotonic()
+    time.sleep(REST_S)
+    before, now = math.inf, sum(_shares(kernel)[0].values())
+    while before - now > STEADY_MB and time.monotonic() - rests_from < AT_MOST_S:
+        time.sleep(STEADY_S)
+        before, now = now, sum(_shares(kernel)[0].values())
+    resident(kernel, f"at rest for {time.monotonic() - rests_from:.0f} s")
+    with Client(kernel.data_dir) as client:
+        for what in ("first", "second"):
+            asked = time.monotonic()
+            found = client.call("documents_search", {"query": f"the {what} question of the day", "type": "hybrid"})
+            print(f"{what} hybrid search after it: {(time.monotonic() - asked) * 1000:.0f} ms"
+                  f" ({', '.join(found['stages'])}{'; degraded' if found['degraded'] else ''})")  # fmt: skip
+
+
+def _shares(kernel: RunningKernel) -> tuple[dict[str, float], dict[str, float]]:
+    """By service or kind of process: MB of its own, and of files."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -104,9 +130,18 @@ def resident(kernel: RunningKernel) -> None:
             name = name if name in ("kernel", *SERVICES, "standbys", "zygotes") else "other services"
             for kind, of_all in (("Pss_Anon", own), ("Pss_File", files)):
                 of_all[name] = of_all.get(name, 0.0) + int(lines[kind].split()[0]) * 1024 / 1e6
+    return own, files
+
+
+def resident(kernel: RunningKernel, when: str) -> None:
+    """What each process holds, pages that several share counted once: the peer is one process.
+
+    Own is what nothing but these processes could hold; pages of files go as soon as the machine wants them.
+    """
+    own, files = _shares(kernel)
     for name in sorted(own, key=lambda one: -own[one]):
-        print(f"memory: {name} {own[name]:.0f} MB own, {files[name]:.0f} MB of files")
+        print(f"memory, {when}: {name} {own[name]:.0f} MB own, {files[name]:.0f} MB of files")
     total = sum(own.values())
     ratio = RESIDENT_MB / total
-    print(f"memory together: {total:.0f} MB own, {sum(files.values()):.0f} MB of files, the peer {RESIDENT_MB:.0f} MB"
-          f" (ratio {ratio:.2f})")  # fmt: skip
+    print(f"memory together, {when}: {total:.0f} MB own, {sum(files.values()):.0f} MB of files,"
+          f" the peer {RESIDENT_MB:.0f} MB (ratio {ratio:.2f})", flush=True)  # fmt: skip
