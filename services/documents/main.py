@@ -35,6 +35,7 @@ from services.runtime.handlers import Environment, Handlers
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the databases are open."""
     store = await trio.to_thread.run_sync(Store, env.data_dir)
+    env.at_rest(store.give_back)
     try:
         codec = await store.read(Codec)
         roots = tuple(str(root) for root in env.roots)

@@ -19,7 +19,7 @@ import trio
 
 from services.documents import globs, schema
 from services.runtime.memory import give_memory_back
-from services.runtime.sqlite_files import size_bytes
+from services.runtime.sqlite_files import let_pages_go, size_bytes
 
 T = TypeVar("T")
 Change = Callable[[apsw.Connection], T]
@@ -174,6 +174,22 @@ class Store:
             # The reader that is used the most: it is the last that was put back.
             await self.read(lambda db: db.execute("PRAGMA shrink_memory").fetchall())
             await trio.to_thread.run_sync(give_memory_back)
+
+    async def give_back(self) -> None:
+        """Let the pages go that the connections keep."""
+
+        def of_a_reader() -> None:
+            connection = self._readers.pop()
+            try:
+                let_pages_go(connection)
+            finally:
+                # Behind the others, so that the next is another.
+                self._readers.insert(0, connection)
+
+        for _ in range(READERS):
+            await trio.to_thread.run_sync(of_a_reader, limiter=self._read_turn)
+        await trio.to_thread.run_sync(let_pages_go, self._writer, limiter=self._write_turn)
+        await trio.to_thread.run_sync(let_pages_go, self._index_writer, limiter=self._index_turn)
 
     def size_bytes(self) -> int:
         """Of the databases with their logs."""

@@ -40,6 +40,7 @@ _BACK = {Direction.OUT: Direction.IN, Direction.IN: Direction.OUT, Direction.BOT
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
     store = await trio.to_thread.run_sync(Store, env.data_dir / "graph.db")
+    env.at_rest(store.give_back)
     try:
         yield handlers_of(store)
     finally:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import trio
 
-from services.runtime.sqlite_files import put_aside, size_bytes, sync_folder
+from services.runtime.sqlite_files import let_pages_go, put_aside, size_bytes, sync_folder
 
 T = TypeVar("T")
 
@@ -125,6 +125,20 @@ class Store:
         finally:
             with self._idle_lock:
                 self._idle.append(connection)
+
+    async def give_back(self) -> None:
+        """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
+
+        def of_the_idle() -> None:
+            with self._idle_lock:
+                idle, self._idle = self._idle[:-1], self._idle[-1:]
+            for connection in idle:
+                connection.close()
+            with self._reader() as connection:
+                let_pages_go(connection)
+
+        await trio.to_thread.run_sync(of_the_idle, limiter=self._read_turn)
+        await trio.to_thread.run_sync(let_pages_go, self._writer, limiter=self._write_turn)
 
     def size_bytes(self) -> int:
         """Of the database with its log."""

@@ -60,6 +60,7 @@ MAX_PROBLEMS = 100
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
     store = await trio.to_thread.run_sync(Store, env.data_dir / "notes.db")
+    env.at_rest(store.give_back)
     try:
         ingest = Ingest(env, store)
         feed = GraphFeed(env, store, ingest.passed)

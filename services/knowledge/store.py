@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import trio
 
-from services.runtime.sqlite_files import put_aside, size_bytes
+from services.runtime.sqlite_files import let_pages_go, put_aside, size_bytes
 
 T = TypeVar("T")
 
@@ -153,6 +153,21 @@ class Store:
                 self._readers.append(connection)
 
         return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
+
+    async def give_back(self) -> None:
+        """Let the pages go that the connections keep."""
+
+        def of_a_reader() -> None:
+            connection = self._readers.pop()
+            try:
+                let_pages_go(connection)
+            finally:
+                # Behind the others, so that the next is another.
+                self._readers.insert(0, connection)
+
+        for _ in range(READERS):
+            await trio.to_thread.run_sync(of_a_reader, limiter=self._read_turn)
+        await trio.to_thread.run_sync(let_pages_go, self._writer, limiter=self._write_turn)
 
     def size_bytes(self) -> int:
         """Of the database with its log."""

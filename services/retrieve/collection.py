@@ -25,7 +25,7 @@ from services.retrieve.segmented import DEFAULT_LIMITS, Limits
 from services.retrieve.store import Change, Found, Waiting
 from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import FoundWords, WordIndex
-from services.runtime.sqlite_files import size_bytes
+from services.runtime.sqlite_files import let_pages_go, size_bytes
 
 T = TypeVar("T")
 
@@ -312,6 +312,20 @@ class Collection:
     async def exclusive(self, work: Callable[[], T]) -> T:
         """Run `work`, which does not write, in the writer's thread."""
         return await trio.to_thread.run_sync(work, limiter=self._writer)
+
+    async def give_back(self) -> None:
+        """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
+
+        def of_the_idle() -> None:
+            with self._idle_lock:
+                idle, self._idle = self._idle[:-1], self._idle[-1:]
+            for connection in idle:
+                connection.close()
+            with self._reader() as connection:
+                let_pages_go(connection)
+
+        await trio.to_thread.run_sync(of_the_idle, limiter=self._readers)
+        await trio.to_thread.run_sync(let_pages_go, self._db, limiter=self._writer)
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""

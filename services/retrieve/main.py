@@ -166,6 +166,11 @@ class Collections:
         except (LinckiaError, sqlite3.DatabaseError) as error:
             self._env.info(damaged=f"{collection.name}: {error}")
 
+    async def give_back(self) -> None:
+        """See `Collection.give_back`."""
+        for collection in tuple(self._open.values()):
+            await collection.give_back()
+
     async def close(self) -> None:
         """End the work on the databases, then close them."""
         for collection in self._open.values():
@@ -192,6 +197,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         raise InvalidParams(f"settings of retrieve: {error}") from None
     collections = Collections(env, settings)
     await collections.open_all()
+    env.at_rest(collections.give_back)
     patience = Patience(settings.query_embed_s)
     # Until the embedder has answered once it may well be loading its model, which takes seconds.
     patience.learn(answered=False)

@@ -76,6 +76,10 @@ class Context(Protocol):
         """
 
 
+GiveBack = Callable[[], Awaitable[None]]
+"""Lets go of memory."""
+
+
 class Environment(Protocol):
     """What a service is born with."""
 
@@ -111,6 +115,10 @@ class Environment(Protocol):
 
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names."""
+
+    def at_rest(self, give_back: GiveBack) -> None:
+        """Have this called each time the service has worked and rests: for caches that are worth their memory only
+        while there is work.  It must raise nothing."""
 
     def publish(self, topic: str, body: object) -> None:
         """An event for whoever subscribed to `topic`."""
@@ -175,6 +183,7 @@ __all__ = [
     "Birth",
     "Context",
     "Environment",
+    "GiveBack",
     "Handler",
     "Handlers",
     "OpenService",

@@ -44,7 +44,7 @@ from proto.link import Link, LinkClosed
 from proto.operation import Params
 from services.runtime import storage
 from services.runtime.calls import Outgoing
-from services.runtime.handlers import Birth, Handler, Handlers, OpenService
+from services.runtime.handlers import Birth, GiveBack, Handler, Handlers, OpenService
 
 R = TypeVar("R")
 
@@ -71,14 +71,16 @@ class _Environment:
     """`handlers.Environment`, over a birth certificate and a channel."""
 
     def __init__(
-        self, birth: Birth, channel: Channel, outgoing: Outgoing, background: trio.Nursery, ending: trio.Event
-    ) -> None:
+        self, birth: Birth, channel: Channel, outgoing: Outgoing, background: trio.Nursery, ending: trio.Event,
+        at_rest: list[GiveBack],
+    ) -> None:  # fmt: skip
         self._birth = birth
         self._channel = channel
         self._outgoing = outgoing
         self._sequence = 0
         self.background = background
         self.ending = ending
+        self.at_rest = at_rest.append
         self.shown: dict[str, str] = {}
         self.data_dir = Path(birth.data_dir)
         self.roots = tuple(Path(root) for root in birth.roots)
@@ -185,6 +187,7 @@ class ServiceLoop:
         self._outgoing = Outgoing(self._channel, birth.service, birth.generation)
         self._handlers: dict[str, tuple[msgspec.msgpack.Decoder[Params[Any]], Handler]] = {}
         self._calls: dict[int, _Context] = {}
+        self._at_rest: list[GiveBack] = []
         self._drain: Drain | None = None
         self._drained = trio.Event()
         self._no_calls = trio.Event()
@@ -204,7 +207,7 @@ class ServiceLoop:
                 Hello(frames.PROTOCOL, self._birth.service, self._birth.generation, os.getpid(), self._birth.operations)
             )
             async with trio.open_nursery() as background:
-                env = _Environment(self._birth, self._channel, self._outgoing, background, self._drained)
+                env = _Environment(self._birth, self._channel, self._outgoing, background, self._drained, self._at_rest)
                 env.info(**self._info)
 
                 async def read() -> None:
@@ -239,6 +242,16 @@ class ServiceLoop:
         self._channel.close()
         if link_lost:
             raise LinkClosed
+
+    async def give_back(self) -> None:
+        """What the service does with its memory when it rests."""
+        try:
+            for give_back in self._at_rest:
+                await give_back()
+        except Exception:
+            # What it would have let go of may be closed by now.
+            if not self._drained.is_set():
+                raise
 
     def drain(self, timeout_ms: int) -> None:
         """Take no more calls, finish those in hand within the time, then end."""

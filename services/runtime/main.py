@@ -89,7 +89,7 @@ async def _main(birth: Birth, link_fd: int, open_service: OpenService, info: dic
         async with trio.open_nursery() as nursery:
             loop = ServiceLoop(birth, link, info)
             nursery.start_soon(watch_sigterm, loop)
-            nursery.start_soon(give_back_at_rest)
+            nursery.start_soon(give_back_at_rest, loop.give_back)
             await loop.run(open_service)
             nursery.cancel_scope.cancel()
 

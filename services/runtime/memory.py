@@ -63,19 +63,23 @@ async def _give_beside() -> None:
 
 
 async def give_back_at_rest(
-    worked_s: Callable[[], float] = time.process_time, give: Callable[[], Awaitable[None]] = _give_beside
+    free: Callable[[], Awaitable[None]],
+    worked_s: Callable[[], float] = time.process_time,
+    give: Callable[[], Awaitable[None]] = _give_beside,
 ) -> None:
     """Give memory back each time the process has worked and rests; until cancelled.
 
     Args:
+        free: frees what the service keeps for its work alone; raises nothing.
         worked_s: the processor time of this process so far.
-        give: gives it back, without holding up the loop.
+        give: gives what is free to the machine, without holding up the loop.
     """
     given = before = 0.0
     while True:
         await trio.sleep(LOOK_EVERY_S)
         now = worked_s()
         if now - before < RESTS_S and now - given >= WORTH_S:
+            await free()
             await give()
             given = now = worked_s()
         before = now

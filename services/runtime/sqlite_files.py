@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 LOGS = ("-wal", "-shm")
 """What SQLite keeps beside a database in WAL mode."""
@@ -34,6 +36,18 @@ def put_aside(path: Path, error: Exception) -> Path:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     sync_folder(path.parent)
     return aside
+
+
+class Connection(Protocol):
+    """Of either library."""
+
+    def execute(self, statements: str, /) -> Iterable[object]: ...
+
+
+def let_pages_go(connection: Connection) -> None:
+    """Give up the pages that a connection keeps of the database; it reads them again when it needs them."""
+    for _ in connection.execute("PRAGMA shrink_memory"):
+        pass
 
 
 def size_bytes(*databases: Path) -> int:

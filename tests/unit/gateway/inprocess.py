@@ -18,7 +18,7 @@ from kernel.router.session import current as current_session
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
-from services.runtime.handlers import Handlers, OpenService
+from services.runtime.handlers import GiveBack, Handlers, OpenService
 
 
 class InProcess:
@@ -127,6 +127,9 @@ class _Environment:
         self.publish = dispatcher.publish
 
     def info(self, **values: str) -> None:
+        return None
+
+    def at_rest(self, give_back: GiveBack) -> None:
         return None
 
     async def call(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:

@@ -30,7 +30,7 @@ async def given_after(worked: list[float]) -> list[int]:
         # Half a step ahead of who looks.
         nursery.start_soon(count)
         await trio.sleep(LOOK_EVERY_S / 2)
-        nursery.start_soon(give_back_at_rest, lambda: worked[look], tell)
+        nursery.start_soon(give_back_at_rest, tell, lambda: worked[look], trio.lowlevel.checkpoint)
         await ended.wait()
         nursery.cancel_scope.cancel()
     return given
