@@ -22,6 +22,8 @@ MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "268435456",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MALLOC_TOP_PAD_": "67108864",
+    # One for all threads: of any other, what is free at its end never goes back, whatever is asked of it.
+    "MALLOC_ARENA_MAX": "1",
 }
 
 OWN_PREFIX = "LINCKIA_"
