@@ -95,7 +95,7 @@ async def run(
     logs = log_dir(config.data_dir)
     folders = RootFolders(config.roots)
     births = _births(config, entries, table, folders)
-    supervisor = Supervisor(catalog.tree(entries), catalog.ZYGOTES, router, births, logs)
+    supervisor = Supervisor(catalog.tree(entries), catalog.zygotes(entries), router, births, logs)
     started = trio.Event()
     stop = trio.Event()
     http_url: str | None = None

@@ -80,7 +80,14 @@ ZYGOTES = (
         name="torch",
         base="base",
         # transformers too, where the models that are here need it: their services say so.
-        preload=("services.runtime.main", "torch", "services.embed.main", "services.rerank.main"),
+        preload=(
+            "services.runtime.main",
+            "torch",
+            "services.embed.main",
+            "services.embed.model",
+            "services.rerank.main",
+            "services.rerank.model",
+        ),
         env=_ONE_THREAD,
         # Loading torch takes seconds, and starting from nothing takes as many again.
         wait_s=60.0,
@@ -114,6 +121,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
+    light_with: tuple[str, str] | None = None
+    """A setting, and that value of it with which the service needs nothing of what its zygote has loaded: then it is
+    forked by the light one."""
     optional: bool = False
     """Whether the setting `enabled` may leave it out, with its operations."""
     pool_of: str = ""
@@ -163,6 +173,7 @@ def entries() -> tuple[Entry, ...]:
                 hang_timeout_s=15.0,
             ),
             reads_models=True,
+            light_with=("backend", "onnx"),
             pooled=True,
         ),
         Entry(
@@ -177,6 +188,7 @@ def entries() -> tuple[Entry, ...]:
                 hang_timeout_s=15.0,
             ),
             reads_models=True,
+            light_with=("model", "none"),
             pooled=True,
         ),
         Entry(spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB)),
@@ -274,12 +286,25 @@ def entries() -> tuple[Entry, ...]:
 
 
 def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, Any]]) -> tuple[Entry, ...]:
-    """Without the services that the settings switch off."""
+    """Without the services that the settings switch off, and each from the zygote that suits its settings."""
     return tuple(
-        entry
+        _lightened(entry, settings.get(entry.service, {}))
         for entry in all_entries
         if not (entry.optional and settings.get(entry.service, {}).get("enabled") is False)
     )
+
+
+def _lightened(entry: Entry, settings: Mapping[str, Any]) -> Entry:
+    if entry.light_with is None or settings.get(entry.light_with[0]) != entry.light_with[1]:
+        return entry
+    return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light"))
+
+
+def zygotes(chosen: tuple[Entry, ...]) -> tuple[ZygoteSpec, ...]:
+    """Those that these services are forked by, and what those are forked by."""
+    needed = {entry.spec.zygote for entry in chosen}
+    needed |= {spec.base for spec in ZYGOTES if spec.name in needed}
+    return tuple(spec for spec in ZYGOTES if spec.name in needed)
 
 
 CONFORMANCE = Entry(

@@ -29,7 +29,7 @@ DEFAULT_PORT = 3000
 
 ENVIRONMENT_PREFIX = "LINCKIA_"
 
-NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON"})
+NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA"})
 """What the set-up script reads; it is no concern of a running kernel."""
 
 

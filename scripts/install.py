@@ -233,8 +233,10 @@ def set_up(extra: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     alone = {normal(name) for name in project["tool"]["linckia"]["setup"]["alone"]}
     wanted: list[str] = list(project["project"]["dependencies"])
-    if extra:
-        wanted += project["project"]["optional-dependencies"][extra]
+    extras = project["project"]["optional-dependencies"]
+    if extra and extra not in extras:
+        raise SetupFailed(f"there is no extra {extra!r} (LINCKIA_EXTRA); there are: {', '.join(extras)}")
+    wanted += extras.get(extra, [])
 
     first = not VENV.exists()
     make_venv()

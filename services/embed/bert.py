@@ -17,6 +17,7 @@ from torch import Tensor
 from services.embed.attention import exp_attention, exponent_scale, flash_attention
 from services.embed.dense import dense
 from services.embed.layout import Layout, groups_of
+from services.embed.shape import Shape
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -24,17 +25,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
-_FAMILIES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "camembert": "roberta."}
-
-
-def supports(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (a `config.json`) describes an encoder that this module computes exactly."""
-    return (
-        config.get("model_type") in _FAMILIES
-        and config.get("hidden_act", "gelu") in _ACTIVATIONS
-        and config.get("position_embedding_type", "absolute") == "absolute"
-        and not config.get("is_decoder", False)
-    )
 
 
 class _Take(Protocol):
@@ -68,25 +58,24 @@ class PackedBert:
 
     Args:
         tensors: the checkpoint's tensors by name, with or without the family's prefix.
-        config: its `config.json`, one that `supports` admits.
+        config: its `config.json`, one that `services.embed.shape.supports` admits.
     """
 
     def __init__(
         self, tensors: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype, device: torch.device
     ) -> None:
-        family = _FAMILIES[str(config["model_type"])]
-        prefix = family if any(name.startswith(family) for name in tensors) else ""
+        shape = Shape.of(config, tensors)
+        prefix = shape.prefix
 
         def take(name: str, scale: float = 1.0) -> Tensor:
             found = tensors[prefix + name]
             return (found if scale == 1.0 else found.float() * scale).to(device=device, dtype=dtype)
 
-        self.hidden = int(config["hidden_size"])
-        self.heads = int(config["num_attention_heads"])
+        self.hidden, self.heads = shape.hidden, shape.heads
         self.dtype, self.device = dtype, device
-        self._epsilon = float(config.get("layer_norm_eps", 1e-12))
-        activation = _ACTIVATIONS[str(config.get("hidden_act", "gelu"))]
-        self._first_position = int(config.get("pad_token_id") or 0) + 1 if family == "roberta." else 0
+        self._epsilon = shape.epsilon
+        activation = _ACTIVATIONS[shape.activation]
+        self._first_position = shape.first_position
         # The vocabulary's table stays as it is on disk: a few of its rows are read at a time, so most of it never
         # enters memory.
         words = tensors[f"{prefix}embeddings.word_embeddings.weight"]
@@ -98,10 +87,7 @@ class PackedBert:
         self._norm = _pair(take, "embeddings.LayerNorm")
         self._by_exponent = device.type == "cpu" and dtype is torch.bfloat16
         query_scale = exponent_scale(self.hidden // self.heads) if self._by_exponent else 1.0
-        self._layers = [
-            _Layer(take, f"encoder.layer.{i}.", activation, query_scale)
-            for i in range(int(config["num_hidden_layers"]))
-        ]
+        self._layers = [_Layer(take, f"encoder.layer.{i}.", activation, query_scale) for i in range(shape.layers)]
 
     def __call__(self, ids: Tensor, layout: Layout) -> Tensor:
         """The last hidden states, shape (layout.rows, hidden).

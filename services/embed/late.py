@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from services.embed.model import TorchEncoder
+from services.embed.encoder import Encoder
 from services.runtime.models.batcher import Rows
 from services.runtime.models.tokens import Ids
 
@@ -32,7 +32,7 @@ class LateInteraction:
 
     width = 1
 
-    def __init__(self, borrow: Callable[[], TorchEncoder], device: str) -> None:
+    def __init__(self, borrow: Callable[[], Encoder], device: str) -> None:
         self._borrow = borrow
         self.device = device
 

@@ -9,6 +9,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from services.embed.lengths import round_up
+
 LONGEST_BLOCK = 1024
 """Sequences up to this length are taken together, as many as one of this length has scores: 25 MB with 12 heads."""
 
@@ -81,12 +83,6 @@ def _most_at_once(count: int) -> int:
     """The largest of 1, 2, 3, 4, 6, 8, 12, 16, … that is not more than `count`."""
     power: int = 1 << (count.bit_length() - 1)
     return power + power // 2 if power > 1 and count >= power + power // 2 else power
-
-
-def round_up(length: int) -> int:
-    """The length to which a sequence of `length` is filled up where it shares a block with others."""
-    step = 8 if length <= 32 else 16 if length <= 128 else 32 if length <= 512 else 64
-    return -(-length // step) * step
 
 
 def _pad(lengths: Sequence[int], length: int) -> Padding:

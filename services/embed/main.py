@@ -7,14 +7,12 @@ setting `workers` the kernel makes as many processes, which share one queue of c
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-import torch
 import trio
 from msgspec import Meta
 
@@ -29,16 +27,16 @@ from proto.ops.embed import (
     MaxSimResult,
     TextKind,
 )
-from services.embed.bert import supports
+from services.embed.backends import Backend, load_code, open_encoder, use_threads
+from services.embed.encoder import Encoder, Vectors
 from services.embed.late import LateInteraction, LatePair
-from services.embed.model import TorchEncoder, Vectors
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.models import huge_pages
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from services.runtime.models.checkpoint import ModelMissing
-from services.runtime.models.device import Precision, batches_at_once, require_device
+from services.runtime.models.device import Precision, batches_at_once
 from services.runtime.models.resting import Resting, rest_when_idle
 from services.runtime.models.tokens import Ids
 
@@ -58,7 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`[services.embed]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
-    precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
+    backend: Annotated[Backend, Meta(description="torch, or onnx: far less memory, on the CPU")] = Backend.TORCH
+    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch) or int8 (onnx)")] = Precision.AUTO
     workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
@@ -80,7 +79,7 @@ class Loaded(msgspec.Struct, frozen=True):
     files: ModelFiles
     fingerprint: str
     tokenizer: TextTokenizer
-    encoder: TorchEncoder
+    encoder: Encoder
     canary: Ids
     canary_vector: Vectors
 
@@ -90,11 +89,8 @@ def load(settings: Settings, device: str) -> Loaded:
 
     Raises:
         ModelMissing: it is not on this machine, or not in a form that is loaded.
-        OperationError: `device` is `cuda` and there is none.
+        OperationError: `device` is `cuda` and there is none, or the backend is not installed or lacks the precision.
     """
-    require_device(device)
-    # Two batches on a core each are a third faster than one batch on both, and none waits where a core is taken away.
-    torch.set_num_threads(settings.threads)
     files = resolve(
         settings.model,
         query_prefix=settings.query_prefix,
@@ -102,17 +98,21 @@ def load(settings: Settings, device: str) -> Loaded:
         max_tokens=settings.max_tokens,
     )
     tokenizer = TextTokenizer(files)
-    encoder = TorchEncoder(files, device=device, precision=settings.precision)
+    encoder = _encoder(files, settings, device)
     encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
     return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.compute([canary])[0])
 
 
+def _encoder(files: ModelFiles, settings: Settings, device: str) -> Encoder:
+    # Two batches on a core each are a third faster than one batch on both, and none waits where a core is taken away.
+    return open_encoder(files, settings.backend, device=device, precision=settings.precision, threads=settings.threads)
+
+
 def rehearse(root: Path, settings: Mapping[str, Any]) -> None:
-    """Of the model its code alone, where it needs more than BERT's family does: it would be in memory twice."""
-    with contextlib.suppress(ModelMissing):
-        if not supports(resolve(str(settings.get("model", AUTO))).config):
-            importlib.import_module("transformers")
+    """Of the model its code alone: it would be in memory twice."""
+    with contextlib.suppress(ModelMissing, ValueError):
+        load_code(resolve(str(settings.get("model", AUTO))), Backend(settings.get("backend", Backend.TORCH)))
 
 
 @contextlib.asynccontextmanager
@@ -122,23 +122,27 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         settings = msgspec.convert(env.settings, Settings)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"settings of embed: {error}") from None
-    device = env.mode or "cpu"
+    by_torch = settings.backend is Backend.TORCH
+    device = (env.mode or "cpu") if by_torch else "cpu"
     before = huge_pages.own_memory()
     loaded = await trio.to_thread.run_sync(load, settings, device)
-    # The number is each thread's own, and a query alone is computed in this one: with more threads than it is worth, it
-    # would wait for the others to wake.
-    torch.set_num_threads(settings.threads)
-
+    # A query alone is computed in this thread: with more threads than it is worth, it would wait for them to wake.
+    use_threads(settings.backend, settings.threads)
     precision = loaded.encoder.precision.value
     files, tokenizer, mark = loaded.files, loaded.tokenizer, loaded.fingerprint
     canary, canary_vector = loaded.canary, loaded.canary_vector
 
-    def load_again() -> TorchEncoder:
+    def on_huge_pages() -> None:
+        # The other backend is for who has no memory to round up.
+        if by_torch:
+            huge_pages.begin(env.background, device, before)
+
+    def load_again() -> Encoder:
         # Somebody waits: the canary stands for warming up, and for reading all weights to compare their fingerprint.
-        encoder = TorchEncoder(files, device=device, precision=settings.precision)
+        encoder = _encoder(files, settings, device)
         if not alike(encoder.compute([canary])[0], canary_vector):
             raise ModelMissing(f"the model in {files.folder} is not what it was at the start", field="model")
-        trio.from_thread.run_sync(huge_pages.begin, env.background, device, before)
+        trio.from_thread.run_sync(on_huge_pages)
         return encoder
 
     encoder = Resting(loaded.encoder, load_again)
@@ -174,7 +178,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         device=encoder.device,
         precision=precision,
     )
-    huge_pages.begin(env.background, encoder.device, before)
+    on_huge_pages()
     env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
     # Queries have a thread of their own here too, or they would wait for the tokens of a bulk request.
     lanes = {kind: trio.CapacityLimiter(1) for kind in TextKind}

@@ -1,4 +1,4 @@
-"""The loaded model: token ids in, unit vectors out, on one device."""
+"""The loaded model in torch: token ids in, unit vectors out, on one device."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from services.embed.bert import PackedBert, supports
+from services.embed.bert import PackedBert
+from services.embed.encoder import Vectors
 from services.embed.families import PaddedFamily
 from services.embed.layout import Layout
+from services.embed.shape import supports
 from services.embed.weights import ModelFiles, Pooling
 from services.runtime.models.device import Precision, resolve_precision, survives
 from services.runtime.models.tokens import Ids
-
-Vectors = npt.NDArray[np.float32]
-"""Unit vectors, shape (texts, dimensions)."""
 
 _PADDED_BATCH = 16
 """Sequences that go through a padded encoder at once: sorted by length, so that little of it is padding."""

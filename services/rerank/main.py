@@ -10,25 +10,27 @@ import contextlib
 import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import torch
 import trio
 from msgspec import Meta
 
 from proto.errors import InvalidParams, Unavailable
 from proto.operation import Params
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from services.rerank.model import CrossEncoder
 from services.rerank.pairs import Pair, PairTokenizer
-from services.rerank.weights import AUTO, PREFERRED, resolve
+from services.rerank.weights import AUTO, NONE, PREFERRED, resolve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.models import huge_pages
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
 from services.runtime.models.resting import Resting, rest_when_idle
+
+if TYPE_CHECKING:
+    # It loads torch, which a machine without a model is spared.
+    from services.rerank.model import CrossEncoder
 
 _TOKENIZE_AT_ONCE = 64
 """Texts between two looks at cancellation and at the queue."""
@@ -47,7 +49,7 @@ NO_MODEL = (
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.rerank]`."""
 
-    model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
+    model: Annotated[str, Meta(description="`auto`, a folder, an id in the local cache, or `none`")] = AUTO
     precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
     workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
@@ -74,7 +76,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(settings: Settings, device: str) -> Loaded | None:
-    """Read, load and warm up the model of `settings`; None where it is `auto` and there is none.  Blocks.
+    """Read, load and warm up the model of `settings`; None where it is `none`, or `auto` and there is none.  Blocks.
 
     Raises:
         ModelMissing: it is not on this machine, or not in a form that is loaded.
@@ -83,6 +85,10 @@ def load(settings: Settings, device: str) -> Loaded | None:
     files = resolve(settings.model, max_tokens=settings.max_tokens)
     if files is None:
         return None
+    import torch
+
+    from services.rerank.model import CrossEncoder
+
     require_device(device)
     torch.set_num_threads(settings.threads)
     tokenizer = PairTokenizer(files)
@@ -101,7 +107,7 @@ def warm_up() -> None:
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
     """To say that there is no model, where there is none; of one its code alone, for it would be in memory twice."""
-    if settings.get("model", AUTO) != AUTO or resolve() is not None:
+    if (model := settings.get("model", AUTO)) not in (AUTO, NONE) or resolve(model) is not None:
         importlib.import_module("transformers")
         return None
     return (RerankModelParams(),)

@@ -14,12 +14,14 @@ from services.runtime.models.checkpoint import (
 )
 
 AUTO = "auto"
+NONE = "none"
 PREFERRED = "BAAI/bge-reranker-base"
 """What `auto` takes where it is in the local cache already; otherwise it takes none."""
 
 
 def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint | None:
-    """The files of `model`: `auto`, a folder, or an id in the local Hugging Face cache; None where `auto` finds none.
+    """The files of `model`: `auto`, a folder, or an id in the local Hugging Face cache; None where it is `none`, or
+    `auto` finds none.
 
     Args:
         max_tokens: read at most this many tokens of a query and its text, if the model reads that many.
@@ -27,6 +29,8 @@ def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint |
     Raises:
         ModelMissing: there is no such model here, it has no safetensors, or it does not answer one score.
     """
+    if model == NONE:
+        return None
     if model == AUTO:
         name, folder = PREFERRED, cached(PREFERRED)
         if folder is None:

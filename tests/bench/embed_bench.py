@@ -25,8 +25,8 @@ import trio
 
 from proto.cores import usable_cores
 from proto.ops.embed import TextKind
+from services.embed.encoder import Vectors
 from services.embed.main import Loaded, Settings, load
-from services.embed.model import Vectors
 from services.embed.weights import ModelFiles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane
 from services.runtime.models.tokens import Ids

@@ -38,6 +38,7 @@ import torch
 from kernel.control.client import Client
 from proto.cores import usable_cores
 from proto.ops.embed import TextKind
+from services.embed.backends import Backend
 from services.embed.main import Loaded, Settings, load
 from services.embed.weights import resolve
 from services.runtime.models.huge_pages import use_huge_pages
@@ -47,6 +48,8 @@ from tests.system.running import RunningKernel, running
 
 AT_ONCE, CALLS = 64, 4
 """Texts of one call, and calls in flight."""
+
+SETTLED_S = 6
 
 
 class SentenceTransformers:
@@ -104,25 +107,28 @@ def through_the_service(kernel: RunningKernel, texts: Sequence[str]) -> float:
 
 
 @contextlib.contextmanager
-def kernel_with(precision: str) -> Iterator[RunningKernel]:
+def kernel_with(backend: Backend, precision: str) -> Iterator[RunningKernel]:
     with (
         tempfile.TemporaryDirectory() as data,
         running(
             Path(data),
             options=("--http", "127.0.0.1:0"),
-            environment={"LINCKIA_SERVICES__EMBED__PRECISION": f'"{precision}"'},
-            all_ready=False,
+            environment={
+                "LINCKIA_SERVICES__EMBED__BACKEND": backend.value,
+                "LINCKIA_SERVICES__EMBED__PRECISION": f'"{precision}"',
+            },
         ) as kernel,
     ):
-        kernel.wait_ready("embed")
+        # What is still being prepared beside them would take the processors from what is measured.
+        time.sleep(SETTLED_S)
         yield kernel
 
 
-def throughput(texts: Sequence[str], peer: SentenceTransformers, rounds: int) -> None:
+def throughput(texts: Sequence[str], peer: SentenceTransformers, rounds: int, backend: Backend) -> None:
     peer.encode(texts[:64])
     print("mixed lengths, passages/s, the best of each in rounds taken by turns")
     for precision in ("auto", "fp32"):
-        with kernel_with(precision) as kernel:
+        with kernel_with(backend, precision) as kernel:
             through_the_service(kernel, texts[:128])
             pairs = [(through_the_service(kernel, texts), len(texts) / peer.encode(texts)[0]) for _ in range(rounds)]
             ours, theirs = (max(side) for side in zip(*pairs, strict=True))
@@ -152,7 +158,7 @@ class Transformers:
             return torch.nn.functional.normalize(states.mean(1), dim=-1).numpy()
 
 
-def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded) -> None:
+def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded, backend: Backend) -> None:
     torch.set_num_threads(1)
     short = [" ".join(text.split()[:9]) for text in texts]
     bare, service, direct, sentences = (
@@ -162,7 +168,7 @@ def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded) -> 
     transformers = Transformers()
     # As the service has its own.
     use_huge_pages()
-    with kernel_with("auto") as kernel, Client(kernel.data_dir) as client:
+    with kernel_with(backend, "auto") as kernel, Client(kernel.data_dir) as client:
         for number, query in enumerate(short):
             began = time.perf_counter()
             model.encoder.compute(model.tokenizer.encode([query], TextKind.QUERY).ids)
@@ -297,16 +303,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each round of clients")
     parser.add_argument("--only", choices=["throughput", "query", "http"])
+    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.TORCH, help="of embed")
     given = parser.parse_args()
     texts = mixed(corpus(given.corpus, given.count))
-    model = load(Settings(), "cpu")
+    model = load(Settings(backend=given.backend), "cpu")
     print(f"{model.files.name}, {model.encoder.precision} by default, {usable_cores()} cores")
     if given.only != "http":
         peer = SentenceTransformers()
         if given.only != "query":
-            throughput(texts, peer, given.rounds)
+            throughput(texts, peer, given.rounds, given.backend)
         if given.only != "throughput":
-            queries(texts[:210], peer, model)
+            queries(texts[:210], peer, model, given.backend)
         peer.close()
     if given.only in (None, "http"):
         servers(given.seconds)

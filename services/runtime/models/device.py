@@ -14,11 +14,13 @@ from proto.errors import OperationError
 
 
 class Precision(enum.StrEnum):
-    """What the weights are computed in; `auto` is bf16 where the processor has instructions for it."""
+    """What the weights are computed in; `auto` is bf16 by torch where the processor has instructions for it, and int8
+    by ONNX Runtime."""
 
     AUTO = "auto"
     FP32 = "fp32"
     BF16 = "bf16"
+    INT8 = "int8"
 
 
 def require_device(device: str) -> None:
@@ -30,9 +32,11 @@ def require_device(device: str) -> None:
 
 
 def resolve_precision(precision: Precision, device: str) -> Precision:
-    """What `auto` means on this device."""
+    """What `auto` means on this device, by torch.  Raises OperationError for what torch has not."""
     import torch
 
+    if precision is Precision.INT8:
+        raise OperationError("the precision int8 is ONNX Runtime's; with torch it is auto, fp32 or bf16")
     if precision is not Precision.AUTO:
         return precision
     if device == "cuda":

@@ -16,10 +16,11 @@ from torch import Tensor
 from proto.ops.embed import TextKind
 from services.embed import weights
 from services.embed.attention import exp_attention, exponent_scale
-from services.embed.bert import supports
 from services.embed.dense import PlainDense, dense
+from services.embed.encoder import Vectors
 from services.embed.layout import LONGEST_BLOCK, Group, Layout, groups_of
-from services.embed.model import TorchEncoder, Vectors, pool, rows_for
+from services.embed.model import TorchEncoder, pool, rows_for
+from services.embed.shape import supports
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, Pooling, resolve
 from services.runtime.models.device import Precision

@@ -12,7 +12,9 @@ import trio
 from proto.errors import Unavailable
 from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, TextKind
 from services.embed import main as embed
-from services.embed.model import TorchEncoder, Vectors
+from services.embed import model
+from services.embed.encoder import Vectors
+from services.embed.model import TorchEncoder
 from services.embed.weights import ModelFiles
 from services.runtime.models.device import Precision
 from services.runtime.models.tokens import Ids
@@ -44,7 +46,7 @@ async def test_a_model_that_rested_answers_as_it_did_before(tmp_path: Path, monk
             loads.append(device)
             super().__init__(files, device=device, precision=precision)
 
-    monkeypatch.setattr(embed, "TorchEncoder", Counted)
+    monkeypatch.setattr(model, "TorchEncoder", Counted)
     settings = {"embed": {"unload_after_s": 0.1}}
     async with services_in_process({"embed": embed.open_service}, tmp_path, settings=settings) as bench:
         asked = EmbedTexts(texts=TEXTS[:1], kind=TextKind.QUERY)
@@ -66,7 +68,7 @@ async def test_a_model_that_changed_while_it_rested_ends_the_process(
     settings = {"embed": {"unload_after_s": 0.1}}
     with pytest.RaisesGroup(pytest.RaisesExc(Unavailable, match="ended while"), flatten_subgroups=True):
         async with services_in_process({"embed": embed.open_service}, tmp_path, settings=settings) as bench:
-            monkeypatch.setattr(embed, "TorchEncoder", Other)
+            monkeypatch.setattr(model, "TorchEncoder", Other)
             with trio.fail_after(30):
                 while True:
                     await trio.sleep(0.3)

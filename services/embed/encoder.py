@@ -1,0 +1,43 @@
+"""What an embedding model in this process can do, whatever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from services.runtime.models.device import Precision
+from services.runtime.models.tokens import Ids
+
+Vectors = npt.NDArray[np.float32]
+"""Unit vectors, shape (texts, dimensions)."""
+
+
+class Encoder(Protocol):
+    """Token ids in, unit vectors out; several threads may call it.
+
+    Attributes:
+        precision: what it computes in, resolved.
+        width: the dimensions of its vectors.
+    """
+
+    precision: Precision
+    width: int
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`."""
+
+    def compute(self, sequences: Sequence[Ids]) -> Vectors:
+        """Unit vectors of the sequences, in their order."""
+
+    def token_vectors(self, sequences: Sequence[Ids]) -> list[Vectors]:
+        """Of each sequence the unit vectors of its tokens, shape (tokens, dimensions), without the special ones."""
+
+    def warm_up(self, max_tokens: int) -> None:
+        """Real forward passes of the shapes that come first, so that no caller waits for what is made once."""
+
+    def recover(self, error: Exception) -> bool:
+        """Make ready for the next batch after `error`; False where the process must end instead."""
