@@ -272,7 +272,7 @@ def infinity() -> Iterator[int]:
 
 
 def servers(seconds: float) -> None:
-    with infinity() as theirs, kernel_with("auto") as kernel:
+    with infinity() as theirs, kernel_with(Backend.TORCH, "auto") as kernel:
         ours = int(kernel.status()["http_url"].rsplit(":", 1)[1].split("/")[0])
         name = kernel.call("embed_model")["model"]
         print("POST embeddings, requests/s (median ms)")

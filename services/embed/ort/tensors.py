@@ -56,8 +56,8 @@ class Tensors:
     """Those of all files of one checkpoint, by name.
 
     Raises:
-        ModelMissing: a file is not one of safetensors or is cut off, or a tensor that is asked for is not there or of a kind that is
-            no float.
+        ModelMissing: a file is not one of safetensors or is cut off, or a tensor that is asked for is not there or of
+            a kind that is no float.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
