@@ -1,7 +1,7 @@
 """The functions that SQL calls beside SQLite's own: matching by RE2 and comparison of text without regard to case.
 
-Each call holds the lock of the interpreter; over very many rows all else in the process waits for them, and they for
-it. Whoever has something better to do after so many calls says so (`at_most`).
+Each call holds the lock of the interpreter; where all of very many rows are matched, all else in the process waits for
+them, and they for it. Whoever has something better to do after so many calls says so (`at_most`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _calls = _Calls()
 
 @contextlib.contextmanager
 def at_most(calls: int, give_up: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, `give_up` is called, once, after so many calls that queries of this thread have made; what it
+    """While this lasts, `give_up` is called, once, after queries of this thread have matched so many texts; what it
     raises ends the query."""
     _calls.left, _calls.give_up = calls, give_up
     try:
@@ -81,9 +81,6 @@ def key(column: str) -> str:
 
 
 def _folded(*arguments: Any) -> str:
-    _calls.left -= 1
-    if _calls.left < 0:
-        _calls.exhausted()
     text: str = arguments[0]
     return text.casefold()
 

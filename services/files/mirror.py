@@ -42,8 +42,8 @@ PAUSE_S = 5.0
 SETS_AT_FIRST = 4
 
 MOST_CALLS = 20_000
-"""That a question to the tables may make of Python (a tenth of a second) while the copy is made, which needs the same
-interpreter: beyond that the two would take several times as long side by side as one after the other."""
+"""Of `matches`, that a question to the tables may make (a tenth of a second) while the copy is made, which needs the
+same interpreter: beyond that the two would only hold each other up."""
 
 PATIENCE_S = 8.0
 """So long such a question waits for the copy; then it asks the tables for good. Four million entries are read in
@@ -81,7 +81,7 @@ class Mirror:
         interrupts it. Those that are given the copy take turns.
 
         While there is none the tables are asked; once it is there before they have answered, it is asked in their
-        place. A question that calls Python for very many rows is put off while the copy is made, `PATIENCE_S` at most.
+        place. A question that matches very many rows by Python is put off while the copy is made, `PATIENCE_S` at most.
         So `query` may be run several times, and must not mind.
         """
 
