@@ -41,8 +41,8 @@ REPLACED = 5_000
 PAUSE_S = 5.0
 SETS_AT_FIRST = 4
 
-MOST_CALLS = 20_000
-"""Of `matches`, that a question to the tables may make (a tenth of a second) while the copy is made, which needs the
+MOST_CALLS = 100_000
+"""Of `matches`, that a question to the tables may make (a sixth of a second) while the copy is made, which needs the
 same interpreter: beyond that the two would only hold each other up."""
 
 PATIENCE_S = 8.0
