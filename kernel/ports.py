@@ -68,6 +68,10 @@ class GenerationSink(Protocol):
     def draining(self, service: str, generation: int) -> None:
         """No further calls to this generation; those in flight will still be answered."""
 
+    def was_used(self, service: str) -> bool:
+        """Whether the service had a client's call in hand, be it through another service, since this was last
+        asked."""
+
     def down(self, service: str, generation: int, cause: Cause) -> None:
         """The generation is dead; every frame it had sent has been delivered through `frame` before."""
 

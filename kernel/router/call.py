@@ -27,6 +27,7 @@ class RoutedCall:
         "deadline",
         "deaths",
         "done",
+        "for_client",
         "frame_id",
         "generation",
         "instance",
@@ -55,7 +56,12 @@ class RoutedCall:
         progress: Callable[[Progress], None] | None,
         upcalls: Upcalls | None,
         session: str = "",
+        for_client: bool = True,
     ) -> None:
+        """
+        Args:
+            for_client: whether a client waits for it, be it through another service; those make calls of their own too.
+        """
         self.op = op
         self.params = params
         self.caller = caller
@@ -67,6 +73,7 @@ class RoutedCall:
         self.progress = progress
         self.upcalls = upcalls
         self.session = session
+        self.for_client = for_client
         self.frame_id = 0
         self.generation = 0
         self.instance = ""

@@ -69,13 +69,14 @@ class Limits:
 class _Instance:
     """One process of the service, from generation to generation; `channel` is None while none takes calls."""
 
-    __slots__ = ("channel", "generation", "in_flight", "name", "reason", "retry_at", "state")
+    __slots__ = ("channel", "generation", "in_flight", "name", "reason", "retry_at", "state", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.channel: Channel | None = None
         self.generation = 0
         self.in_flight = 0
+        self.used = False
         self.state = ServiceState.WAITING
         self.reason = "it has not been started yet"
         self.retry_at: float | None = None
@@ -119,6 +120,13 @@ class Lane:
     def in_flight_of(self, instance: str) -> int:
         """Calls in flight in one process of the service."""
         return self._instances[instance].in_flight
+
+    def was_used(self, instance: str) -> bool:
+        """Whether a client's call was in flight in one process of the service since this was last asked."""
+        live = self._instances[instance]
+        used = live.used or any(one.for_client and one.instance == instance for one in self._in_flight.values())
+        live.used = False
+        return used
 
     @property
     def queued(self) -> int:
@@ -294,6 +302,7 @@ class Lane:
         call.frame_id = next(self._ids)
         call.instance, call.generation = instance.name, instance.generation
         instance.in_flight += 1
+        instance.used = instance.used or call.for_client
         self._in_flight[call.frame_id] = call
         self._post(
             call,

@@ -203,6 +203,9 @@ class Router:
     def draining(self, service: str, generation: int) -> None:
         self._lanes[service].draining(service, generation)
 
+    def was_used(self, service: str) -> bool:
+        return self._lanes[service].was_used(service)
+
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         self._lanes[service].state(service, state, reason, retry_at)
 
@@ -242,11 +245,11 @@ class Router:
             if call.op == ASK_CLIENT:
                 self._ask_client(service, generation, call, upcalls)
             else:
-                self._pass_on(service, generation, call, upcalls)
+                self._pass_on(service, generation, call, parent)
         except LinckiaError as error:
             self._answer(service, generation, call.id, error)
 
-    def _pass_on(self, service: str, generation: int, call: Call, upcalls: Upcalls | None) -> None:
+    def _pass_on(self, service: str, generation: int, call: Call, parent: RoutedCall | None) -> None:
         operation = self._table.get(call.op)
         if operation is None:
             raise UnknownOperation(f"unknown operation {call.op!r}")
@@ -275,7 +278,8 @@ class Router:
             progress=(lambda p: self._post(service, generation, Progress(call.id, p.done, p.total, p.message)))
             if call.progress
             else None,
-            upcalls=upcalls,
+            upcalls=parent.upcalls if parent is not None else None,
+            for_client=parent is not None and parent.for_client,
         )
         made[call.id] = (lane, routed)
         try:

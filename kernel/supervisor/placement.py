@@ -56,7 +56,7 @@ class Running(Protocol):
         """It is READY: what makes the start of the next generation quick is done from now on."""
 
     def was_used(self) -> None:
-        """Calls came to it, or it made some, since this was last said."""
+        """A client's calls came to it since this was last said."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process itself; nothing where it is gone.  A stopped process is continued to get it."""

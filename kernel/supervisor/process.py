@@ -127,7 +127,6 @@ class Generation:
         self._asked_to_end = trio.Event()
         self._patience = trio.CancelScope()
         self._all_read = trio.Event()
-        self._was_used = False
 
     def end(self, cause: Cause, rung: Rung = Rung.DRAIN) -> None:
         """End it because of `cause`, beginning at `rung`.  The first cause stays; a harsher rung is gone to at once."""
@@ -212,7 +211,6 @@ class Generation:
                 text = f"service {self.spec.name} made a call before it was ready; calls can be made once it is"
                 channel.post(Fault(frame.id, Unavailable(text).failure))
             else:
-                self._was_used = True
                 self._sink.frame(self.spec.name, self.number, frame)
             return
         match frame:
@@ -272,8 +270,7 @@ class Generation:
                 self._ping(channel, now, overslept)
             if now >= next_at:
                 self._check_memory(running)
-                if self._was_used:
-                    self._was_used = False
+                if self._sink.was_used(self.spec.name):
                     running.was_used()
                 await running.tend()
                 next_at = trio.current_time() + interval

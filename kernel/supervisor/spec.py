@@ -71,8 +71,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a process forked ahead waits for this one's death: some 9 MB for a restart in a third of the time.
     Only where there is a zygote."""
     standby_rests_after_s: Positive | None = 300.0
-    """Time without a call, or one of its own, after which that process is given up until there is one again: nobody
-    is there to notice the quicker restart.  None: it waits for ever."""
+    """Time without a call that a client waits for after which that process is given up, until there is one again:
+    nobody is there to notice the quicker restart.  None: it waits for ever."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
     modes: tuple[str, ...] = ()

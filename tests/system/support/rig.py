@@ -46,6 +46,7 @@ class Sink:
         self.causes: dict[tuple[str, int], Cause] = {}
         self.states: list[tuple[float, str, ServiceState]] = []
         self.frames: list[AnyFrame] = []
+        self.used: set[str] = set()
         self._ids = itertools.count(1)
         self._answers: dict[int, Callable[[Return | Fault], None]] = {}
         self.changed = trio.lowlevel.ParkingLot()
@@ -58,6 +59,10 @@ class Sink:
         self.frames.append(frame)
         if isinstance(frame, Return | Fault) and frame.id in self._answers:
             self._answers.pop(frame.id)(frame)
+
+    def was_used(self, service: str) -> bool:
+        used, self.used = service in self.used, self.used - {service}
+        return used
 
     def draining(self, service: str, generation: int) -> None:
         self._note("draining", service, generation)
@@ -81,6 +86,7 @@ class Sink:
     def post(self, params: Params[Any], service: str = "trial") -> int:
         """Make a call without waiting for its answer."""
         number = next(self._ids)
+        self.used.add(service)
         name = operation_of(params).name
         self.channels[service].post(Call(number, name, frames.pack_body(params), 10_000, TRACE, "client", 0))
         return number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 import trio
@@ -37,6 +37,7 @@ class Rig:
         self.stopped: list[str] = []
         self.arrived = trio.Event()
         self.by: list[str] = []
+        self.of_its_own: Callable[[Say], Awaitable[Said]] | None = None
         self._generations: dict[str, int] = dict.fromkeys([*speakers, "relay"], 0)
         self._live: dict[str, tuple[trio.CancelScope, Channel]] = {}
 
@@ -142,6 +143,7 @@ class Rig:
     @contextlib.asynccontextmanager
     async def _relay(self, env: Environment) -> AsyncIterator[Handlers]:
         handlers = Handlers()
+        self.of_its_own = env.call
 
         @handlers.handle(Relay)
         async def relay(params: Relay, ctx: Context) -> Said:

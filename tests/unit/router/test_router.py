@@ -104,6 +104,26 @@ async def test_service_calls_service_with_its_own_name_and_asks_the_client_of_th
             await call(r, Relay(text="ask"))
 
 
+async def test_service_is_in_use_by_clients_calls_alone_and_as_long_as_they_last() -> None:
+    async with rig() as r:
+        await r.up("relay")
+        used = r.router.was_used
+        assert not used("speaker")
+        await call(r, Say(text="mine"))
+        assert used("speaker")
+        assert not used("speaker")
+        assert r.of_its_own is not None
+        await r.of_its_own(Say(text="nobody waits for it"))
+        assert not used("speaker")
+        r.hold = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, r, Relay(text="through another"))
+            await r.until(lambda: "through another" in r.seen)
+            assert [(used("relay"), used("speaker")) for _ in range(2)] == [(True, True)] * 2
+            r.hold.set()
+        assert not used("speaker")
+
+
 async def test_operation_refuses_a_caller_that_it_does_not_admit() -> None:
     async with rig() as r:
         with pytest.raises(Forbidden):

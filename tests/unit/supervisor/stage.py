@@ -186,6 +186,9 @@ class Record:
         self.told.append(f"frame {service}{generation}")
         self.frames.append(frame)
 
+    def was_used(self, service: str) -> bool:
+        return False
+
     def draining(self, service: str, generation: int) -> None:
         self.told.append(f"draining {service}{generation}")
 
