@@ -169,19 +169,28 @@ def _open(path: Path) -> apsw.Connection:
         version = connection.execute("PRAGMA user_version").get
         if version not in (0, schema.VERSION):
             raise apsw.CantOpenError(f"{path} was written by another version of this program (schema {version})")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for family in schema.FAMILIES:
-                connection.execute(family)
-            connection.execute(f"PRAGMA user_version={schema.VERSION}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        if connection.execute("PRAGMA application_id").get != schema.MARK:
+            _make_tables(connection)
+        # Reads the whole schema, and so finds one that is damaged.
+        connection.execute("SELECT path FROM node LIMIT 1").get  # noqa: B018  # the reading is what counts
         if fresh:
             sync_folder(path.parent)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _make_tables(connection: apsw.Connection) -> None:
+    """What is not there yet.  A commit waits for the disk: whoever starts on tables that are as they should be has
+    none to wait for."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for family in schema.FAMILIES:
+            connection.execute(family)
+        connection.execute(f"PRAGMA user_version={schema.VERSION}; PRAGMA application_id={schema.MARK}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

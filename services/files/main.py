@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import trio
 
 from proto.notices import RESOURCE_UPDATED, ResourceUpdated
+from proto.operation import Params
+from proto.ops.files_index import Index, ListJobs
+from proto.ops.files_reading import Inspect, Navigate
 from services.files import ignoring, settings, trashed
 from services.files.changes import Changes
 from services.files.changing import add_changing, rejoin, scan_all
@@ -89,6 +94,19 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """A file in a folder is indexed, and looked at."""
+    folder = root / "folder"
+    folder.mkdir()
+    (folder / "file.txt").write_text("text")
+    return (
+        Index(root=str(root), async_=False, max_age=0),
+        ListJobs(limit=10),
+        Navigate(path=str(folder)),
+        Inspect(path=str(folder / "file.txt")),
+    )
 
 
 async def _rejoin(core: Core, scope: trio.CancelScope) -> None:

@@ -8,6 +8,8 @@ well, not scanned (`scanned` 0), and is not shown: read the view `node`, never `
 
 from __future__ import annotations
 
+import zlib
+
 from proto.ops.files_shared import Kind
 
 VERSION = 1
@@ -266,3 +268,6 @@ CREATE INDEX IF NOT EXISTS classifier_job_path ON classifier_job(path);
 
 FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, FOLLOWING, SOURCES, PLANS, CLASSIFIERS, CHANGES, HISTORY)
 """In the order in which they are made."""
+
+MARK = zlib.crc32("".join(FAMILIES).encode()) & 0x7FFFFFFF
+"""Of a database that these very statements have gone over: its `application_id`."""
