@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -56,12 +57,18 @@ def redactor_of(settings: Settings) -> Redactor | None:
     """
     if not settings.redact:
         return None
+    return _made(tuple(settings.redact_skip), tuple(settings.redact_rules))
+
+
+# What is compiled for a rehearsal is there when the service starts: of all that its start does, that takes longest.
+@functools.lru_cache(maxsize=1)
+def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
     rules: list[Rule] = []
-    for index, rule in enumerate(settings.redact_rules):
+    for index, rule in enumerate(more):
         try:
             rules.append(make_rule(rule.name, rule.pattern))
         except re.error as error:
             raise InvalidParams(
                 f"settings of transcripts: redact_rules[{index}].pattern is no regular expression: {error}"
             ) from None
-    return Redactor(skip=settings.redact_skip, more=rules)
+    return Redactor(skip=skip, more=rules)

@@ -182,6 +182,18 @@ def test_a_setting_that_is_wrong_is_named(settings: dict[str, object], said: str
         redactor_of(read_settings(settings))
 
 
+def test_what_was_compiled_for_the_rehearsal_serves_the_same_settings_and_no_others() -> None:
+    given = {"redact_rules": [{"name": "employee", "pattern": r"\bEMP-\d{6}\b"}]}
+    assert redactor_of(read_settings(given)) is redactor_of(read_settings(given))
+    other = redactor_of(read_settings({**given, "redact_skip": ["github-token"]}))
+    assert other is not None
+    assert other.text(SECRETS["github-token"]) == SECRETS["github-token"]
+    assert other.text("EMP-123456") == "[redacted:employee]"
+    plain = redactor_of(read_settings({}))
+    assert plain is not None
+    assert plain.text("EMP-123456") == "EMP-123456"
+
+
 def test_switched_off_nothing_is_masked() -> None:
     assert redactor_of(read_settings({"redact": False})) is None
 
