@@ -243,12 +243,11 @@ def entries() -> tuple[Entry, ...]:
             roots=Roots.WRITE,
         ),
         Entry(
-            # A rescan goes on without it, only slower: nothing waits for its return.
+            # A rescan goes on without it, only slower.
             spec=ServiceSpec(
                 name="compare",
                 module="services.files.compare_main",
                 zygote="light",
-                standby=False,
                 memory_limit_bytes=GIB // 2,
                 in_flight=8,
             ),
