@@ -56,9 +56,9 @@ class Store:
         self.indexing_anew = False
         self._writer = _open_packs(self.packs_path)
         self.epoch = str(_one(self._writer, "SELECT value FROM setting WHERE name='epoch'"))
-        self._readers: list[apsw.Connection] = []
         self._index_writer = self._open_index()
-        self._readers += [self._reader() for _ in range(READERS)]
+        self._readers: list[apsw.Connection] = []
+        """That nobody uses; opened as they are wanted, for a start need not wait for all of them."""
         self._write_turn = trio.CapacityLimiter(1)
         self._read_turn = trio.CapacityLimiter(READERS)
         self._index_turn = trio.CapacityLimiter(1)
@@ -115,7 +115,10 @@ class Store:
         """Run `query` on one consistent state of the packs, with the index attached as `idx`."""
 
         def snapshot() -> T:
-            connection = self._readers.pop()
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = self._reader()
             try:
                 connection.execute("BEGIN")
                 try:
