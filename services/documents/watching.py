@@ -59,6 +59,7 @@ class Watching:
         """Work until `stop`, or until cancelled."""
         try:
             with self._scope:
+                await self._parts.env.after_first_call()
                 while True:
                     self._wake = trio.Event()
                     await self._list()

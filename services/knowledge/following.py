@@ -44,6 +44,7 @@ class Following:
     async def run(self) -> None:
         """Follow until `stop`, or until cancelled."""
         with self._scope:
+            await self._env.after_first_call()
             while True:
                 try:
                     await self._read()

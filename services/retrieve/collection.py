@@ -85,8 +85,11 @@ class Collection:
         """Whoever is asked for words has all of them, for all that is known."""
         self.words_settled = trio.Event()
         """It is known by now who is asked."""
-        if large_words is None:
+        if large_words is None or not store.has_items(db, large_words):
             self.words_settled.set()
+        self.words_wanted = trio.Event()
+        """A call waits, or has waited, for words; likewise below."""
+        self.vectors_wanted = trio.Event()
         self._steps = trio.lowlevel.ParkingLot()
         self.version = 0
         """Rises with each commit."""
@@ -156,7 +159,7 @@ class Collection:
             Unavailable: somebody still reads a state of before.
             OperationError: the disk fails.
         """
-        await self.loaded.wait()
+        await self.until_loaded()
         if not await self.vectors.scrub(self, lambda: self.wants_tending.set(), SCRUB_WAIT_S):
             raise Unavailable(f"the vectors of collection {self.name} are being written anew", retry_after_ms=500)
         await self.write(lexical.merge, lambda _: None)
@@ -227,6 +230,11 @@ class Collection:
         await self.exclusive(load)
         self.loaded.set()
 
+    async def until_loaded(self) -> None:
+        """Until the vectors are in memory."""
+        self.vectors_wanted.set()
+        await self.loaded.wait()
+
     async def check_words(self) -> str:
         """Look whether FTS5 is whole; answers what is wrong with it, for which it is to be rebuilt."""
         with trio.move_on_after(CHECK_AFTER_S):
@@ -240,6 +248,7 @@ class Collection:
 
     async def trust_words(self) -> None:
         """Until all words are known to be there, so long at most as a search may wait for that."""
+        self.words_wanted.set()
         if not self.words.trusted:
             with trio.move_on_after(CHECK_WAIT_S):
                 await self.words_ready.wait()

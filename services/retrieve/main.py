@@ -1,7 +1,8 @@
 """The service `retrieve`: opens what collections there are, answers its operations, and keeps vectors coming.
 
 A collection that cannot be opened fails its own calls and no other's. The service is ready as soon as its databases
-are open; vectors are brought into memory beside the first calls.
+are open; a collection's words are checked, and its vectors brought into memory, once a call waits for them, or else
+after the first answers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import logging
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -130,14 +131,37 @@ class Collections:
         scope, ended = self._workers[collection.name]
         try:
             with scope:
-                await collection.load()
                 async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_words, collection)
+                    await self._wanted_or_calm(collection.vectors_wanted)
+                    await collection.load()
                     nursery.start_soon(run_tending, collection, partial(self._tell, collection, "index"))
-                    nursery.start_soon(run_words, collection, partial(self._tell, collection, "words"))
                     nursery.start_soon(run_outbox, collection, self._embed, self._model)
-                    nursery.start_soon(self._check_words, collection)
         finally:
             ended.set()
+
+    async def _keep_words(self, collection: Collection) -> None:
+        await self._wanted_or_calm(collection.words_wanted)
+        report = partial(self._tell, collection, "words")
+        if collection.words_settled.is_set():
+            # FTS5 is asked, and searches wait for its check alone.
+            await self._check_words(collection)
+            await run_words(collection, report)
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run_words, collection, report)
+                nursery.start_soon(self._check_words, collection)
+
+    async def _wanted_or_calm(self, wanted: trio.Event) -> None:
+        """Until a call waits for it, or none has to be let go first: most calls ask for one collection of several."""
+        async with trio.open_nursery() as nursery:
+
+            async def until(waited_for: Callable[[], Awaitable[None]]) -> None:
+                await waited_for()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until, wanted.wait)
+            nursery.start_soon(until, self._env.after_first_call)
 
     async def _check_words(self, collection: Collection) -> None:
         if damage := await collection.check_words():

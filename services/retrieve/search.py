@@ -228,7 +228,7 @@ async def _query_vector(collection: Collection, query: str, embed: QueryCall, pa
     """The query's vector; None where the collection has no vector to compare it with."""
     if not collection.loaded.is_set():
         with trio.move_on_after(_LOAD_WAIT_S):
-            await collection.loaded.wait()
+            await collection.until_loaded()
         if not collection.loaded.is_set():
             raise VectorsLoading
     if not len(collection.vectors):

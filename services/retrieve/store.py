@@ -280,6 +280,11 @@ def count_items(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM items").fetchone()[0])
 
 
+def has_items(db: sqlite3.Connection, count: int) -> bool:
+    """Whether there are so many, without a look at more."""
+    return db.execute("SELECT 1 FROM items LIMIT 1 OFFSET ?", (count - 1,)).fetchone() is not None
+
+
 def counts(db: sqlite3.Connection) -> tuple[int, int, int, int, int]:
     """Groups, items, vectors of the current model, items that wait, and those of them that failed before."""
     row = db.execute(

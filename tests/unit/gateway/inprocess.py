@@ -126,6 +126,9 @@ class _Environment:
         self.ending = trio.Event()
         self.publish = dispatcher.publish
 
+    async def after_first_call(self) -> None:
+        return None
+
     def info(self, **values: str) -> None:
         return None
 

@@ -19,7 +19,7 @@ from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hell
 from proto.link import LinkClosed, memory_link
 from proto.operation import Access, Params, operation
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
-from services.runtime.loop import ServiceLoop
+from services.runtime.loop import BACKGROUND_S, ServiceLoop
 
 F = TypeVar("F")
 
@@ -42,6 +42,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.in_background_at: float | None = None
         self.fail_in_background = trio.Event()
 
     @contextlib.asynccontextmanager
@@ -53,7 +54,12 @@ class Waiter:
             await self.fail_in_background.wait()
             raise RuntimeError("background task failed")
 
+        async def late() -> None:
+            await env.after_first_call()
+            self.in_background_at = trio.current_time()
+
         env.background.start_soon(background)
+        env.background.start_soon(late)
 
         @handlers.handle(Wait)
         async def wait(params: Wait, ctx: Context) -> Number:
@@ -73,11 +79,15 @@ class Waiter:
 class Line:
     """The kernel's end."""
 
-    def __init__(self, nursery: trio.Nursery, open_service: OpenService, operations: tuple[str, ...]) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, open_service: OpenService, operations: tuple[str, ...], generation: int
+    ) -> None:
         ours, theirs = memory_link()
         birth = Birth(
-            service="waiter", module="", generation=3, operations=operations, parent_pid=0, data_dir="/", roots=()
-        )
+            service="waiter", module="", generation=generation, operations=operations, parent_pid=0, data_dir="/",
+            roots=(),
+        )  # fmt: skip
+        self.generation = generation
         self.channel = Channel(ours)
         self.ended = trio.Event()
         self.error: BaseException | None = None
@@ -106,14 +116,16 @@ class Line:
 
     async def begin(self) -> None:
         hello = await self.expect(Hello)
-        assert (hello.protocol, hello.service, hello.generation) == (frames.PROTOCOL, "waiter", 3)
+        assert (hello.protocol, hello.service, hello.generation) == (frames.PROTOCOL, "waiter", self.generation)
         assert (await self.expect(Ready)).info == {"colour": "blue"}
 
 
 @contextlib.asynccontextmanager
-async def line(waiter: Waiter, operations: tuple[str, ...] = ("loop.wait",)) -> AsyncIterator[Line]:
+async def line(
+    waiter: Waiter, operations: tuple[str, ...] = ("loop.wait",), *, generation: int = 3
+) -> AsyncIterator[Line]:
     async with trio.open_nursery() as nursery:
-        yield Line(nursery, waiter.open, operations)
+        yield Line(nursery, waiter.open, operations, generation)
         nursery.cancel_scope.cancel()
 
 
@@ -230,3 +242,29 @@ def _leaves(error: Any) -> str:
     if isinstance(error, BaseExceptionGroup):
         return " ".join(_leaves(inner) for inner in error.exceptions)
     return str(error)
+
+
+async def test_background_work_of_a_restart_lets_the_first_answer_go_ahead(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        began = trio.current_time()
+        kernel.call(1, 0.05)
+        kernel.call(2, 5.0)
+        assert (await kernel.expect(Return)).id == 1
+        await trio.testing.wait_all_tasks_blocked()
+        assert waiter.in_background_at == pytest.approx(began + 0.05)
+
+
+@pytest.mark.parametrize(("generation", "waits_s"), [(1, 0.0), (2, BACKGROUND_S)])
+async def test_background_work_waits_for_no_call_that_does_not_come(
+    autojump_clock: trio.testing.MockClock, generation: int, waits_s: float
+) -> None:
+    waiter = Waiter()
+    async with line(waiter, generation=generation) as kernel:
+        began = trio.current_time()
+        await kernel.begin()
+        await trio.sleep(1)
+        assert waiter.in_background_at == pytest.approx(began + waits_s)
