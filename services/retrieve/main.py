@@ -2,7 +2,7 @@
 
 A collection that cannot be opened fails its own calls and no other's. The service is ready as soon as its databases
 are open; a collection's words are checked, and its vectors brought into memory, once a call waits for them, or else
-after the first answers.
+a moment later.
 """
 
 from __future__ import annotations

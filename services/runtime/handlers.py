@@ -114,8 +114,8 @@ class Environment(Protocol):
         """Set once the service is to end: a call that only waits for something should answer with what there is."""
 
     async def after_first_call(self) -> None:
-        """Until the calls that waited for a restart have their first answer, a moment at most: work in the background
-        that no call waits for begins after it.  At once where nobody has waited: in the first generation."""
+        """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
+        call waits for begins after it.  At once where nobody has waited: in the first generation."""
 
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names."""

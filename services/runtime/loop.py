@@ -62,7 +62,7 @@ FIRST_CALL_S = 0.01
 first of them need not wait until the last has been read.  One that only waits for something gives it up at once."""
 
 BACKGROUND_S = 0.1
-"""How long work in the background waits for that first answer; there may be no call at all."""
+"""How long work in the background lets the calls that waited for a restart go ahead: some dozens are answered in it."""
 
 BYE_ACK_TIMEOUT_S = 2.0
 """The kernel acknowledges in a millisecond; past this it is dead or has given us up."""
@@ -75,13 +75,12 @@ class _Environment:
 
     def __init__(
         self, birth: Birth, channel: Channel, outgoing: Outgoing, background: trio.Nursery, ending: trio.Event,
-        at_rest: list[GiveBack], first_is_over: trio.Event,
+        at_rest: list[GiveBack],
     ) -> None:  # fmt: skip
         self._birth = birth
         self._channel = channel
         self._outgoing = outgoing
         self._sequence = 0
-        self._first_is_over = first_is_over
         self.background = background
         self.ending = ending
         self.at_rest = at_rest.append
@@ -107,8 +106,7 @@ class _Environment:
 
     async def after_first_call(self) -> None:
         if self.generation > 1:
-            with trio.move_on_after(BACKGROUND_S):
-                await self._first_is_over.wait()
+            await trio.sleep(BACKGROUND_S)
 
     def info(self, **values: str) -> None:
         self.shown.update(values)
@@ -216,10 +214,7 @@ class ServiceLoop:
                 Hello(frames.PROTOCOL, self._birth.service, self._birth.generation, os.getpid(), self._birth.operations)
             )
             async with trio.open_nursery() as background:
-                env = _Environment(
-                    self._birth, self._channel, self._outgoing, background, self._drained, self._at_rest,
-                    self._first_is_over,
-                )  # fmt: skip
+                env = _Environment(self._birth, self._channel, self._outgoing, background, self._drained, self._at_rest)
                 env.info(**self._info)
 
                 async def read() -> None:
