@@ -66,7 +66,7 @@ class SearchFeed:
         pause_s = FIRST_PAUSE_S
         try:
             with self._scope:
-                await self._env.after_first_call()
+                await self._env.after_the_rush()
                 while True:
                     self._wake = trio.Event()
                     try:

@@ -69,7 +69,7 @@ class GraphFeed:
         pause_s = FIRST_PAUSE_S
         try:
             with self._scope:
-                await self._env.after_first_call()
+                await self._env.after_the_rush()
                 while True:
                     self._wake = trio.Event()
                     await self._parse()

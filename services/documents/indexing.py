@@ -50,7 +50,7 @@ class Indexing:
         """Work until `stop`, or until cancelled."""
         try:
             with self._scope:
-                await self._env.after_first_call()
+                await self._env.after_the_rush()
                 await self._store.write(self._collect_chunks)
                 while True:
                     self._wake = trio.Event()

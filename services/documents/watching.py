@@ -59,7 +59,7 @@ class Watching:
         """Work until `stop`, or until cancelled."""
         try:
             with self._scope:
-                await self._parts.env.after_first_call()
+                await self._parts.env.after_the_rush()
                 while True:
                     self._wake = trio.Event()
                     await self._list()

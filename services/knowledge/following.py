@@ -44,7 +44,7 @@ class Following:
     async def run(self) -> None:
         """Follow until `stop`, or until cancelled."""
         with self._scope:
-            await self._env.after_first_call()
+            await self._env.after_the_rush()
             while True:
                 try:
                     await self._read()

@@ -169,7 +169,7 @@ class Ingest:
         """Work until `stop`, or until cancelled."""
         try:
             with self._scope:
-                await self.env.after_first_call()
+                await self.env.after_the_rush()
                 await self._work()
         finally:
             self._ended.set()

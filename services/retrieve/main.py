@@ -161,7 +161,7 @@ class Collections:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(until, wanted.wait)
-            nursery.start_soon(until, self._env.after_first_call)
+            nursery.start_soon(until, self._env.after_the_rush)
 
     async def _check_words(self, collection: Collection) -> None:
         if damage := await collection.check_words():

@@ -113,7 +113,7 @@ class Environment(Protocol):
     def ending(self) -> trio.Event:
         """Set once the service is to end: a call that only waits for something should answer with what there is."""
 
-    async def after_first_call(self) -> None:
+    async def after_the_rush(self) -> None:
         """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
         call waits for begins after it.  At once where nobody has waited: in the first generation."""
 

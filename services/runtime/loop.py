@@ -104,7 +104,7 @@ class _Environment:
     def settings(self) -> dict[str, Any]:
         return self._birth.settings
 
-    async def after_first_call(self) -> None:
+    async def after_the_rush(self) -> None:
         if self.generation > 1:
             await trio.sleep(BACKGROUND_S)
 

@@ -75,7 +75,7 @@ class Feed:
         pause_s = FIRST_PAUSE_S
         try:
             with self._scope:
-                await self._env.after_first_call()
+                await self._env.after_the_rush()
                 while True:
                     self._store.outbox_filled = trio.Event()
                     self._wanted = trio.Event()

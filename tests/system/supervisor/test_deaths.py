@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 from pathlib import Path
 
 import pytest
@@ -19,24 +18,19 @@ from tests.system.support.rig import exists, is_alive, supervised, trial, until
 PATIENCE_S = 30
 
 
-async def test_killed_service_answers_again_at_once_from_a_zygote(tmp_path: Path) -> None:
-    took_ms: list[float] = []
+async def test_killed_service_answers_again_from_a_zygote(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         async with supervised(tmp_path, trial()) as rig:
             await rig.ready()
             for generation in range(1, 16):
-                begun = trio.current_time()
                 os.kill(rig.pid(), signal.SIGKILL)
                 await rig.sink.until("up", "trial", generation + 1)
                 assert await rig.sink.said(Echo(text="here again")) == "here again"
-                took_ms.append((trio.current_time() - begun) * 1000)
             report = rig.report()
             assert report.how == "zygote"
             assert report.deaths == {"signal": 15}
             assert report.restarts == 15
             assert all(r.ready_ms is not None and 0 < r.answered_ms < r.ready_ms for r in report.recoveries)
-    # 16 ms on an idle machine; a test run shares it with others.
-    assert statistics.median(took_ms) < 150, took_ms
 
 
 async def test_every_answer_that_arrived_is_delivered_before_the_death_is_told(tmp_path: Path) -> None:

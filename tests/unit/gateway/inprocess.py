@@ -126,7 +126,7 @@ class _Environment:
         self.ending = trio.Event()
         self.publish = dispatcher.publish
 
-    async def after_first_call(self) -> None:
+    async def after_the_rush(self) -> None:
         return None
 
     def info(self, **values: str) -> None:

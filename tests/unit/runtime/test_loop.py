@@ -55,7 +55,7 @@ class Waiter:
             raise RuntimeError("background task failed")
 
         async def late() -> None:
-            await env.after_first_call()
+            await env.after_the_rush()
             self.in_background_at = trio.current_time()
 
         env.background.start_soon(background)
