@@ -90,16 +90,20 @@ def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> 
 
 def _bodies(stream: Iterator[bytes]) -> Iterator[bytes]:
     held = bytearray()
+    end = 0
     for piece in stream:
+        # Only in what is new: a line may be as long as the whole text.
+        last = piece.rfind(b"\n") + 1
+        end = len(held) + last if last else end
         held += piece
         if len(held) >= WINDOW_BYTES:
-            end = held.rfind(b"\n") + 1
             if not end and len(held) >= MAX_LINE_BYTES:
                 # No line that anyone reads: cut it somewhere.
                 end = len(held)
             if end:
                 yield bytes(held[:end]).replace(b"\r\n", b"\n")
                 del held[:end]
+                end = 0
     if held:
         yield bytes(held).replace(b"\r\n", b"\n")
 
