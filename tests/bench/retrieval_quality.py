@@ -34,6 +34,7 @@ from proto.operation import Params
 from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, MaxSimResult, TextKind
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
+from services.embed.backends import Backend
 from services.embed.late import LateInteraction, LatePair
 from services.embed.main import Loaded, Settings, load
 from services.rerank import main as cross_encoder
@@ -112,7 +113,9 @@ class InProcessEmbedder:
     """The embedding model, called as the service would be."""
 
     def __init__(self, precision: Precision = Precision.AUTO) -> None:
-        self.model: Loaded = load(Settings(precision=precision), "cpu")
+        # Eight bits are the other backend's.
+        backend = Backend.ONNX if precision is Precision.INT8 else Backend.TORCH
+        self.model: Loaded = load(Settings(precision=precision, backend=backend), "cpu")
 
     def embed(self, params: EmbedTexts) -> EmbedResult:
         tokens = self.model.tokenizer.encode(params.texts, params.kind)
