@@ -354,6 +354,8 @@ if __name__ == "__main__":
     parser.add_argument("--cross-encoder", default="auto", help="as the setting `model` of [services.rerank]")
     parser.add_argument("--reranked", type=int, help="queries of each set that are reranked: the first; by default all")
     options = parser.parse_args()
+    if options.reranked is not None and options.reranked < 1:
+        parser.error("--reranked: at least 1")
     if options.keep is not None:
         options.keep.mkdir(parents=True, exist_ok=True)
     sys.exit(trio.run(run, options.folders, options.keep, options.precision, options.cross_encoder, options.reranked))
