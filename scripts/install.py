@@ -233,7 +233,7 @@ def set_up(extra: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     alone = {normal(name) for name in project["tool"]["linckia"]["setup"]["alone"]}
     wanted: list[str] = list(project["project"]["dependencies"])
-    extras = project["project"]["optional-dependencies"]
+    extras = project["project"].get("optional-dependencies", {})
     if extra and extra not in extras:
         raise SetupFailed(f"there is no extra {extra!r} (LINCKIA_EXTRA); there are: {', '.join(extras)}")
     wanted += extras.get(extra, [])

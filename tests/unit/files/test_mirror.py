@@ -331,6 +331,8 @@ async def test_a_question_that_calls_python_for_each_row_waits_for_the_copy(
             await trio.testing.wait_all_tasks_blocked()
             with trio.fail_after(60):
                 assert await mirror.read(question) == 30
-            # Given up at the eleventh; then asked of the copy, or of the tables after all.
-            assert calls == [(False, 10), (there_will_be_a_copy, 30)]
+            # Given up at the eleventh; then asked of the copy, or of the tables after all.  That there will be none may
+            # be known before the first call.
+            assert calls[-1] == (there_will_be_a_copy, 30)
+            assert calls[:-1] == [(False, 10)] or (not calls[:-1] and not there_will_be_a_copy)
             mirror.close()
