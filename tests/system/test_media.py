@@ -97,7 +97,7 @@ def test_nothing_outside_the_roots_is_served(kernel: RunningKernel) -> None:
 
 REFUSED = {
     "giant.png": "60000 by 60000 pixels", "text.png": "too large", "giant.tif": "100000 by 100000 pixels",
-    "giant.webp": "cannot be decoded|16384 by 16384 pixels", "giant.gif": "65535 by 65535 pixels", "cut off.jpg": "truncated",
+    "giant.webp": "cannot be decoded|16384 by 16384", "giant.gif": "65535 by 65535 pixels", "cut off.jpg": "truncated",
     "giant.avi": "cannot be decoded", "cut off.avi": "cannot|no video", "giant.pdf": "no size", "itself.pdf": "no PDF",
 }  # fmt: skip
 """What is said of those bombs that no picture is made of; the others have theirs in the limits that there are."""
