@@ -1,7 +1,7 @@
 """How long a killed service keeps its callers waiting.
 
 Each service is killed 20 times with 32 idempotent calls in flight; printed are the answers, those that were wrong or
-failed, the time from the kill to the next answer, and from the death as the kernel saw it to READY.
+failed, the time from the kill to the next answer, and from the death as the kernel saw it to READY (the last).
 """
 
 from __future__ import annotations
