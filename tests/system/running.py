@@ -106,11 +106,11 @@ def running(
                 time.sleep(0.01)
         if all_ready:
             kernel.wait_ready()
-            # HTTP comes up beside the services, and may be later than they.
-            while "--no-http" not in options and kernel.status()["http_url"] is None:
-                if process.poll() is not None or time.monotonic() > give_up:
-                    raise AssertionError(f"HTTP does not come up:\n{kernel.log('kernel')}")
-                time.sleep(0.01)
+        # HTTP comes up beside the services, and may be later than the quickest of them.
+        while "--no-http" not in options and kernel.status()["http_url"] is None:
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise AssertionError(f"HTTP does not come up:\n{kernel.log('kernel')}")
+            time.sleep(0.01)
         yield kernel
     finally:
         if process.poll() is None:
