@@ -51,13 +51,14 @@ class ServiceLog:
         self._start = 0
 
     def last_words(self) -> str:
-        """The last line that this generation wrote, shortened; for the cause of its death."""
+        """The last line with words in it that this generation wrote, shortened; for the cause of its death."""
         size = os.fstat(self.fd).st_size
         start = max(self._start, size - LAST_WORDS_BYTES)
         if start >= size:
             return ""
         text = os.pread(self.fd, size - start, start).decode("utf-8", "replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        # A group of exceptions is written in a frame, which ends below all that it says.
+        lines = [line.strip("| \t") for line in text.splitlines() if any(map(str.isalnum, line))]
         return lines[-1][-LAST_WORDS_CHARACTERS:] if lines else ""
 
     def close(self) -> None:

@@ -182,7 +182,11 @@ class Store:
         """Let the pages go that the connections keep."""
 
         def of_a_reader() -> None:
-            connection = self._readers.pop()
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                # They are opened as they are wanted: there are none yet, or all are in use.
+                return
             try:
                 let_pages_go(connection)
             finally:

@@ -30,6 +30,7 @@ from proto.ops.documents_change import (
     DocumentsUpdate,
 )
 from proto.ops.documents_sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from services.documents.store import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree
 
 
@@ -318,3 +319,14 @@ async def test_a_session_marks_what_is_added_with_it_and_nothing_else(tmp_path: 
         with pytest.raises(OperationError, match="no session has been started"):
             await bench.call(SessionStop())
         assert len(await listed(bench, session=session.session_id)) == 1
+
+
+async def test_memory_goes_back_also_where_nobody_has_read_yet_and_reading_goes_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    try:
+        await store.give_back()
+        for _ in range(2):
+            assert await store.read(lambda db: db.execute("SELECT 1").fetchall()) == [(1,)]
+            await store.give_back()
+    finally:
+        store.close()

@@ -48,6 +48,8 @@ def test_last_words_are_the_generations_own(tmp_path: Path) -> None:
     assert log.last_words() == ""
     os.write(log.fd, b"Traceback\n  ...\nOSError: no space left\n\n")
     assert log.last_words() == "OSError: no space left"
+    os.write(log.fd, b"ExceptionGroup: two of them\n  +-+--- 1 ---\n    | OSError: no such disk\n    +--------\n")
+    assert log.last_words() == "OSError: no such disk"
     os.write(log.fd, b"z" * 5000)
     assert log.last_words() == "z" * 300
     log.close()
