@@ -16,6 +16,7 @@ from torch import Tensor
 
 from services.embed.attention import exp_attention, exponent_scale, flash_attention
 from services.embed.dense import dense
+from services.embed.int8.ranges import Input, Ranges
 from services.embed.layout import Layout, groups_of
 from services.embed.shape import Shape
 
@@ -89,23 +90,32 @@ class PackedBert:
         query_scale = exponent_scale(self.hidden // self.heads) if self._by_exponent else 1.0
         self._layers = [_Layer(take, f"encoder.layer.{i}.", activation, query_scale) for i in range(shape.layers)]
 
-    def __call__(self, ids: Tensor, layout: Layout) -> Tensor:
+    def __call__(self, ids: Tensor, layout: Layout, ranges: Ranges | None = None) -> Tensor:
         """The last hidden states, shape (layout.rows, hidden).
 
-        `ids` has one token id a row, sequences as in `layout`, filler rows (any valid id) at the end.
+        `ids` has one token id a row, sequences as in `layout`, filler rows (any valid id) at the end. `ranges` is
+        shown what goes into each dense layer.
         """
-        x = F.embedding(ids, self._words).to(self.dtype) + self._position_rows(layout)
-        x = self._normalise(x, self._norm)
+        x = self.embed(ids, layout)
         groups = groups_of(layout) if self._by_exponent else []
-        for layer in self._layers:
+        for number, layer in enumerate(self._layers):
             qkv = layer.qkv(x)
             if self._by_exponent:
                 attended = exp_attention(qkv, layout, groups, self.heads)
             else:
                 attended = flash_attention(qkv, layout, self.heads)
-            x = self._normalise(layer.out(attended, plus=x), layer.attention_norm)
-            x = self._normalise(layer.down(layer.up(x), plus=x), layer.output_norm)
+            normed = self._normalise(layer.out(attended, plus=x), layer.attention_norm)
+            inner = layer.up(normed)
+            if ranges is not None:
+                for which, rows in zip(Input, (x, attended, normed, inner), strict=True):
+                    ranges.see(number, which, rows[: layout.tokens])
+            x = self._normalise(layer.down(inner, plus=normed), layer.output_norm)
         return x
+
+    def embed(self, ids: Tensor, layout: Layout) -> Tensor:
+        """What goes into the first layer, shape (layout.rows, hidden)."""
+        x = F.embedding(ids, self._words).to(self.dtype) + self._position_rows(layout)
+        return self._normalise(x, self._norm)
 
     def _position_rows(self, layout: Layout) -> Tensor:
         start = self._first_position

@@ -30,6 +30,18 @@ class Encoder(Protocol):
     def device(self) -> str:
         """`cpu` or `cuda`."""
 
+    @property
+    def bulk_is_slow(self) -> bool:
+        """Whether `prepare_for_bulk` would make it faster."""
+
+    def prepare_for_bulk(self, calibration: Sequence[Ids], check: Sequence[Ids]) -> None:
+        """Take the time to become faster at long texts, once.  Blocks; others may call the encoder meanwhile.
+
+        Args:
+            calibration: texts by which what is rounded is scaled.
+            check: texts on which the result has to agree with what is computed now.
+        """
+
     def compute(self, sequences: Sequence[Ids]) -> Vectors:
         """Unit vectors of the sequences, in their order."""
 

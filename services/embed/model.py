@@ -1,8 +1,13 @@
-"""The loaded model in torch: token ids in, unit vectors out, on one device."""
+"""The loaded model in torch: token ids in, unit vectors out, on one device.
+
+In bf16 or fp32, and, once there was much to do (`prepare_for_bulk`), whatever is longer than `SHORT` in 8 bits on a
+processor that multiplies those faster.
+"""
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,17 +16,30 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
+from proto.errors import OperationError
 from services.embed.bert import PackedBert
 from services.embed.encoder import Vectors
 from services.embed.families import PaddedFamily
+from services.embed.int8 import products
+from services.embed.int8.bert import Int8Bert
+from services.embed.int8.ranges import Ranges
 from services.embed.layout import Layout
-from services.embed.shape import supports
+from services.embed.shape import Shape, supports
 from services.embed.weights import ModelFiles, Pooling
-from services.runtime.models.device import Precision, resolve_precision, survives
+from services.runtime.models.device import Precision, cpu_has_8_bits, resolve_precision, survives
 from services.runtime.models.tokens import Ids
 
 _PADDED_BATCH = 16
 """Sequences that go through a padded encoder at once: sorted by length, so that little of it is padding."""
+
+SHORT = 16
+"""Sequences up to this length stay in bf16: few tokens do not even out what each of them is rounded by, and a short
+query is bound by the number of calls."""
+
+LEAST_COSINE = 0.995
+"""Between the same text's vectors in bf16 and in 8 bits, or it stays with bf16."""
+
+_log = logging.getLogger(__name__)
 
 
 class TorchEncoder:
@@ -29,9 +47,11 @@ class TorchEncoder:
 
     def __init__(self, files: ModelFiles, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:
         self._device = torch.device(device)
-        self.precision = resolve_precision(precision, self._device.type)
+        self._files = files
+        self.precision, self._wants_int8 = _resolve(files, precision, self._device.type)
         dtype = torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
         self._pooling = files.pooling
+        self._int8: Int8Bert | None = None
         self._packed: PackedBert | None = None
         self._padded: PaddedFamily | None = None
         if supports(files.config):
@@ -45,13 +65,45 @@ class TorchEncoder:
     def device(self) -> str:
         return self._device.type
 
+    @property
+    def bulk_is_slow(self) -> bool:
+        return self._wants_int8 and self._int8 is None
+
+    def prepare_for_bulk(self, calibration: Sequence[Ids], check: Sequence[Ids]) -> None:
+        """Make the layers of 8 bits, and use them from here on if they agree with those of bf16."""
+        if self._packed is None or not self.bulk_is_slow:
+            return
+        tensors = _tensors(self._files)
+        ranges = Ranges()
+        try:
+            with torch.inference_mode():
+                for ids in calibration:
+                    flat, layout = _flat([ids])
+                    self._packed(flat, layout, ranges)
+                int8 = Int8Bert(tensors, Shape.of(self._files.config, tensors), self._packed, ranges)
+                least = float((self._vectors(check, None) * self._vectors(check, int8)).sum(axis=1).min())
+        except (RuntimeError, AttributeError, NotImplementedError) as error:
+            self._stay_in_bf16(f"{type(error).__name__}: {error}")
+            return
+        if least < LEAST_COSINE:
+            self._stay_in_bf16(f"the worst cosine to bf16 is {least:.4f}, at least {LEAST_COSINE} is asked")
+            return
+        self._int8, self.precision = int8, Precision.INT8
+
+    def _stay_in_bf16(self, reason: str) -> None:
+        self._wants_int8 = False
+        _log.warning("%s is not computed in 8 bits: %s", self._files.name, reason)
+
     def compute(self, sequences: Sequence[Ids]) -> Vectors:
         """Unit vectors of the sequences, in their order."""
+        with torch.inference_mode():
+            return self._vectors(sequences, self._int8)
+
+    def _vectors(self, sequences: Sequence[Ids], int8: Int8Bert | None) -> Vectors:
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
         ordered = [sequences[index] for index in order]
-        with torch.inference_mode():
-            pooled = self._encode_packed(ordered) if self._packed is not None else self._encode_padded(ordered)
-            vectors = F.normalize(pooled.float(), dim=-1).cpu().numpy()
+        pooled = self._encode_packed(ordered, int8) if self._packed is not None else self._encode_padded(ordered)
+        vectors = F.normalize(pooled.float(), dim=-1).cpu().numpy()
         result = np.empty_like(vectors)
         result[order] = vectors
         return result
@@ -76,22 +128,28 @@ class TorchEncoder:
     def recover(self, error: Exception) -> bool:
         return survives(error, self._device.type)
 
-    def _run_packed(self, sequences: Sequence[Ids]) -> tuple[Tensor, Layout]:
-        assert self._packed is not None
-        lengths = [len(ids) for ids in sequences]
-        layout = Layout.of(lengths, rows_for(sum(lengths)))
-        flat = np.zeros(layout.rows, dtype=np.int64)
-        np.concatenate(sequences, out=flat[: sum(lengths)], casting="safe")
-        return self._packed(torch.from_numpy(flat).to(self._device), layout), layout
-
     def _states_packed(self, sequences: Sequence[Ids]) -> list[Tensor]:
-        states, _ = self._run_packed(sequences)
-        lengths = [len(ids) for ids in sequences]
-        ends = list(itertools.accumulate(lengths, initial=0))
+        assert self._packed is not None
+        flat, layout = _flat(sequences)
+        states = self._packed(flat.to(self._device), layout)
+        ends = list(itertools.accumulate(map(len, sequences), initial=0))
         return [states[start:end] for start, end in itertools.pairwise(ends)]
 
-    def _encode_packed(self, sequences: Sequence[Ids]) -> Tensor:
-        states, layout = self._run_packed(sequences)
+    def _encode_packed(self, ordered: Sequence[Ids], int8: Int8Bert | None) -> Tensor:
+        """One vector for each sequence, the shortest first."""
+        assert self._packed is not None
+        if int8 is None:
+            return self._pooled(self._packed, ordered)
+        short = sum(len(ids) <= SHORT for ids in ordered)
+        parts: list[tuple[PackedBert | Int8Bert, Sequence[Ids]]] = [
+            (self._packed, ordered[:short]),
+            (int8, ordered[short:]),
+        ]
+        return torch.cat([self._pooled(encoder, part).float() for encoder, part in parts if part])
+
+    def _pooled(self, encoder: PackedBert | Int8Bert, sequences: Sequence[Ids]) -> Tensor:
+        flat, layout = _flat(sequences)
+        states = encoder(flat.to(self._device), layout)
         pooled: list[Tensor] = []
         row = 0
         for length, count in layout.runs:
@@ -121,6 +179,36 @@ def pool(states: Tensor, pooling: Pooling) -> Tensor:
         return states.float().amax(1)
     # The square root of the length is undone by the normalisation that follows.
     return states.float().mean(1)
+
+
+def _flat(sequences: Sequence[Ids]) -> tuple[Tensor, Layout]:
+    """The sequences one after the other, on the CPU, and how they lie."""
+    lengths = [len(ids) for ids in sequences]
+    layout = Layout.of(lengths, rows_for(sum(lengths)))
+    flat = np.zeros(layout.rows, dtype=np.int64)
+    np.concatenate(sequences, out=flat[: sum(lengths)], casting="safe")
+    return torch.from_numpy(flat), layout
+
+
+def _resolve(files: ModelFiles, precision: Precision, device: str) -> tuple[Precision, bool]:
+    """What it computes in, and whether that becomes 8 bits for much of it.
+
+    Raises OperationError for 8 bits where they cannot be had.
+    """
+    base = resolve_precision(Precision.AUTO if precision is Precision.INT8 else precision, device)
+    possible = (
+        device == "cpu"
+        and base is Precision.BF16
+        and cpu_has_8_bits()
+        and supports(files.config)
+        and products.supports(str(files.config.get("hidden_act", "gelu")))
+    )
+    if precision is Precision.INT8 and not possible:
+        raise OperationError(
+            "services.embed.precision is int8: with torch that takes a CPU with avx512_bf16 and avx512_vnni, and a "
+            "model of BERT's family with GELU; set it to auto"
+        )
+    return base, possible and precision in (Precision.AUTO, Precision.INT8)
 
 
 def rows_for(tokens: int) -> int:

@@ -35,6 +35,7 @@ from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, MaxSimResult, 
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.embed.backends import Backend
+from services.embed.int8.faster import prepare
 from services.embed.late import LateInteraction, LatePair
 from services.embed.main import Loaded, Settings, load
 from services.rerank import main as cross_encoder
@@ -112,10 +113,9 @@ def judgements(folder: Path) -> dict[str, dict[str, int]]:
 class InProcessEmbedder:
     """The embedding model, called as the service would be."""
 
-    def __init__(self, precision: Precision = Precision.AUTO) -> None:
-        # Eight bits are the other backend's.
-        backend = Backend.ONNX if precision is Precision.INT8 else Backend.TORCH
+    def __init__(self, precision: Precision = Precision.AUTO, backend: Backend = Backend.TORCH) -> None:
         self.model: Loaded = load(Settings(precision=precision, backend=backend), "cpu")
+        prepare(self.model.encoder, self.model.tokenizer)
 
     def embed(self, params: EmbedTexts) -> EmbedResult:
         tokens = self.model.tokenizer.encode(params.texts, params.kind)
@@ -332,9 +332,10 @@ def sets(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-async def run(folders: Sequence[Path], keep: Path | None, precision: Precision, cross: str, most: int | None) -> int:
+async def run(
+    folders: Sequence[Path], keep: Path | None, embedder: InProcessEmbedder, cross: str, most: int | None
+) -> int:
     """Measure each folder; the databases stay in `keep`, where given.  Answers the status to end with."""
-    embedder = InProcessEmbedder(precision)
     rerankers = InProcessRerankers(embedder, cross)
     print(f"{embedder.model.files.name}, {embedder.model.encoder.precision}; cross-encoder: {rerankers.name}")
     broken: list[str] = []
@@ -351,6 +352,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--keep", type=Path, help="a folder for the databases, so that a second run embeds nothing")
     parser.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.AUTO)
+    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.TORCH)
     parser.add_argument("--cross-encoder", default="auto", help="as the setting `model` of [services.rerank]")
     parser.add_argument("--reranked", type=int, help="queries of each set that are reranked: the first; by default all")
     options = parser.parse_args()
@@ -358,4 +360,5 @@ if __name__ == "__main__":
         parser.error("--reranked: at least 1")
     if options.keep is not None:
         options.keep.mkdir(parents=True, exist_ok=True)
-    sys.exit(trio.run(run, options.folders, options.keep, options.precision, options.cross_encoder, options.reranked))
+    ours = InProcessEmbedder(options.precision, options.backend)
+    sys.exit(trio.run(run, options.folders, options.keep, ours, options.cross_encoder, options.reranked))

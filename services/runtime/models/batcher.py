@@ -262,13 +262,13 @@ class Batcher(Generic[T]):
         if trio.current_time() - started > AT_ONCE_S:
             self._crowded_until = trio.current_time() + CROWDED_S
 
-    async def run(self, model: Model[T]) -> None:
-        """Feed `model` until cancelled.  Raises ModelLost."""
+    async def run(self, model: Model[T], only: Lane | None = None) -> None:
+        """Feed `model` until cancelled, from one lane alone where `only` names it.  Raises ModelLost."""
         limiter = trio.CapacityLimiter(1)
         while True:
             if self._lost is not None:
                 raise self._lost
-            batch = self._take()
+            batch = self._take() if only is None else self._queues[only].take(self.budget)
             if not batch:
                 # One event for all that wait: were it replaced before it is set, only the last of them would be woken.
                 if self._arrived.is_set():

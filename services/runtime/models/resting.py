@@ -33,6 +33,10 @@ class Resting(Generic[M]):
     def rests(self) -> bool:
         return self._model is None
 
+    def peek(self) -> M | None:
+        """The model, None where it rests."""
+        return self._model
+
     def borrow(self) -> M:
         """The model, loaded now where it rests: blocks.  Raises what `load` raises."""
         with self._lock:

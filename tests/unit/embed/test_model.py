@@ -13,31 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from proto.ops.embed import TextKind
-from services.embed import weights
 from services.embed.attention import exp_attention, exponent_scale
 from services.embed.dense import PlainDense, dense
 from services.embed.encoder import Vectors
 from services.embed.layout import LONGEST_BLOCK, Group, Layout, groups_of
 from services.embed.model import TorchEncoder, pool, rows_for
 from services.embed.shape import supports
-from services.embed.tokens import TextTokenizer
-from services.embed.weights import ModelFiles, Pooling, resolve
+from services.embed.weights import ModelFiles, Pooling
 from services.runtime.models.device import Precision
 from services.runtime.models.tokens import Ids
+from tests.unit.embed.samples import worst_cosine
 
 transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")
-
-TEXTS = [
-    "cat",
-    "",
-    "A man is eating food.",
-    "def parse_http_request(raw: bytes) -> Request: ...",
-    "Größe und Übermut: 日本語のテキスト.",
-    "word " * 60,
-    "The quick brown fox jumps over the lazy dog. " * 80,
-    "A man is eating food.",
-]
 
 
 def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
@@ -50,21 +37,6 @@ def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
             rows.append(F.normalize(pool(states, files.pooling), dim=-1)[0])
     result: Vectors = torch.stack(rows).numpy()
     return result
-
-
-def worst_cosine(left: Vectors, right: Vectors) -> float:
-    return float((left * right).sum(axis=1).min())
-
-
-@pytest.fixture(scope="module")
-def packaged() -> ModelFiles:
-    pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
-    return resolve(weights.PACKAGED[1])
-
-
-@pytest.fixture(scope="module")
-def sequences(packaged: ModelFiles) -> list[Ids]:
-    return TextTokenizer(packaged).encode(TEXTS, TextKind.PASSAGE).ids
 
 
 @pytest.mark.parametrize(("precision", "least"), [(Precision.FP32, 0.99999), (Precision.BF16, 0.999)])

@@ -92,6 +92,27 @@ async def test_a_query_waits_for_one_batch_and_not_for_all_passages() -> None:
     assert model.batches[1] == [2]
 
 
+async def test_a_query_with_a_runner_of_its_own_waits_for_no_passage() -> None:
+    model, quick, batcher = ScriptedModel(), ScriptedModel(), queue(LIMITS)
+    gate = threading.Semaphore(0)
+    model.release = gate.acquire
+    async with trio.open_nursery() as callers:
+        callers.start_soon(batcher.compute, [text(1, 32) for _ in range(4)], Lane.BULK)
+        async with trio.open_nursery() as running:
+            running.start_soon(batcher.run, model)
+            while not model.batches:
+                await trio.lowlevel.checkpoint()
+            running.start_soon(batcher.run, quick, Lane.PROMPT)
+            with trio.fail_after(10):
+                assert (await batcher.compute([text(2)], Lane.PROMPT))[0, 0] == 2
+            # It is still at its first batch, and the other takes none of its passages.
+            assert (model.batches, quick.batches) == ([[1, 1]], [[2]])
+            gate.release(100)
+            while len(model.batches) < 2:
+                await trio.lowlevel.checkpoint()
+            running.cancel_scope.cancel()
+
+
 async def test_queries_without_end_do_not_starve_passages() -> None:
     model, batcher = ScriptedModel(), queue(LIMITS)
     async with trio.open_nursery() as nursery:
