@@ -23,6 +23,7 @@ from services.documents.compress import Codec, Damaged
 from services.documents.lines import Line, Matcher, TookTooLong, compiled
 from services.documents.objects import Stored
 from services.documents.patterns import query_of
+from services.documents.texts import Window
 
 TIME_LIMIT_S = 20.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -137,11 +138,19 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
     found = conditions_of(params)
     begin = _place(params.cursor)
     answer = _Answer(params)
-    for stored, text in ahead.read(db, codec, _candidates(db, params, found, begin.object), answer.enough):
+    within: dict[int, list[int] | None] = {}
+
+    def candidates() -> Iterator[int]:
+        for object_, numbers in _candidates(db, params, found, begin.object):
+            within[object_] = numbers
+            yield object_
+
+    for stored, text in ahead.read(db, codec, candidates(), answer.enough):
         if time.monotonic() - began > TIME_LIMIT_S:
             answer.stopped = _Place(stored.id)
             break
-        if not _look(db, codec, matcher, stored, text, found, begin, answer):
+        windows = _windows(db, codec, stored, text, within.pop(stored.id), params.context)
+        if not _look(db, matcher, stored, windows, found, begin, answer):
             break
     only_files = params.files_with_matches and not params.count
     return GrepResult(
@@ -159,11 +168,14 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
     )
 
 
-def _candidates(db: apsw.Connection, params: DocumentsGrep, found: rows.Conditions, first: int) -> Iterator[int]:
-    """Contents that may have a match, by id from `first` on; the ones not indexed yet are always among them."""
+def _candidates(
+    db: apsw.Connection, params: DocumentsGrep, found: rows.Conditions, first: int
+) -> Iterator[tuple[int, list[int] | None]]:
+    """Contents that may have a match, by id from `first` on, and in which of their pieces (None: anywhere); the ones
+    not indexed yet are always among them."""
     # Before the index is looked at: what comes into it meanwhile is in one of the two.
     waiting = [
-        object_
+        int(str(object_))
         for (object_,) in db.execute(
             "SELECT object FROM main.index_outbox WHERE object >= ?1 UNION SELECT object FROM idx.unindexed"
             " WHERE object >= ?1 ORDER BY 1",
@@ -171,7 +183,7 @@ def _candidates(db: apsw.Connection, params: DocumentsGrep, found: rows.Conditio
         )
     ]
     wanted = query_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
-    expression = trigrams.fts5(wanted)
+    expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
     allowed: set[object] | None = None
     if found.clauses and (expression is None or not found.is_slow):
         where = found.where
@@ -190,12 +202,14 @@ def _candidates(db: apsw.Connection, params: DocumentsGrep, found: rows.Conditio
             else _ints(one for (one,) in db.execute(
                 "SELECT id FROM object WHERE id >= ? AND text_state IN (1, 2) ORDER BY id", (first,)))
         )  # fmt: skip
-        yield from everything
+        yield from ((object_, None) for object_ in everything)
         return
     last = -1
-    for object_ in heapq.merge(pieces.having(db, expression, first), _ints(waiting)):
+    # The waiting ones first: of what is in both, the index may not know all.
+    anywhere: Iterator[tuple[int, list[int] | None]] = ((object_, None) for object_ in waiting)
+    for object_, numbers in heapq.merge(anywhere, pieces.having(db, expression, first), key=lambda one: one[0]):
         if object_ != last and (allowed is None or object_ in allowed):
-            yield object_
+            yield object_, numbers
         last = object_
 
 
@@ -206,12 +220,22 @@ def _ints(values: object) -> Iterator[int]:
         yield value
 
 
+def _windows(
+    db: apsw.Connection, codec: Codec, stored: Stored, text: bytes | None, numbers: list[int] | None, context: int
+) -> Iterator[Window]:
+    """What is to be looked through of a content: all of it, or the pieces of these numbers.  Raises Damaged."""
+    if text is None and (numbers is None or stored.size > texts.WINDOW_BYTES):
+        yield from texts.windows(db, codec, stored, context)
+        return
+    whole = b"".join(texts.pieces(db, codec, stored)) if text is None else text
+    yield texts.window(whole) if numbers is None else texts.window_of(whole, pieces.spans(whole, numbers))
+
+
 def _look(
     db: apsw.Connection,
-    codec: Codec,
     matcher: Matcher,
     stored: Stored,
-    text: bytes | None,
+    windows: Iterator[Window],
     found: rows.Conditions,
     begin: _Place,
     answer: _Answer,
@@ -235,7 +259,7 @@ def _look(
     lines: list[Line] = []
     count = 0
     try:
-        for window in texts.windows(db, codec, stored, params.context) if text is None else (texts.window(text),):
+        for window in windows:
             for line in matcher.lines(window, params.context, bare=params.count or only_files):
                 count += 1
                 if not params.count:

@@ -136,7 +136,7 @@ class Indexing:
                 work.long.append(id_)
             else:
                 try:
-                    text = b"".join(texts.pieces(db, self._codec, stored)).decode("utf-8", "replace")
+                    text = b"".join(texts.pieces(db, self._codec, stored))
                 except Damaged:
                     # It stays stored as it is, and is looked at each time, which says what is wrong.
                     work.long.append(id_)
@@ -169,7 +169,7 @@ class Work:
         self.ids: list[int] = []
         self.gone: list[int] = []
         self.long: list[int] = []
-        self.texts: list[tuple[int, str]] = []
+        self.texts: list[tuple[int, bytes]] = []
 
 
 def _write_index(db: apsw.Connection, work: Work) -> None:
@@ -184,7 +184,7 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
         if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
             continue
         pieces.put(db, id_, text)
-        found = {match.lower() for match in WORD.findall(text)}
+        found = {match.lower() for match in WORD.findall(text.decode("utf-8", "replace"))}
         words.update(sorted(found)[:MAX_WORDS])
     db.executemany(
         "INSERT INTO word(word, objects) VALUES(?, ?) ON CONFLICT(word) DO UPDATE SET objects=objects+excluded.objects",

@@ -75,24 +75,25 @@ class _Linear:
 
     def lines(self, window: Window, context: int, *, bare: bool) -> Iterator[Line]:
         data = window.data
-        position, counted, number = window.start, window.start, window.line
+        number, counted = window.line, window.numbered
         search = self._pattern.search
-        while position < window.end:
-            match = search(data, position, window.end)
-            if match is None or (match.start() >= window.end and data[window.end - 1 : window.end] == b"\n"):
-                return
-            at = match.start()
-            start = data.rfind(b"\n", 0, at) + 1
-            end = data.find(b"\n", at)
-            end = len(data) if end < 0 else end
-            number += data.count(b"\n", counted, start)
-            counted = start
-            position = end + 1
-            if bare:
-                yield Line(number, 0, "", [], [])
-            else:
-                column = len(data[start:at].decode("utf-8", "replace")) + 1
-                yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
+        for position, last in window.spans:
+            while position < last:
+                match = search(data, position, last)
+                if match is None or (match.start() >= last and data[last - 1 : last] == b"\n"):
+                    break
+                at = match.start()
+                start = data.rfind(b"\n", 0, at) + 1
+                end = data.find(b"\n", at)
+                end = len(data) if end < 0 else end
+                number += data.count(b"\n", counted, start)
+                counted = start
+                position = end + 1
+                if bare:
+                    yield Line(number, 0, "", [], [])
+                else:
+                    column = len(data[start:at].decode("utf-8", "replace")) + 1
+                    yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
 
 
 class _Backtracking:
@@ -101,26 +102,29 @@ class _Backtracking:
 
     def lines(self, window: Window, context: int, *, bare: bool) -> Iterator[Line]:
         give_up = time.monotonic() + DOCUMENT_LIMIT_S
-        number = window.line
-        start = window.start
         data = window.data
-        while start < window.end:
-            end = data.find(b"\n", start, window.end)
-            end = window.end if end < 0 else end
-            left = give_up - time.monotonic()
-            if left <= 0:
-                raise TookTooLong
-            try:
-                match = self._pattern.search(data[start:end].decode("utf-8", "replace"), timeout=left, concurrent=True)
-            except TimeoutError:
-                raise TookTooLong from None
-            if match is not None:
-                if bare:
-                    yield Line(number, 0, "", [], [])
-                else:
-                    yield Line(number, match.start() + 1, shown(data[start:end]), *around(data, start, end, context))
-            number += 1
-            start = end + 1
+        number, counted = window.line, window.numbered
+        for start, last in window.spans:
+            while start < last:
+                end = data.find(b"\n", start, last)
+                end = last if end < 0 else end
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    raise TookTooLong
+                line = data[start:end].decode("utf-8", "replace")
+                try:
+                    match = self._pattern.search(line, timeout=left, concurrent=True)
+                except TimeoutError:
+                    raise TookTooLong from None
+                if match is not None:
+                    number += data.count(b"\n", counted, start)
+                    counted = start
+                    if bare:
+                        yield Line(number, 0, "", [], [])
+                    else:
+                        column = match.start() + 1
+                        yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
+                start = end + 1
 
 
 def shown(line: bytes) -> str:

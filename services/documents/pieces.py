@@ -1,8 +1,13 @@
 """Texts in pieces of whole lines, each a row of its own in the index of trigrams.
 
 A match lies in one line.  A long text has most trigrams somewhere, and so would be a candidate for most patterns; that
-one short piece of it has all that a match needs is rare: among 59,000 source files and manuals a third to a sixth as
-many texts have to be read as with one row for each text, and the index is twice as long.
+one short piece of it has all that a match needs is rare.  Among 60,000 source files and manuals, 930 MB, pieces of 2 KB
+are 330,000 rows of 235 MB; of 4 KB, where a long text had 16 at most, there were half as many rows of 173 MB, and up to
+three times as many texts to be read in vain.  An answer is looked for in these pieces alone: where they end follows
+from the text.
+
+Which trigrams are common differs from store to store, and decides which of a pattern's are worth looking for; a sample
+of the pieces tells.
 
 Rows are numbered one after the other, which takes the least room in the lists of the index, in the order of contents,
 which answers come in.  A content whose text comes late, as one that had to be extracted, has rows far beyond those.
@@ -11,36 +16,57 @@ which answers come in.  A content whose text comes late, as one that had to be e
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import apsw
 
-PIECE_CHARACTERS = 4096
-MOST = 16
+from services.documents import trigrams
+
+PIECE_BYTES = 2048
+MOST = 128
 """Pieces of one text; those of a longer one are longer."""
+SAMPLED_OF = 128
 LATE = 1 << 40
 """From here on a row's number says which content it is a piece of."""
 
 
-def cut(text: str) -> list[str]:
-    """The pieces, `MOST` at most; an empty text is one."""
-    least = max(PIECE_CHARACTERS, -(-len(text) // MOST))
-    found: list[str] = []
+def ends(text: bytes, most: int = MOST) -> list[int]:
+    """Where each piece of a text in UTF-8 ends, `MOST` pieces at most; an empty text is one.
+
+    Args:
+        most: of so many pieces, the first.
+    """
+    least = max(PIECE_BYTES, -(-len(text) // MOST))
+    found: list[int] = []
     at = 0
-    while len(text) - at > least:
-        end = text.find("\n", at + least - 1) + 1
+    last = len(text) - least
+    while at < last and len(found) < most:
+        end = text.find(b"\n", at + least - 1) + 1
         if not end:
             break
-        found.append(text[at:end])
+        found.append(end)
         at = end
-    if at < len(text) or not found:
-        found.append(text[at:])
+    if len(found) < most and (at < len(text) or not found):
+        found.append(len(text))
     return found
 
 
-def put(db: apsw.Connection, object_: int, text: str) -> None:
+def spans(text: bytes, numbers: list[int]) -> list[tuple[int, int]]:
+    """From where to where some pieces of a text go, in order; neighbours are one span."""
+    till = [0, *ends(text, numbers[-1] + 1)]
+    if numbers[-1] + 1 >= len(till):
+        # Not the text that was cut: all of it, for nothing may be missed.
+        return [(0, len(text))]
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        start, end = till[number], till[number + 1]
+        found.append((found.pop()[0] if found and found[-1][1] == start else start, end))
+    return found
+
+
+def put(db: apsw.Connection, object_: int, text: bytes) -> None:
     """Write a text that is not in the index yet into it; inside the caller's transaction, on the index alone."""
-    parts = cut(text)
     last = db.execute(
         "SELECT object, first + pieces FROM done WHERE first < ? ORDER BY first DESC LIMIT 1", (LATE,)
     ).get
@@ -49,8 +75,34 @@ def put(db: apsw.Connection, object_: int, text: str) -> None:
         before, first = last
         if object_ < before:
             first = LATE + object_ * MOST
+    till = ends(text)
+    parts = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise((0, *till))]
     db.executemany("INSERT INTO trigram(rowid, text) VALUES(?, ?)", enumerate(parts, first))
-    db.execute("INSERT INTO done(object, first, pieces) VALUES(?, ?, ?)", (object_, first, len(parts)))
+    _sample(db, first, parts)
+    db.execute("INSERT INTO done(object, first, pieces) VALUES(?, ?, ?)", (object_, first, len(till)))
+
+
+def _sample(db: apsw.Connection, first: int, parts: Sequence[str]) -> None:
+    """Take note of the trigrams of one piece of so many: which are common, is told by a few."""
+    for part in parts[-first % SAMPLED_OF :: SAMPLED_OF]:
+        some = {part[at : at + 3] for at in range(len(part) - 2)}
+        db.executemany(
+            "INSERT INTO sample(trigram, pieces) VALUES(?, 1) ON CONFLICT(trigram) DO UPDATE SET pieces=pieces+1",
+            ((trigram,) for trigram in ("", *sorted(some))),
+        )
+
+
+def shares(db: apsw.Connection, some: Collection[str]) -> Callable[[str], float]:
+    """The part of all pieces that have each of some trigrams, as far as the sample tells; on a connection that has the
+    index attached as `idx`."""
+    query = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
+    found = {str(trigram): int(str(count)) for trigram, count in db.execute(query, (apsw.carray(("", *some)),))}
+    of = found.get("", 0) + 1
+
+    def share(trigram: str) -> float:
+        return (found.get(trigram, 0) + trigrams.commonness(trigram)) / of
+
+    return share
 
 
 def remove(db: apsw.Connection, object_: int) -> None:
@@ -62,9 +114,9 @@ def remove(db: apsw.Connection, object_: int) -> None:
         db.execute("DELETE FROM done WHERE object=?", (object_,))
 
 
-def having(db: apsw.Connection, expression: str, least: int) -> Iterator[int]:
-    """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on; read as they are asked
-    for, on a connection that has the index attached as `idx`."""
+def having(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
+    """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on, and the numbers, from
+    0, of these pieces; read as they are asked for, on a connection that has the index attached as `idx`."""
     if db.execute("SELECT 1 FROM idx.done WHERE first >= ? LIMIT 1", (LATE,)).get is None:
         return _in_turn(db, expression, least)
     return heapq.merge(_in_turn(db, expression, least), _late(db, expression, least))
@@ -73,25 +125,27 @@ def having(db: apsw.Connection, expression: str, least: int) -> Iterator[int]:
 _ROWS = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
 
 
-def _in_turn(db: apsw.Connection, expression: str, least: int) -> Iterator[int]:
+def _in_turn(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
     query = "SELECT first FROM idx.done WHERE object >= ? AND first < ? ORDER BY object LIMIT 1"
-    first = db.execute(query, (least, LATE)).get
-    if first is None:
+    begin = db.execute(query, (least, LATE)).get
+    if begin is None:
         return
-    end = 0
-    for (row,) in db.execute(_ROWS, (expression, first, LATE)):
+    object_ = first = end = 0
+    numbers: list[int] = []
+    for (row,) in db.execute(_ROWS, (expression, begin, LATE)):
         assert isinstance(row, int)
         if row >= end:
-            query = "SELECT object, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
-            object_, end = db.execute(query, (row,)).get
-            yield object_
+            if numbers:
+                yield object_, numbers
+            query = "SELECT object, first, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
+            object_, first, end = db.execute(query, (row,)).get
+            numbers = []
+        numbers.append(row - first)
+    if numbers:
+        yield object_, numbers
 
 
-def _late(db: apsw.Connection, expression: str, least: int) -> Iterator[int]:
-    last = -1
-    for (row,) in db.execute(_ROWS, (expression, LATE + least * MOST, 1 << 62)):
-        assert isinstance(row, int)
-        object_ = (row - LATE) // MOST
-        if object_ != last:
-            last = object_
-            yield object_
+def _late(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
+    rows = db.execute(_ROWS, (expression, LATE + least * MOST, 1 << 62))
+    for object_, some in itertools.groupby((int(str(row)) - LATE for (row,) in rows), lambda row: row // MOST):
+        yield object_, [row % MOST for row in some]

@@ -10,7 +10,7 @@ the search, the graph and the index.
 from __future__ import annotations
 
 SCHEMA_VERSION = 2
-INDEX_VERSION = 5
+INDEX_VERSION = 6
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
 """Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""
@@ -189,6 +189,8 @@ CREATE TABLE unindexed(object INTEGER PRIMARY KEY);
 CREATE VIRTUAL TABLE trigram USING fts5(
     text, content='', contentless_delete=1, tokenize='trigram case_sensitive 1', detail=none
 );
+-- In how many of some of the pieces each trigram is; under the empty one, how many these pieces are.
+CREATE TABLE sample(trigram TEXT PRIMARY KEY, pieces INTEGER NOT NULL) WITHOUT ROWID;
 -- Words of the texts, for those that are misspelt.
 CREATE TABLE word(word TEXT PRIMARY KEY, objects INTEGER NOT NULL) WITHOUT ROWID;
 

@@ -234,12 +234,14 @@ def _scan(
         del waiting[MAX_RECENT:]
     candidates = dict.fromkeys(waiting)
     if everything:
-        expression = trigrams.fts5(trigrams.in_any_case(trigrams.of_any(terms)))
+        wanted = trigrams.in_any_case(trigrams.of_any(terms))
+        expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
         if expression is None:
             done = db.execute("SELECT object FROM idx.done LIMIT ?", (MAX_SCANNED + 1,))
             indexed = [int(str(id_)) for (id_,) in done]
         else:
-            indexed = list(itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1))
+            having = itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1)
+            indexed = [object_ for object_, _ in having]
         if len(indexed) > MAX_SCANNED:
             cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were looked through"
         candidates.update(dict.fromkeys(indexed[:MAX_SCANNED]))

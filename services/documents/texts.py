@@ -53,13 +53,14 @@ def beginning(db: apsw.Connection, codec: Codec, stored: Stored, limit: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Whole lines of a text: `data[start:end]` are this window's own, what is around them its neighbours' nearest."""
+    """Whole lines of a text: those of `spans` (from where to where, in order) are this window's own, what is around
+    them their nearest neighbours."""
 
     data: bytes
-    start: int
-    end: int
-    line: int
-    """Number, from 1, of the line at `start`."""
+    spans: tuple[tuple[int, int], ...]
+    line: int = 1
+    """Number, from 1, of the line that begins at `numbered`."""
+    numbered: int = 0
 
 
 def window(data: bytes) -> Window:
@@ -67,7 +68,15 @@ def window(data: bytes) -> Window:
     # One byte is looked for many times as fast as two.
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
-    return Window(data, 0, len(data), 1)
+    return Window(data, ((0, len(data)),))
+
+
+def window_of(data: bytes, spans: list[tuple[int, int]]) -> Window:
+    """Parts of a whole text, each of whole lines; given by where they start and end, in order."""
+    whole = window(data)
+    if len(whole.data) < len(data):
+        spans = [(start - data.count(b"\r\n", 0, start), end - data.count(b"\r\n", 0, end)) for start, end in spans]
+    return Window(whole.data, tuple(spans))
 
 
 def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> Iterator[Window]:
@@ -80,12 +89,13 @@ def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> 
     body: bytes | None = None
     for following in _bodies(pieces(db, codec, stored)):
         if body is not None:
-            yield Window(before + body + _head(following, context), len(before), len(before) + len(body), line)
+            own = (len(before), len(before) + len(body))
+            yield Window(before + body + _head(following, context), (own,), line, len(before))
             line += body.count(b"\n")
             before = _tail(body, context)
         body = following
     if body is not None:
-        yield Window(before + body, len(before), len(before) + len(body), line)
+        yield Window(before + body, ((len(before), len(before) + len(body)),), line, len(before))
 
 
 def _bodies(stream: Iterator[bytes]) -> Iterator[bytes]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 MAX_EXACT = 16
@@ -18,19 +19,23 @@ MAX_SET = 24
 MAX_CLASS = 12
 MAX_TERMS = 1000
 """Trigrams of a query; one with more is given up for anything."""
-_RAREST, _SPREAD = 6, 2
-"""Trigrams of one run of literal text: the rarest, which exclude the most, and some of the rest of it, without which
-texts that have its one rare word would all be admitted.  Among 60,000 texts each costs half a millisecond, which is
-what it costs to look at three of them.  Twelve admit hardly fewer texts than so many, and take half as long again; six
-admit up to twice as many.
-"""
+_RAREST, _SPREAD = 24, 8
+"""Trigrams that are kept of one run of literal text, from which `thinned` chooses: those of rare characters, and some
+of the rest of it."""
 _COMMON = {char: -place for place, char in enumerate(" etaoinsrhldcumfpgwybvkxjqz")}
 """How common a character is, as in English; what is not here, as a capital letter, is about as rare as `v`."""
 _UNUSUAL = -20
 _CASED = (*range(0x3000), *range(0xA640, 0xAC00), *range(0xFF21, 0xFF5B))
 """Where the characters of the first plane lie that have upper and lower case."""
-_IN_ANY_CASE = 5
-"""Trigrams of one run of literal text that are looked for in all their cases, of which there are eight or more."""
+_WORTH = 20_000
+"""So many entries of the index are gone through for one text that need not be looked at.  It takes as long as some
+5,000 do; but trigrams of one pattern come together more often than by chance.
+"""
+_OVERLAP = 1 / 3
+"""What is left of what a trigram excludes, as a power of its share, beside one that has two characters of the same
+text: most pieces that have the one have the other."""
+Share = Callable[[str], float]
+"""The part, from 0 to 1, of all pieces of text that have a trigram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +218,7 @@ def in_any_case(query: Query) -> Query:
     parts = [in_any_case(part) for part in query.parts]
     if query.op == "or":
         return functools.reduce(either, parts)
-    some = sorted(query.trigrams, key=lambda one: (_commonness(one.lower()), one))
-    if len(some) > _IN_ANY_CASE:
-        rest, spread = some[2:], _IN_ANY_CASE - 2
-        some = some[:2] + [rest[round(i * (len(rest) - 1) / (spread - 1))] for i in range(spread)]
+    some = sorted(query.trigrams, key=lambda one: [min(_alike().get(char, {char})) for char in one])
     return functools.reduce(both, [*map(_cases, some), *parts], ANYTHING)
 
 
@@ -244,25 +246,87 @@ def _alike() -> dict[str, set[str]]:
     return found
 
 
-def terms(query: Query) -> int:
-    """How many trigrams it names."""
-    return len(query.trigrams) + sum(map(terms, query.parts))
+def terms(query: Query) -> frozenset[str]:
+    """The trigrams that it names."""
+    return query.trigrams.union(*map(terms, query.parts))
 
 
-def fts5(query: Query) -> str | None:
-    """As an FTS5 expression; None where anything may match."""
-    query = _factored(query)
-    if query.op == "any" or terms(query) > MAX_TERMS:
+def commonness(trigram: str) -> float:
+    """From 0 to 1, how common its characters are: which of two trigrams is rarer, where nothing else tells."""
+    return math.exp2(max(_commonness(trigram), 3 * _UNUSUAL) / 6)
+
+
+def fts5(query: Query, share: Share = commonness) -> str | None:
+    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match."""
+    query = thinned(_factored(query), share)
+    if query.op == "any" or _size(query) > MAX_TERMS:
         return None
     return _expression(query)
+
+
+def _size(query: Query) -> int:
+    return len(query.trigrams) + sum(map(_size, query.parts))
+
+
+def thinned(query: Query, share: Share, left: float = 1.0) -> Query:
+    """The same with fewer trigrams: the rarest, and of the others what excludes so much that it saves more time, in
+    texts not looked at, than the index takes to find it.
+
+    Args:
+        left: the part of all pieces that what is asked for beside this query admits.
+    """
+    if query.op != "and":
+        parts = tuple(thinned(part, share, left) for part in query.parts)
+        return Query(query.op, query.trigrams, tuple(dict.fromkeys(parts)))
+    rest = [
+        (part, _admits(part, share), _cost(part, share) / _WORTH, _run(part))
+        for part in (*(Query("and", frozenset({trigram})) for trigram in sorted(query.trigrams)), *query.parts)
+    ]
+    kept: list[Query] = []
+    beside: set[str] = set()
+    while rest:
+        gains = [left * (1 - _beside(admits, run, beside)) - cost for _, admits, cost, run in rest]
+        best = max(range(len(rest)), key=gains.__getitem__)
+        if gains[best] <= 0 and kept:
+            break
+        part, admits, _, run = rest.pop(best)
+        kept.append(thinned(part, share, left) if part.parts else part)
+        left *= _beside(admits, run, beside)
+        beside |= run
+    plain = [part.trigrams for part in kept if not part.parts]
+    return Query("and", frozenset().union(*plain), tuple(part for part in kept if part.parts))
+
+
+def _beside(admits: float, run: set[str], others: set[str]) -> float:
+    return admits if run.isdisjoint(others) else admits**_OVERLAP
+
+
+def _admits(query: Query, share: Share) -> float:
+    """The part of all pieces that fulfils it, at most."""
+    if query.op == "or":
+        return min(1.0, sum(_admits(part, share) for part in query.parts))
+    return min([*map(share, query.trigrams), *(_admits(part, share) for part in query.parts)], default=1.0)
+
+
+def _cost(query: Query, share: Share) -> float:
+    """What it takes to find what fulfils it, in entries of the index for each piece in it."""
+    return sum(map(share, query.trigrams)) + sum(_cost(part, share) for part in query.parts)
+
+
+def _run(query: Query) -> set[str]:
+    """The pairs of characters by which one sees that two trigrams come from the same run of text."""
+    some = {trigram.lower() for trigram in terms(query)}
+    return {pair for trigram in some for pair in (trigram[:2], trigram[1:])} if len(some) == 1 else set()
 
 
 def _factored(query: Query) -> Query:
     """The same, where trigrams that all alternatives have in common are looked for once."""
     parts = tuple(map(_factored, query.parts))
-    common = frozenset.intersection(*(part.trigrams for part in parts)) if query.op == "or" else frozenset()
+    if query.op != "or":
+        return functools.reduce(both, parts, Query(query.op, query.trigrams))
+    common = frozenset.intersection(*(part.trigrams for part in parts))
     if not common:
-        return Query(query.op, query.trigrams, parts)
+        return Query("or", frozenset(), parts)
     rests = [Query("and", part.trigrams - common, part.parts) for part in parts]
     if not all(rest.trigrams or rest.parts for rest in rests):
         # One of them asks for no more than that.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, GrepResult
 from services.documents import pieces, schema
 from services.documents.patterns import query_of
-from services.documents.trigrams import Query
+from services.documents.trigrams import Query, fts5, terms, thinned
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, tree
 
@@ -100,6 +101,9 @@ def test_no_text_that_matches_is_excluded_by_the_trigrams_of_any_pattern() -> No
             return chance.choice(["[ab]", "[^a]", ".", r"\w", "[a-c]", "$|a", "(?i:AbC)"])
         return pattern(depth - 1) + pattern(depth - 1)
 
+    def share(trigram: str) -> float:
+        return random.Random(trigram).random() ** 4
+
     for _ in range(3000):
         source = pattern(3)
         query = query_of(source)
@@ -108,6 +112,7 @@ def test_no_text_that_matches_is_excluded_by_the_trigrams_of_any_pattern() -> No
             text = "".join(chance.choice("abcABC") for _ in range(chance.randrange(14)))
             if compiled.search(text):
                 assert fulfils(query, text), (source, text, query)
+                assert fulfils(thinned(query, share), text), (source, text, query)
             if re.search(source, text, re.IGNORECASE):
                 assert fulfils(query_of(source, ignore_case=True), text), (source, text)
 
@@ -146,33 +151,46 @@ def test_a_text_is_cut_into_pieces_of_whole_lines_and_not_too_many() -> None:
     chance = random.Random(8)
     for size in (0, 1, 4096, 4097, 70_000, 900_000):
         for every in (30, 3000, 100_000):
-            text = "".join("\n" if not chance.randrange(every) else "x" for _ in range(size))
-            cut = pieces.cut(text)
-            assert "".join(cut) == text
+            text = b"".join(b"\n" if not chance.randrange(every) else b"x" for _ in range(size))
+            ends = pieces.ends(text)
+            cut = [text[start:end] for start, end in itertools.pairwise((0, *ends))]
+            assert b"".join(cut) == text
             assert len(cut) <= pieces.MOST
-            assert all(piece.endswith("\n") for piece in cut[:-1])
-            assert all(len(piece) >= pieces.PIECE_CHARACTERS for piece in cut[:-1])
+            assert all(piece.endswith(b"\n") for piece in cut[:-1])
+            assert all(len(piece) >= pieces.PIECE_BYTES for piece in cut[:-1])
+            assert pieces.ends(text, 2) == ends[:2]
+            some = sorted(chance.sample(range(len(cut)), (len(cut) + 1) // 2))
+            spans = pieces.spans(text, some)
+            assert b"".join(text[start:end] for start, end in spans) == b"".join(cut[number] for number in some)
+            assert all(end < start for (_, end), (start, _) in itertools.pairwise(spans))
+            assert pieces.spans(text, [0, len(cut)]) == [(0, len(text))]
 
 
 def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) -> None:
     index = apsw.Connection(str(tmp_path / "index.db"))
     index.execute(schema.INDEX)
+    index.execute("PRAGMA synchronous=OFF")
     db = apsw.Connection(":memory:")
     db.execute("ATTACH ? AS idx", (str(tmp_path / "index.db"),))
     chance = random.Random(9)
-    texts: dict[int, str] = {}
+    texts: dict[int, bytes] = {}
+
+    def having(text: bytes, word: str) -> list[int]:
+        cut = itertools.pairwise((0, *pieces.ends(text)))
+        return [number for number, (start, end) in enumerate(cut) if word.encode() in text[start:end]]
 
     def check() -> None:
         for word in ("alpha", "omega"):
             for least in (0, 20, 41, 1000):
-                wanted = [id_ for id_ in sorted(texts) if id_ >= least and word in texts[id_]]
-                assert list(pieces.having(db, f'"{word[:3]}" AND "{word[2:]}"', least)) == wanted
+                wanted = [(id_, having(texts[id_], word)) for id_ in sorted(texts) if id_ >= least]
+                found = pieces.having(db, f'"{word[:3]}" AND "{word[2:]}"', least)
+                assert list(found) == [(id_, numbers) for id_, numbers in wanted if numbers]
 
     check()
     for id_ in (*range(1, 60, 2), *range(0, 80, 5), *range(81, 90)):
         if id_ not in texts:
             lines = [chance.choice(("alpha", "omega", "-" * 300)) for _ in range(chance.choice((0, 1, 30, 300)))]
-            texts[id_] = "\n".join(lines)
+            texts[id_] = "\n".join(lines).encode()
             pieces.put(index, id_, texts[id_])
     check()
     for id_ in (*chance.sample(sorted(texts), 30), 89, 88, 1000):
@@ -180,13 +198,64 @@ def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) 
         pieces.remove(index, id_)
     check()
     for id_ in (90, 61, 91):
-        texts[id_] = "alpha\nomega"
+        texts[id_] = b"alpha\nomega"
         pieces.put(index, id_, texts[id_])
     check()
     while texts:
         pieces.remove(index, texts.popitem()[0])
     check()
     assert index.execute("SELECT count(*) FROM trigram_docsize").get == 0
+
+
+def test_of_many_trigrams_those_are_looked_for_that_save_more_than_they_cost() -> None:
+    shares = {"_ae": 0.001, "aen": 0.0013, "c d": 0.02}
+    query = query_of("async def __aenter__")
+    assert thinned(query, lambda one: shares.get(one, 0.4)).trigrams == shares.keys()
+    # Where nothing is rare, one excludes too little.
+    assert len(thinned(query, lambda _: 0.4).trigrams) > 4
+    # Each alternative has to be looked for, and of it the rarest.
+    either = thinned(query_of("(?:zeta|theta)_function"), lambda one: {"zet": 1e-6, "het": 1e-6}.get(one, 0.2))
+    assert {"zet", "het"} <= terms(either)
+    assert not {"the", "eta"} & terms(either)
+    assert fts5(query_of("a.b")) is None
+
+
+async def test_lines_are_those_of_a_plain_scan_in_texts_of_many_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 24)
+    monkeypatch.setattr(pieces, "MOST", 12)
+    monkeypatch.setattr(pieces, "SAMPLED_OF", 3)
+    chance = random.Random(11)
+    words = ("alpha", "beta", "gamma", "delta", "ALPHA", "xalpha", "äöü", "")
+    files: dict[str, str] = {}
+    for n in range(40):
+        lines = [
+            " ".join(chance.choice(words) for _ in range(chance.randrange(5))) for _ in range(chance.randrange(60))
+        ]
+        files[f"f{n:03}.txt"] = chance.choice(("\n", "\n", "\r\n")).join(lines) + chance.choice(("", "\n"))
+    tree(tmp_path / "root", dict(files))
+    plain = {name: text.replace("\r\n", "\n") for name, text in files.items()}
+    patterns = (*PATTERNS, "alpha beta", "^gamma beta", "xalpha.*delta$", "ö.*alpha", "(?=x)xalpha", r"(al)pha \1pha")
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        for _ in range(2):
+            for pattern in patterns:
+                answer = await grep(bench, pattern, limit=10000, context=2)
+                got = {(match.file.rsplit("/", 1)[-1], match.line_number) for match in answer.matches}
+                assert got == expected(plain, pattern), pattern
+                assert answer.match_count == len(got)
+                for match in answer.matches:
+                    lines = plain[match.file.rsplit("/", 1)[-1]].split("\n")
+                    at = match.line_number - 1
+                    assert match.line_text == lines[at]
+                    found = re.search(pattern, lines[at])
+                    assert found is not None
+                    assert match.column == found.start() + 1
+                    assert match.context_before == lines[max(0, at - 2) : at]
+                    end = len(lines) - (lines[-1] == "")
+                    assert match.context_after == lines[at + 1 : min(end, at + 3)]
+            await indexed(bench)
 
 
 async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Path) -> None:
