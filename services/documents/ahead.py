@@ -17,7 +17,7 @@ from services.documents.compress import Codec, Damaged
 from services.documents.objects import Stored
 from services.documents.schema import TEXT_OWN
 
-FIRST, MOST = 8, 64
+FIRST, FEWEST, MOST = 8, 4, 64
 """Contents at a time."""
 SMALL_BYTES = 256 * 1024
 """Longer ones are left to be read by themselves: there are few, and what is read ahead is held in memory."""
@@ -100,4 +100,5 @@ def _read(
                 with contextlib.suppress(Damaged):
                     text = codec.unpack(*blocks[index])
             yield stored, text
-        count = max(1, min(MOST, 2 * count, math.ceil(min(MOST, enough()))))
+        # Half of what will probably be needed: what is read in vain costs more than another question.
+        count = max(FEWEST, min(MOST, 2 * count, math.ceil(min(2 * MOST, enough()) / 2)))
