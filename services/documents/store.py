@@ -19,6 +19,7 @@ import trio
 
 from services.documents import globs, schema
 from services.runtime.memory import give_memory_back
+from services.runtime.readers import Readers
 from services.runtime.sqlite_files import let_pages_go, size_bytes
 
 T = TypeVar("T")
@@ -57,8 +58,7 @@ class Store:
         self._writer = _open_packs(self.packs_path)
         self.epoch = str(_one(self._writer, "SELECT value FROM setting WHERE name='epoch'"))
         self._index_writer = self._open_index()
-        self._readers: list[apsw.Connection] = []
-        """That nobody uses; opened as they are wanted, for a start need not wait for all of them."""
+        self._readers = Readers(self._reader)
         self._write_turn = trio.CapacityLimiter(1)
         self._read_turn = trio.CapacityLimiter(READERS)
         self._index_turn = trio.CapacityLimiter(1)
@@ -115,19 +115,13 @@ class Store:
         """Run `query` on one consistent state of the packs, with the index attached as `idx`."""
 
         def snapshot() -> T:
-            try:
-                connection = self._readers.pop()
-            except IndexError:
-                connection = self._reader()
-            try:
+            with self._readers.one() as connection:
                 connection.execute("BEGIN")
                 try:
                     return query(connection)
                 finally:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
-            finally:
-                self._readers.append(connection)
 
         return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
 
@@ -179,22 +173,8 @@ class Store:
             await trio.to_thread.run_sync(give_memory_back)
 
     async def give_back(self) -> None:
-        """Let the pages go that the connections keep."""
-
-        def of_a_reader() -> None:
-            try:
-                connection = self._readers.pop()
-            except IndexError:
-                # They are opened as they are wanted: there are none yet, or all are in use.
-                return
-            try:
-                let_pages_go(connection)
-            finally:
-                # Behind the others, so that the next is another.
-                self._readers.insert(0, connection)
-
-        for _ in range(READERS):
-            await trio.to_thread.run_sync(of_a_reader, limiter=self._read_turn)
+        """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
+        await trio.to_thread.run_sync(self._readers.give_back, limiter=self._read_turn)
         await trio.to_thread.run_sync(let_pages_go, self._writer, limiter=self._write_turn)
         await trio.to_thread.run_sync(let_pages_go, self._index_writer, limiter=self._index_turn)
 
@@ -203,8 +183,9 @@ class Store:
         return size_bytes(self.packs_path, self.index_path)
 
     def close(self) -> None:
-        for connection in (*self._readers, self._index_writer, self._writer):
-            connection.close()
+        self._readers.close()
+        self._index_writer.close()
+        self._writer.close()
 
     def _reader(self) -> apsw.Connection:
         connection = _connect(self.packs_path)

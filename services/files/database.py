@@ -18,6 +18,7 @@ import trio
 
 from services.files import functions, schema
 from services.files.written import Written
+from services.runtime.readers import Readers
 from services.runtime.sqlite_files import put_aside, size_bytes, sync_folder
 
 T = TypeVar("T")
@@ -49,8 +50,7 @@ class Database:
         self._written: Written | None = None
         self._state = threading.Lock()
         """Held while the state that readers begin with becomes another one."""
-        self._idle: list[apsw.Connection] = []
-        self._idle_lock = threading.Lock()
+        self._readers = Readers(lambda: _connect(path, writes=False))
         self._read_limit = trio.CapacityLimiter(READERS)
         self._write_limit = trio.CapacityLimiter(8)
 
@@ -120,17 +120,9 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[apsw.Connection]:
+    def reader(self) -> contextlib.AbstractContextManager[apsw.Connection]:
         """A connection that only reads, each statement the newest state."""
-        with self._idle_lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or _connect(self.path, writes=False)
-        try:
-            yield connection
-        finally:
-            with self._idle_lock:
-                self._idle.append(connection)
+        return self._readers.one()
 
     def size_bytes(self) -> int:
         """Of the database with its log."""
@@ -138,8 +130,8 @@ class Database:
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
-        for connection in (*self._idle, self._writer):
-            connection.close()
+        self._readers.close()
+        self._writer.close()
 
 
 def _check_cancelled() -> bool:

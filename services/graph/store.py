@@ -8,16 +8,15 @@ them to feed it from the beginning.
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
+from services.runtime.readers import Readers
 from services.runtime.sqlite_files import let_pages_go, put_aside, size_bytes, sync_folder
 
 T = TypeVar("T")
@@ -75,8 +74,7 @@ class Store:
             self.rebuilt = True
             self._writer = _open(path)
         self.epoch = str(self._writer.execute("SELECT value FROM meta WHERE key='epoch'").fetchone()[0])
-        self._idle: list[sqlite3.Connection] = []
-        self._idle_lock = threading.Lock()
+        self._readers = Readers(lambda: _connect(path))
         self._write_turn = trio.CapacityLimiter(1)
         self._read_turn = trio.CapacityLimiter(READERS)
 
@@ -106,7 +104,7 @@ class Store:
         """Run `query` on one consistent state of the database."""
 
         def snapshot() -> T:
-            with self._reader() as connection:
+            with self._readers.one() as connection:
                 connection.execute("BEGIN")
                 try:
                     return query(connection)
@@ -115,29 +113,9 @@ class Store:
 
         return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
 
-    @contextlib.contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
-        with self._idle_lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or _connect(self.path)
-        try:
-            yield connection
-        finally:
-            with self._idle_lock:
-                self._idle.append(connection)
-
     async def give_back(self) -> None:
         """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
-
-        def of_the_idle() -> None:
-            with self._idle_lock:
-                idle, self._idle = self._idle[:-1], self._idle[-1:]
-            for connection in idle:
-                connection.close()
-            with self._reader() as connection:
-                let_pages_go(connection)
-
-        await trio.to_thread.run_sync(of_the_idle, limiter=self._read_turn)
+        await trio.to_thread.run_sync(self._readers.give_back, limiter=self._read_turn)
         await trio.to_thread.run_sync(let_pages_go, self._writer, limiter=self._write_turn)
 
     def size_bytes(self) -> int:
@@ -146,8 +124,8 @@ class Store:
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
-        for connection in (*self._idle, self._writer):
-            connection.close()
+        self._readers.close()
+        self._writer.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import trio
 
+from services.runtime.readers import Readers
 from services.runtime.sqlite_files import let_pages_go, put_aside, size_bytes
 
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class Store:
             put_aside(path, error)
             self.rebuilt = True
             self._writer = _open(path)
-        self._readers = [_connect(path) for _ in range(READERS)]
+        self._readers = Readers(lambda: _connect(path))
         self._write_turn = trio.CapacityLimiter(1)
         self._read_turn = trio.CapacityLimiter(READERS)
 
@@ -142,31 +143,18 @@ class Store:
         """Run `query` on one consistent state of the database."""
 
         def snapshot() -> T:
-            connection = self._readers.pop()
-            try:
+            with self._readers.one() as connection:
                 connection.execute("BEGIN")
                 try:
                     return query(connection)
                 finally:
                     connection.execute("ROLLBACK")
-            finally:
-                self._readers.append(connection)
 
         return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
 
     async def give_back(self) -> None:
-        """Let the pages go that the connections keep."""
-
-        def of_a_reader() -> None:
-            connection = self._readers.pop()
-            try:
-                let_pages_go(connection)
-            finally:
-                # Behind the others, so that the next is another.
-                self._readers.insert(0, connection)
-
-        for _ in range(READERS):
-            await trio.to_thread.run_sync(of_a_reader, limiter=self._read_turn)
+        """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
+        await trio.to_thread.run_sync(self._readers.give_back, limiter=self._read_turn)
         await trio.to_thread.run_sync(let_pages_go, self._writer, limiter=self._write_turn)
 
     def size_bytes(self) -> int:
@@ -174,8 +162,8 @@ class Store:
         return size_bytes(self.path)
 
     def close(self) -> None:
-        for connection in (*self._readers, self._writer):
-            connection.close()
+        self._readers.close()
+        self._writer.close()
 
 
 def _is_damaged(error: sqlite3.OperationalError) -> bool:

@@ -7,10 +7,8 @@ and what is searched never part for longer than that.
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +23,7 @@ from services.retrieve.segmented import DEFAULT_LIMITS, Limits
 from services.retrieve.store import Change, Found, Waiting
 from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import FoundWords, WordIndex
+from services.runtime.readers import Readers
 from services.runtime.sqlite_files import let_pages_go, size_bytes
 
 T = TypeVar("T")
@@ -66,10 +65,9 @@ class Collection:
         self.name = name
         self._path = path
         self._db = db
-        self._readers = readers
+        self._read_turn = readers
         self._writer = trio.CapacityLimiter(1)
-        self._idle: list[sqlite3.Connection] = []
-        self._idle_lock = threading.Lock()
+        self._readers = Readers(lambda: schema.open_reader(path))
         self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, store.current_model(db))
         self._checker = trio.CapacityLimiter(1)
         self.waiting = store.count_waiting(db)
@@ -274,7 +272,7 @@ class Collection:
 
     def read_here(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` in the worker thread that calls this, each statement on a snapshot of its own."""
-        with self._reader() as db:
+        with self._readers.one() as db:
             return work(db)
 
     async def group_ids(self, after: str, limit: int) -> GroupIds:
@@ -324,22 +322,12 @@ class Collection:
 
     async def give_back(self) -> None:
         """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
-
-        def of_the_idle() -> None:
-            with self._idle_lock:
-                idle, self._idle = self._idle[:-1], self._idle[-1:]
-            for connection in idle:
-                connection.close()
-            with self._reader() as connection:
-                let_pages_go(connection)
-
-        await trio.to_thread.run_sync(of_the_idle, limiter=self._readers)
+        await trio.to_thread.run_sync(self._readers.give_back, limiter=self._read_turn)
         await trio.to_thread.run_sync(let_pages_go, self._db, limiter=self._writer)
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
-        for db in self._idle:
-            db.close()
+        self._readers.close()
         self._db.close()
 
     # In worker threads
@@ -377,7 +365,7 @@ class Collection:
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def snapshot() -> T:
-            with self._reader() as db:
+            with self._readers.one() as db:
                 # One snapshot for all that the work reads.
                 db.execute("BEGIN")
                 try:
@@ -385,18 +373,7 @@ class Collection:
                 finally:
                     db.execute("ROLLBACK")
 
-        return await trio.to_thread.run_sync(snapshot, limiter=self._readers)
-
-    @contextlib.contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
-        with self._idle_lock:
-            db = self._idle.pop() if self._idle else None
-        db = db or schema.open_reader(self._path)
-        try:
-            yield db
-        finally:
-            with self._idle_lock:
-                self._idle.append(db)
+        return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
 
     def _follow(self, change: Change) -> None:
         self.words.follow(change.rows, change.gone)

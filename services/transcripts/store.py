@@ -7,17 +7,16 @@ said, so a damaged file is never put aside: the service says what is wrong with 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import trio
 
 from proto.errors import OperationError, Unavailable
+from services.runtime.readers import Readers
 from services.runtime.sqlite_files import size_bytes, sync_folder
 
 T = TypeVar("T")
@@ -118,8 +117,7 @@ class Store:
         """
         self.path = path
         self._writer = _open(path)
-        self._idle: list[sqlite3.Connection] = []
-        self._idle_lock = threading.Lock()
+        self._readers = Readers(lambda: _connect(path))
         self._read_turn = trio.CapacityLimiter(READERS)
         self._write_turn = trio.CapacityLimiter(1)
         self._queue: list[_Waiting] = []
@@ -211,7 +209,7 @@ class Store:
         """
 
         def snapshot() -> T:
-            with self._reader() as db:
+            with self._readers.one() as db:
                 db.execute("BEGIN")
                 try:
                     return query(db)
@@ -234,17 +232,6 @@ class Store:
 
         return await trio.to_thread.run_sync(checkpoint, limiter=self._write_turn)
 
-    @contextlib.contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
-        with self._idle_lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or _connect(self.path)
-        try:
-            yield connection
-        finally:
-            with self._idle_lock:
-                self._idle.append(connection)
-
     def size_bytes(self) -> int:
         """Of the database with its log."""
         return size_bytes(self.path)
@@ -259,8 +246,8 @@ class Store:
             await trio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:
-        for connection in (*self._idle, self._writer):
-            connection.close()
+        self._readers.close()
+        self._writer.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

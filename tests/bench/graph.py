@@ -136,14 +136,14 @@ def main() -> None:
         took = build(store, arguments.nodes, arguments.edges, chance)
         size = store.size_bytes() / 2**20
         print(f"{arguments.nodes} nodes, {arguments.edges} edges: built in {took:.1f} s, {size:.0f} MiB\n")
-        with store._reader() as db:
+        with store._readers.one() as db:
             # As every answer of the service is made: on one snapshot.
             db.execute("BEGIN")
             reads(db, arguments.nodes, chance)
             db.execute("ROLLBACK")
         trio.run(writes, store, arguments.nodes, chance)
         began = time.perf_counter()
-        with store._reader() as db:
+        with store._readers.one() as db:
             answers.figures(db, 0, rebuilt=False)
         print(f"{'graph_stats':<44} {time.perf_counter() - began:10.3f} s")
         store.close()
