@@ -81,6 +81,7 @@ async def run(
     unserved -= {entry.service for entry in entries}
     pools = _pools(config, entries)
     entries = tuple(instance for entry in entries for instance in pools[entry.service])
+    entries = tuple(catalog.resting(entry, config.rest_after_s) for entry in entries)
     if not config.standbys:
         entries = tuple(catalog.without_standby(entry) for entry in entries)
     elif config.standbys == ALWAYS:
@@ -96,6 +97,7 @@ async def run(
     folders = RootFolders(config.roots)
     births = _births(config, entries, table, folders)
     supervisor = Supervisor(catalog.tree(entries), catalog.zygotes(entries), router, births, logs)
+    router.wake_with(supervisor.wanted)
     started = trio.Event()
     stop = trio.Event()
     http_url: str | None = None
@@ -103,8 +105,8 @@ async def run(
     key = secrets.token_urlsafe(KEY_BYTES)
 
     def all_ready() -> bool:
-        idle = (ServiceState.READY, ServiceState.STOPPED)
-        return all(supervisor.state(entry.spec.name) in idle for entry in entries)
+        settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
+        return all(supervisor.state(entry.spec.name) in settled for entry in entries)
 
     def on_other_folders() -> None:
         # One that is stopped, or waits for its next generation, will be born to the folders that are there then.

@@ -119,11 +119,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Its settings that each name a file, which it may then read."""
     ops_modules: tuple[str, ...] = ()
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
+    rests: bool = False
+    """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
+    has no process while nobody calls it."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
     """A setting, and that value of it with which the service needs nothing of what its zygote has loaded: then it is
-    forked by the light one."""
+    forked by the light one, and may rest."""
     optional: bool = False
     """Whether the setting `enabled` may leave it out, with its operations."""
     pool_of: str = ""
@@ -143,11 +146,15 @@ def gpu_present() -> bool:
 def entries() -> tuple[Entry, ...]:
     """The services of every system, in start order."""
     return (
-        Entry(spec=ServiceSpec(name="echo", module="services.echo.main", zygote="light", memory_limit_bytes=GIB // 2)),
+        Entry(
+            spec=ServiceSpec(name="echo", module="services.echo.main", zygote="light", memory_limit_bytes=GIB // 2),
+            rests=True,
+        ),
         Entry(
             # 64 MB files are edited as trees of Python objects.
             spec=ServiceSpec(name="yaml", module="services.yaml.main", zygote="light", memory_limit_bytes=4 * GIB),
             roots=Roots.WRITE,
+            rests=True,
         ),
         Entry(
             spec=ServiceSpec(
@@ -174,6 +181,7 @@ def entries() -> tuple[Entry, ...]:
             ),
             reads_models=True,
             light_with=("backend", "onnx"),
+            rests=True,
             pooled=True,
         ),
         Entry(
@@ -191,7 +199,10 @@ def entries() -> tuple[Entry, ...]:
             light_with=("model", "none"),
             pooled=True,
         ),
-        Entry(spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB)),
+        Entry(
+            spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB),
+            rests=True,
+        ),
         Entry(
             spec=ServiceSpec(
                 name="fetch",
@@ -202,6 +213,7 @@ def entries() -> tuple[Entry, ...]:
                 in_flight=16,
             ),
             network=True,
+            rests=True,
         ),
         Entry(
             spec=ServiceSpec(
@@ -216,6 +228,7 @@ def entries() -> tuple[Entry, ...]:
             spec=ServiceSpec(name="llm", module="services.llm.main", zygote="light", memory_limit_bytes=GIB // 2),
             network=True,
             reads_files=("key_file",),
+            rests=True,
         ),
         Entry(
             # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
@@ -252,6 +265,7 @@ def entries() -> tuple[Entry, ...]:
                 in_flight=8,
             ),
             roots=Roots.READ,
+            rests=True,
             pooled=True,
         ),
         Entry(
@@ -268,6 +282,7 @@ def entries() -> tuple[Entry, ...]:
         Entry(
             spec=ServiceSpec(name="media", module="services.media.main", zygote="light", memory_limit_bytes=GIB),
             roots=Roots.READ,
+            rests=True,
         ),
         Entry(
             # It dies of hostile files, and is back at once: what is refused is decided by `media`, for each content.
@@ -280,6 +295,7 @@ def entries() -> tuple[Entry, ...]:
                 in_flight=1,
             ),
             roots=Roots.READ,
+            rests=True,
         ),
     )
 
@@ -296,7 +312,7 @@ def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, A
 def _lightened(entry: Entry, settings: Mapping[str, Any]) -> Entry:
     if entry.light_with is None or settings.get(entry.light_with[0]) != entry.light_with[1]:
         return entry
-    return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light"))
+    return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light"), rests=True)
 
 
 def zygotes(chosen: tuple[Entry, ...]) -> tuple[ZygoteSpec, ...]:
@@ -353,6 +369,18 @@ def without_standby(entry: Entry) -> Entry:
 def with_standby_always(entry: Entry) -> Entry:
     """The same where that time counts for more, also of a service that nobody called for long."""
     return structs.replace(entry, spec=structs.replace(entry.spec, standby_rests_after_s=None))
+
+
+def resting(entry: Entry, after_s: float) -> Entry:
+    """The same with what it has to spare given up once nobody has called it for so long; 0: never.
+
+    The process that waits for another's place is given up then, and the service's own too where it may rest.
+    """
+    limit = after_s or None
+    spec = structs.replace(
+        entry.spec, standby_rests_after_s=limit, rests_after_s=limit if entry.rests else None
+    )  # fmt: skip
+    return structs.replace(entry, spec=spec)
 
 
 def tree(chosen: tuple[Entry, ...]) -> TreeSpec:

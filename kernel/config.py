@@ -70,6 +70,9 @@ Standbys: TypeAlias = bool | Literal["always"]
 
 ALWAYS: Final = "always"
 
+REST_AFTER_S: Final = 300.0
+"""Time without a call after which a service that only answers calls has no process; 0: it always has one."""
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `roots` and `data_dir` are real paths; `http` is None where HTTP is switched off.
@@ -86,6 +89,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     prompts_dir: Path | None = None
     own_users: bool = True
     standbys: Standbys = True
+    rest_after_s: float = REST_AFTER_S
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +129,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Standbys | None,
         Meta(description="Whether a process waits to take the place of each service in use, or always of all"),
     ] = None
+    rest_after_s: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Time without a call after which what only answers calls has no process; 0: never"),
+    ] = None
     http: HttpSettings = HttpSettings()
     prompts: PromptSettings = PromptSettings()
     fetch: FetchSettings = FetchSettings()
@@ -138,6 +146,7 @@ ENVIRONMENT = {
     "LINCKIA_LOG_LEVEL": ("log_level",),
     "LINCKIA_OWN_USERS": ("own_users",),
     "LINCKIA_STANDBYS": ("standbys",),
+    "LINCKIA_REST_AFTER_S": ("rest_after_s",),
     "LINCKIA_HTTP": ("http",),
     "LINCKIA_TOKEN": ("http", "token"),
     "LINCKIA_TOKEN_FILE": ("http", "token_file"),
@@ -195,6 +204,7 @@ def load(
     prompts_dir: Path | None = None
     own_users = True
     standbys: Standbys = True
+    rest_after_s = REST_AFTER_S
     for origin, folder, raw in layers:
         settings = _check(raw, origin)
         if settings.roots is not None:
@@ -209,6 +219,8 @@ def load(
             own_users = settings.own_users
         if settings.standbys is not None:
             standbys = settings.standbys
+        if settings.rest_after_s is not None:
+            rest_after_s = settings.rest_after_s
         http |= _http(settings.http, folder, origin)
         tables = dict(settings.services)
         if settings.transcripts:
@@ -230,6 +242,7 @@ def load(
         prompts_dir=prompts_dir,
         own_users=own_users,
         standbys=standbys,
+        rest_after_s=rest_after_s,
     )
 
 
@@ -271,7 +284,7 @@ def _put(layer: dict[str, Any], where: tuple[str, ...], name: str, value: str) -
         if not value.isdecimal():
             raise ConfigError(f"{name} is {value!r}; it is a number of bytes")
         layer.setdefault("http", {})[where[-1]] = int(value)
-    elif where in (("own_users",), ("standbys",)):
+    elif where in (("own_users",), ("standbys",), ("rest_after_s",)):
         layer[where[0]] = _toml_value(value)
     elif where[0] in ("http", "prompts"):
         layer.setdefault(where[0], {})[where[-1]] = value

@@ -29,6 +29,7 @@ class CauseKind(enum.StrEnum):
     PROTOCOL = "protocol"
     SPAWN = "spawn"
     STOPPED = "stopped"
+    RESTED = "rested"
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -40,12 +41,14 @@ class Cause(msgspec.Struct, frozen=True):
 
     @property
     def is_crash(self) -> bool:
-        """A manual stop and an orderly end with code 0 are no crash."""
-        return not (self.kind is CauseKind.STOPPED or (self.kind is CauseKind.EXIT and self.code == 0))
+        """A manual stop, a rest and an orderly end with code 0 are no crash."""
+        wanted = self.kind in (CauseKind.STOPPED, CauseKind.RESTED)
+        return not (wanted or (self.kind is CauseKind.EXIT and self.code == 0))
 
 
 class ServiceState(enum.StrEnum):
-    """Where a service stands; `FAILED` is a crash loop past its intensity, with the next try at `retry_at`."""
+    """Where a service stands; `FAILED` is a crash loop past its intensity, with the next try at `retry_at`; `RESTING`
+    is one without a process until it is called."""
 
     STARTING = "starting"
     READY = "ready"
@@ -54,6 +57,7 @@ class ServiceState(enum.StrEnum):
     WAITING = "waiting"
     FAILED = "failed"
     STOPPED = "stopped"
+    RESTING = "resting"
 
 
 class GenerationSink(Protocol):
@@ -71,6 +75,10 @@ class GenerationSink(Protocol):
     def was_used(self, service: str) -> bool:
         """Whether the service had a client's call in hand, be it through another service, since this was last
         asked."""
+
+    def idle_since(self, service: str) -> float | None:
+        """Since when (trio's clock) the service has had no call in hand, whoever made it, and made none itself; None
+        while it has, or where calls wait for it."""
 
     def down(self, service: str, generation: int, cause: Cause) -> None:
         """The generation is dead; every frame it had sent has been delivered through `frame` before."""

@@ -18,7 +18,9 @@ from kernel.control.client import Client
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 
-_STYLES = {"ready": "green", "failed": "bold red", "backoff": "red", "stopped": "dim", "starting": "yellow"}
+_STYLES = {
+    "ready": "green", "failed": "bold red", "backoff": "red", "stopped": "dim", "starting": "yellow", "resting": "dim"
+}  # fmt: skip
 
 
 def status(arguments: argparse.Namespace) -> int:

@@ -18,13 +18,14 @@ import collections
 import itertools
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
+from kernel.router.instance import Instance
 from proto.channel import Channel
 from proto.errors import (
     Executed,
@@ -56,6 +57,10 @@ QUARANTINE_ENTRIES = 1024
 """Convictions kept for one service; the oldest goes first."""
 
 
+_ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
+_COMING = (ServiceState.WAITING, ServiceState.STARTING)
+
+
 class Limits:
     """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
 
@@ -66,40 +71,27 @@ class Limits:
         self.queue = queue
 
 
-class _Instance:
-    """One process of the service, from generation to generation; `channel` is None while none takes calls."""
-
-    __slots__ = ("channel", "generation", "in_flight", "name", "reason", "retry_at", "state", "used")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.channel: Channel | None = None
-        self.generation = 0
-        self.in_flight = 0
-        self.used = False
-        self.state = ServiceState.WAITING
-        self.reason = "it has not been started yet"
-        self.retry_at: float | None = None
-
-    def is_hopeless(self, deadline: float) -> bool:
-        """Whether a call of this deadline would wait for it in vain."""
-        if self.state in (ServiceState.FAILED, ServiceState.STOPPED):
-            return True
-        return self.state is ServiceState.BACKOFF and self.retry_at is not None and self.retry_at > deadline
-
-
 class Lane:
     """All calls to one service.
 
     Args:
         instances: the names of its processes; by default one, of the service's own name.
+        wake: called with the name of one that rests, or is about to, where it is wanted.
     """
 
-    def __init__(self, service: str, limits: Limits, instances: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        service: str,
+        limits: Limits,
+        instances: Sequence[str] = (),
+        *,
+        wake: Callable[[str], None] = lambda instance: None,
+    ) -> None:
         self.service = service
+        self._start_resting = wake
         self._limits = limits
         self._ids = itertools.count(1)
-        self._instances = {name: _Instance(name) for name in instances or (service,)}
+        self._instances = {name: Instance(name) for name in instances or (service,)}
         self._in_flight: dict[int, RoutedCall] = {}
         self._queue: collections.deque[RoutedCall] = collections.deque()
         self._suspects: collections.deque[RoutedCall] = collections.deque()
@@ -128,6 +120,11 @@ class Lane:
         live.used = False
         return used
 
+    def idle_since(self, instance: str) -> float | None:
+        """Since when it has had no call in flight; None while it has, or where calls wait."""
+        live = self._instances[instance]
+        return None if live.in_flight or self.queued else live.busy_at
+
     @property
     def queued(self) -> int:
         return len(self._queue) + len(self._suspects)
@@ -152,6 +149,7 @@ class Lane:
         self.calls += 1
         self._queue.append(call)
         self._pump()
+        self._wake()
 
     def withdraw(self, call: RoutedCall, reason: str) -> bool:
         """The caller wants no answer any more: forget it, or stop the work.  `done` will not be called.
@@ -195,6 +193,7 @@ class Lane:
         live.state, live.reason, live.retry_at = state, reason, retry_at
         if state in (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.BACKOFF):
             self._fail_waiting()
+        self._wake()
 
     def down(self, instance: str, generation: int, cause: Cause) -> None:
         dead = self._instances[instance]
@@ -217,6 +216,7 @@ class Lane:
         self._queue.extendleft(reversed([call for call in again if not call.suspect]))
         # Another instance may take them at once.
         self._pump()
+        self._wake()
 
     def _after_death(self, call: RoutedCall, cause: Cause) -> LinckiaError | None:
         call.deaths += 1
@@ -265,6 +265,7 @@ class Lane:
         instance = self._instances[call.instance]
         if call.generation == instance.generation:
             instance.in_flight -= 1
+            instance.busy_at = trio.current_time()
         self._pump()
 
     def _finish(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
@@ -289,7 +290,17 @@ class Lane:
                 continue
             self._send(call, instance, now)
 
-    def _free(self) -> _Instance | None:
+    def _wake(self) -> None:
+        """Have one more of those that rest come, unless each call has found an idle one or one is coming for it."""
+        resting = [each for each in self._instances.values() if each.state in _ASLEEP]
+        if resting:
+            there = sum(each.channel is not None for each in self._instances.values())
+            coming = sum(each.state in _COMING for each in self._instances.values())
+            if self.queued + max(0, len(self._in_flight) - there) > coming:
+                # One that still drains comes later than one that has ended.
+                self._start_resting(min(resting, key=lambda each: _ASLEEP.index(each.state)).name)
+
+    def _free(self) -> Instance | None:
         """The least loaded instance that takes another call."""
         free = [
             each
@@ -298,7 +309,7 @@ class Lane:
         ]
         return min(free, key=lambda each: each.in_flight, default=None)
 
-    def _send(self, call: RoutedCall, instance: _Instance, now: float) -> None:
+    def _send(self, call: RoutedCall, instance: Instance, now: float) -> None:
         call.frame_id = next(self._ids)
         call.instance, call.generation = instance.name, instance.generation
         instance.in_flight += 1

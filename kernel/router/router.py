@@ -74,7 +74,9 @@ class Router:
         self, table: Table, limits: Mapping[str, Limits], pools: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self._table = table
-        self.lanes = {name: Lane(name, limit, (pools or {}).get(name, ())) for name, limit in limits.items()}
+        self.lanes = {
+            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake) for name, limit in limits.items()
+        }
         """By service."""
         # By instance as well, since that is what the supervisor knows.
         self._lanes = dict(self.lanes)
@@ -87,6 +89,7 @@ class Router:
         self._local: dict[str, LocalHandler] = {}
         self._subscribers: list[tuple[str, Callable[[Event], object]]] = []
         self._nursery: trio.Nursery | None = None
+        self._start_resting: Callable[[str], None] | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps the nursery in which the kernel's own operations run when a service calls them."""
@@ -94,6 +97,14 @@ class Router:
             self._nursery = nursery
             task_status.started()
             await trio.sleep_forever()
+
+    def wake_with(self, start: Callable[[str], None]) -> None:
+        """Have `start` start an instance that rests: called where calls want it, also while it is still ending."""
+        self._start_resting = start
+
+    def _wake(self, instance: str) -> None:
+        if self._start_resting is not None:
+            self._start_resting(instance)
 
     def serve_local(self, name: str, handler: LocalHandler) -> None:
         """The kernel itself answers operation `name` (declared with service `kernel`)."""
@@ -205,6 +216,11 @@ class Router:
 
     def was_used(self, service: str) -> bool:
         return self._lanes[service].was_used(service)
+
+    def idle_since(self, service: str) -> float | None:
+        if any(calls for (name, _), calls in self._made.items() if name == service):
+            return None
+        return self._lanes[service].idle_since(service)
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         self._lanes[service].state(service, state, reason, retry_at)

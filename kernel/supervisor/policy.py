@@ -9,6 +9,8 @@ It promises Erlang/OTP's semantics (restart types, strategies, intensity with es
 - what a person stopped stays stopped: every planned start carries a ticket, and stopping withdraws it;
 - death by a signal from outside (`kill -9` by a person) of a service that was READY is no defect of its own: it is
   restarted at once and not counted, since each turn of such a loop needs the outsider;
+- a service that nobody calls may rest, without a process, and starts at the next call, also where that comes while it
+  is still ending: neither counts as a death or as a restart;
 - a service that keeps dying in one mode goes on in the next, and comes back to the better one after healthy time.
 
 Unlike OTP, a transient child that ended in order is not resurrected by the restart of its siblings.
@@ -32,17 +34,21 @@ from kernel.supervisor.state import (
     Died,
     Due,
     Happening,
+    Idle,
     Plan,
     RestartAsked,
     StartAsked,
     State,
     StopAsked,
     WakeToClimb,
+    Wanted,
 )
 from kernel.supervisor.step import Step
 
 MAX_CLIMB_DOUBLINGS = 7
 """A better mode that keeps failing is tried ever less often, down to once in 128 times `climb_after_s`."""
+
+RESTS = "it was not called for a while, and starts at the next call"
 
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that nobody raises in himself by mistake; the operating system's own SIGKILL is told apart as OOM before."""
@@ -91,6 +97,10 @@ class _Policy(Step):
                     if pending.ticket == ticket:
                         self._advance(pending)
                         break
+            case Idle(name, generation):
+                self._idle(name, generation)
+            case Wanted(name):
+                self._wanted(name)
             case ClimbDue(name, generation):
                 self._climb(name, generation)
             case StartAsked(name):
@@ -114,19 +124,36 @@ class _Policy(Step):
             patience = self.plan.specs[name].climb_after_s * 2 ** min(child.failed_climbs, MAX_CLIMB_DOUBLINGS)
             self.decisions.append(WakeToClimb(self.now + patience, name, generation))
 
+    # Rest.
+
+    def _idle(self, name: str, generation: int) -> None:
+        child = self.children[name]
+        # One that a restart is about to end, or that a person stops, has other things ahead.
+        busy = self.closing or any(name in pending.members + pending.stopping for pending in self.pending)
+        if child.generation == generation and child.state is ServiceState.READY and not busy:
+            self._end(name, RESTS, ServiceState.RESTING)
+
+    def _wanted(self, name: str) -> None:
+        child = self.children[name]
+        if child.state is ServiceState.RESTING and not self.closing:
+            self._set(name, state=ServiceState.WAITING, waits_for=frozenset())
+        elif child.state is ServiceState.DRAINING and child.then is ServiceState.RESTING:
+            self._set(name, then=ServiceState.WAITING)
+
     # Deaths.
 
     def _died(self, name: str, cause: Cause) -> None:
         child = self.children[name]
-        deaths = {**child.deaths, cause.kind: child.deaths.get(cause.kind, 0) + 1}
-        child = self._set(name, deaths=deaths, last_death=cause)
+        if cause.kind is not CauseKind.RESTED:
+            deaths = {**child.deaths, cause.kind: child.deaths.get(cause.kind, 0) + 1}
+            child = self._set(name, deaths=deaths, last_death=cause)
         restart = next((p for p in self.pending if name in p.stopping), None)
         if restart is not None:
             # It was about to be ended anyway, so whatever it died of counts for nothing more.
             self._settle(name, restart)
             self._advance(restart)
         elif child.state is ServiceState.DRAINING or self.closing:
-            self._down(name, ServiceState.STOPPED, child.reason)
+            self._down(name, ServiceState.STOPPED if self.closing else child.then, child.reason)
         elif not _is_restarted(self.plan.specs[name].restart, cause):
             self._down(name, ServiceState.STOPPED, f"ended: {cause.text or cause.kind}")
         else:
@@ -217,7 +244,7 @@ class _Policy(Step):
         why = "stopped on request"
         self._set(name, wanted=False)
         if self.children[name].state is ServiceState.DRAINING:
-            self._set(name, reason=why)
+            self._set(name, reason=why, then=ServiceState.STOPPED)
         elif self.children[name].lives:
             self._end(name, why)
         else:

@@ -107,8 +107,14 @@ class Generation:
     """One generation; `run` is its life."""
 
     def __init__(
-        self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, on_ready: Callable[[], None]
-    ) -> None:
+        self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
+        on_ready: Callable[[], None], on_idle: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            on_ready: called once.
+            on_idle: called each time that it is found not to have been called for as long as its spec says.
+        """
         self.spec = spec
         self.number = number
         self.mode = mode
@@ -120,6 +126,7 @@ class Generation:
         self.liveness = Liveness(spec.hang_timeout_s)
         self._sink = sink
         self._on_ready = on_ready
+        self._on_idle = on_idle
         self._hello: Hello | None = None
         self._starting = trio.CancelScope()
         self._cause: Cause | None = None
@@ -133,6 +140,9 @@ class Generation:
         if self._cause is None:
             self._cause = cause
             self._rung = rung
+            if self.ready_at is not None:
+                # Not later: a call that came in between would have only as long as draining may take.
+                self._sink.draining(self.spec.name, self.number)
             self._starting.cancel()
             self._asked_to_end.set()
         elif rung > self._rung:
@@ -273,7 +283,17 @@ class Generation:
                 if self._sink.was_used(self.spec.name):
                     running.was_used()
                 await running.tend()
+                self._look_whether_idle()
                 next_at = trio.current_time() + interval
+
+    def _look_whether_idle(self) -> None:
+        after_s = self.spec.rests_after_s
+        if after_s is None or self.ready_at is None or self._cause is not None:
+            return
+        idle_since = self._sink.idle_since(self.spec.name)
+        if idle_since is not None and trio.current_time() - max(idle_since, self.ready_at) >= after_s:
+            # Nothing is awaited from the question to the end of calls, so none is between.
+            self._on_idle()
 
     def _ping(self, channel: Channel, now: float, overslept: float) -> None:
         silent_s = self.liveness.hung_for(now, overslept)
@@ -322,8 +342,6 @@ class Generation:
     def _step(self, rung: Rung, channel: Channel, running: Running) -> float:
         """Do what the rung is; how long to wait for it to work."""
         spec = self.spec
-        if self.ready_at is not None:
-            self._sink.draining(spec.name, self.number)
         if rung is Rung.DRAIN:
             try:
                 channel.post(Drain(int(spec.shutdown_timeout_s * 1000)))

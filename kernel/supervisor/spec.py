@@ -73,6 +73,9 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     standby_rests_after_s: Positive | None = 300.0
     """Time without a call that a client waits for after which that process is given up, until there is one again:
     nobody is there to notice the quicker restart.  None: it waits for ever."""
+    rests_after_s: Positive | None = None
+    """Time without any call after which its process is ended, until there is one again.  Only for what has nothing to
+    do unless it is called.  None: it runs for ever."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
     modes: tuple[str, ...] = ()

@@ -35,6 +35,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     failed_climbs: int = 0
     crashed: bool = False
     """The next start is a restart after a death."""
+    then: ServiceState = ServiceState.STOPPED
+    """While DRAINING: what it is once it has ended; RESTING, or WAITING where it was called meanwhile."""
     restarts: int = 0
     deaths: dict[CauseKind, int] = {}
     last_death: Cause | None = None
@@ -95,6 +97,19 @@ class Due(msgspec.Struct, frozen=True):
     ticket: int
 
 
+class Idle(msgspec.Struct, frozen=True):
+    """Nobody has called this generation for as long as its spec says; it takes no more calls."""
+
+    name: str
+    generation: int
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A call waits for a service that rests, or is about to."""
+
+    name: str
+
+
 class ClimbDue(msgspec.Struct, frozen=True):
     """The time of a `WakeToClimb`."""
 
@@ -119,7 +134,7 @@ class Close(msgspec.Struct, frozen=True):
 
 
 Happening: TypeAlias = (
-    Boot | BecameReady | Died | Due | ClimbDue | StartAsked | StopAsked | RestartAsked | Close
+    Boot | BecameReady | Died | Due | Idle | Wanted | ClimbDue | StartAsked | StopAsked | RestartAsked | Close
 )  # fmt: skip
 
 
@@ -137,6 +152,8 @@ class End(msgspec.Struct, frozen=True):
     name: str
     generation: int
     why: str
+    rests: bool = False
+    """Until it is called again."""
 
 
 class Wake(msgspec.Struct, frozen=True):

@@ -71,14 +71,15 @@ class Step:
             waits_for=frozenset(),
             generation=child.generation + 1,
             crashed=False,
+            then=ServiceState.STOPPED,
             restarts=child.restarts + child.crashed,
         )
         mode = spec.modes[child.mode] if spec.modes else ""
         self.decisions.append(Spawn(name, child.generation + 1, mode))
 
-    def _end(self, name: str, why: str) -> None:
-        child = self._set(name, state=ServiceState.DRAINING, reason=why)
-        self.decisions.append(End(name, child.generation, why))
+    def _end(self, name: str, why: str, then: ServiceState = ServiceState.STOPPED) -> None:
+        child = self._set(name, state=ServiceState.DRAINING, reason=why, then=then)
+        self.decisions.append(End(name, child.generation, why, rests=then is ServiceState.RESTING))
 
     def _start_released(self) -> None:
         """Start those whose wait is over.  A dependency that will not come soon holds nobody back."""
@@ -86,7 +87,7 @@ class Step:
             child = self.children[name]
             if child.state is not ServiceState.WAITING:
                 continue
-            gone = (ServiceState.FAILED, ServiceState.STOPPED)
+            gone = (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.RESTING)
             held_by = [other for other in sorted(child.waits_for) if self.children[other].state not in gone]
             if held_by:
                 self._set(name, reason=f"waits for {', '.join(held_by)} to be ready")

@@ -32,6 +32,7 @@ from kernel.supervisor.state import (
     Due,
     End,
     Happening,
+    Idle,
     Plan,
     RestartAsked,
     Spawn,
@@ -40,6 +41,7 @@ from kernel.supervisor.state import (
     Tell,
     Wake,
     WakeToClimb,
+    Wanted,
 )
 from kernel.supervisor.status import Recovery, Report, ServiceReport, ZygoteReport
 from proto.birth import Birth
@@ -139,6 +141,10 @@ class Supervisor:
         """End a service in order and start it again, now.  Raises InvalidParams."""
         self._apply(RestartAsked(self._known(name)))
 
+    def wanted(self, name: str) -> None:
+        """A call waits for this service: start it where it rests; nothing where it does not.  Raises InvalidParams."""
+        self._apply(Wanted(self._known(name)))
+
     def _known(self, name: str) -> str:
         if name not in self.plan.specs:
             known = ", ".join(self.plan.order)
@@ -187,13 +193,15 @@ class Supervisor:
         match decision:
             case Spawn(name, number, mode):
                 generation = Generation(
-                    self.plan.specs[name], number, mode, self._sink, lambda: self._became_ready(name, number)
-                )
+                    self.plan.specs[name], number, mode, self._sink,
+                    on_ready=lambda: self._became_ready(name, number), on_idle=lambda: self._apply(Idle(name, number)),
+                )  # fmt: skip
                 self._generations[name] = generation
                 nursery.start_soon(self._live, generation)
-            case End(name, number, why):
+            case End(name, number, why, rests):
                 if self._generations[name].number == number:
-                    self._generations[name].end(Cause(CauseKind.STOPPED, None, why))
+                    kind = CauseKind.RESTED if rests else CauseKind.STOPPED
+                    self._generations[name].end(Cause(kind, None, why))
             case Wake(at, ticket):
                 nursery.start_soon(self._wake, at, Due(ticket))
             case WakeToClimb(at, name, number):
@@ -202,7 +210,7 @@ class Supervisor:
                 self._tell(name, state, reason, retry_at)
 
     def _tell(self, name: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        if state in (ServiceState.STOPPED, ServiceState.FAILED):
+        if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
             self._placement.dismiss(name)
         level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
         when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
@@ -227,6 +235,9 @@ class Supervisor:
             ended = Ended(cause=cause, noticed_at=trio.current_time())
         self._generations.pop(name, None)
         self._sink.down(name, number, ended.cause)
+        if ended.cause.kind is CauseKind.RESTED:
+            self._apply(Died(name, number, ended.cause))
+            return
         answered_ms = (trio.current_time() - ended.noticed_at) * 1000
         level = logging.WARNING if ended.cause.is_crash else logging.INFO
         _log.log(level, "%s generation %d died (%s): %s", name, number, ended.cause.kind, ended.cause.text)

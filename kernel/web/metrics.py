@@ -47,8 +47,8 @@ def exposition(report: Report, router: Router, kernel_bytes: int) -> str:
         _family("build_info", "gauge", "The version that runs.", [({"version": VERSION}, 1)]),
         _family("kernel_memory_bytes", "gauge", "Resident memory of the kernel.", [({}, kernel_bytes)]),
         _family(
-            "service_up", "gauge", "Whether the process takes calls.",
-            _each(services, lambda each: float(each.state is ServiceState.READY)),
+            "service_up", "gauge", "Whether the service takes calls; one that rests does.",
+            _each(services, lambda each: float(each.state in (ServiceState.READY, ServiceState.RESTING))),
         ),
         _family(
             "service_state", "gauge", "1 for the state that the process is in.",
@@ -73,6 +73,7 @@ def exposition(report: Report, router: Router, kernel_bytes: int) -> str:
                 ({"service": each.name, "cause": cause.value}, each.deaths.get(cause.value, 0))
                 for each in services
                 for cause in CauseKind
+                if cause is not CauseKind.RESTED
             ],
         ),
         _family(

@@ -16,7 +16,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One service, as the supervisor and the router see it."""
 
     name: str
-    state: Annotated[str, Meta(description="starting, ready, draining, backoff, waiting, failed or stopped")]
+    state: Annotated[str, Meta(description="starting, ready, draining, backoff, waiting, failed, stopped or resting")]
     reason: Annotated[str, Meta(description="Why it is in that state, where it is not ready")] = ""
     generation: Annotated[int, Meta(description="How many times it has been started")] = 0
     pid: int | None = None

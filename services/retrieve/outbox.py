@@ -7,6 +7,7 @@ and tries again; a text that the embedder cannot take is found by halving, set a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -28,7 +29,8 @@ BATCH = 128
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
 LONGEST_POSTPONEMENT_S = 3600.0
-CHECK_MODEL_EVERY_S = 30.0
+LOOK_AGAIN_S = 30.0
+"""What is postponed is so by the clock on the wall, which may be put forward."""
 
 _AWAY = frozenset({Kind.UNAVAILABLE, Kind.OVERLOADED})
 """Failures that say nothing about the texts."""
@@ -44,6 +46,8 @@ async def run_outbox(
     """
     await collection.loaded.wait()
     backoff_s = FIRST_BACKOFF_S
+    # Later each vector tells of its model: the embedder is not kept from its rest, or woken, to be asked.
+    model_checked = False
     while True:
         collection.has_work = trio.Event()
         due, next_time = await collection.due(now(), BATCH)
@@ -52,7 +56,9 @@ async def run_outbox(
                 await embed_due(collection, due, embed, now)
             else:
                 await collection.count_waiting()
-                await _check_model(collection, model)
+                if not model_checked:
+                    await _check_model(collection, model)
+                    model_checked = True
         except LinckiaError as error:
             if error.failure.kind is Kind.CANCELLED:
                 raise
@@ -66,8 +72,8 @@ async def run_outbox(
         backoff_s = FIRST_BACKOFF_S
         collection.outbox_trouble = ""
         if not due:
-            pause_s = CHECK_MODEL_EVERY_S if next_time is None else max(0.0, next_time - now())
-            with trio.move_on_after(min(pause_s, CHECK_MODEL_EVERY_S)):
+            pause_s = math.inf if next_time is None else max(0.0, next_time - now())
+            with trio.move_on_after(min(pause_s, LOOK_AGAIN_S)):
                 await collection.has_work.wait()
 
 

@@ -60,12 +60,12 @@ class RunningKernel:
         return pid
 
     def wait_ready(self, *names: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until the services (all where none is named) are READY, in processes that were not killed here."""
+        """Until the services (all where none is named) are READY, in processes that were not killed here, or rest."""
         give_up = time.monotonic() + timeout_s
         while True:
             status = {s["name"]: s for s in self.status()["services"]}
             asked = [status[name] for name in names or status]
-            if all(one["state"] == "ready" and one["pid"] not in self._killed for one in asked):
+            if all(one["state"] in ("ready", "resting") and one["pid"] not in self._killed for one in asked):
                 return
             if time.monotonic() > give_up:
                 raise AssertionError(f"not ready in {timeout_s} s: {json.dumps(status, indent=1)}")

@@ -44,3 +44,16 @@ def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() 
 
 def test_every_service_has_somebody_who_waits_to_take_its_place() -> None:
     assert [name for name, entry in BY_NAME.items() if not entry.spec.standby] == []
+
+
+def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_that_a_setting_says() -> None:
+    entries = catalog.served(catalog.entries(), {"rerank": {"model": "none"}})
+    specs = {entry.spec.name: catalog.resting(entry, 60).spec for entry in entries}
+    assert {name for name, spec in specs.items() if spec.rests_after_s is None} == {
+        "retrieve", "knowledge", "documents", "transcripts", "files", "watch"
+    }  # fmt: skip
+    assert {spec.rests_after_s for spec in specs.values()} == {None, 60}
+    assert {spec.standby_rests_after_s for spec in specs.values()} == {60}
+    assert {catalog.resting(entry, 0).spec.rests_after_s for entry in entries} == {None}
+    # A search waits only briefly for a model that is to be loaded.
+    assert catalog.resting(BY_NAME["rerank"], 60).spec.rests_after_s is None

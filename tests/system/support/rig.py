@@ -64,6 +64,9 @@ class Sink:
         used, self.used = service in self.used, self.used - {service}
         return used
 
+    def idle_since(self, service: str) -> float | None:
+        return None
+
     def draining(self, service: str, generation: int) -> None:
         self._note("draining", service, generation)
 

@@ -216,6 +216,15 @@ def test_services_have_users_of_their_own_unless_a_setting_says_otherwise(data_d
         load_in(data_dir, {"LINCKIA_OWN_USERS": "perhaps"})
 
 
+def test_services_rest_after_a_while_that_a_setting_says(data_dir: Path) -> None:
+    assert load_in(data_dir).rest_after_s == 300
+    write(data_dir, "rest_after_s = 60\n")
+    assert load_in(data_dir).rest_after_s == 60
+    assert load_in(data_dir, {"LINCKIA_REST_AFTER_S": "0"}).rest_after_s == 0
+    with pytest.raises(ConfigError, match="rest_after_s"):
+        load_in(data_dir, {"LINCKIA_REST_AFTER_S": "-1"})
+
+
 def test_services_have_standbys_unless_a_setting_says_otherwise(data_dir: Path) -> None:
     assert load_in(data_dir).standbys
     write(data_dir, "standbys = false\n")

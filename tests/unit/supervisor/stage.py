@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -178,6 +179,9 @@ class Record:
         self.frames: list[AnyFrame] = []
         self.causes: list[Cause] = []
         self.retry_at: dict[str, float | None] = {}
+        self.busy: set[str] = set()
+        self.idle_at: dict[str, float] = {}
+        self.at: dict[str, float] = {}
 
     def up(self, hello: Hello, channel: Channel) -> None:
         self.told.append(f"up {hello.service}{hello.generation}")
@@ -189,6 +193,9 @@ class Record:
     def was_used(self, service: str) -> bool:
         return False
 
+    def idle_since(self, service: str) -> float | None:
+        return None if service in self.busy else self.idle_at.get(service, -math.inf)
+
     def draining(self, service: str, generation: int) -> None:
         self.told.append(f"draining {service}{generation}")
 
@@ -198,6 +205,7 @@ class Record:
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         self.told.append(f"{state} {service}")
+        self.at[self.told[-1]] = trio.current_time()
         self.retry_at[service] = retry_at
 
 

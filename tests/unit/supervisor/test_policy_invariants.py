@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernel.ports import Cause, ServiceState
 from kernel.supervisor.spec import Restart, ServiceSpec, Strategy, TreeSpec
-from kernel.supervisor.state import Close, Due, RestartAsked, StartAsked, StopAsked
+from kernel.supervisor.state import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 NAMES = "abcd"
@@ -42,7 +42,7 @@ events = st.lists(
     st.one_of(
         st.tuples(st.just("die"), names, st.sampled_from([CRASH, NORMAL, KILLED, SEGFAULT])),
         st.tuples(st.just("ready"), names),
-        st.tuples(st.sampled_from(["stop", "start", "restart"]), names),
+        st.tuples(st.sampled_from(["stop", "start", "restart", "idle", "wanted"]), names),
         st.tuples(st.just("pass"), st.sampled_from([0.05, 1.0, 4.0, 6.0, 31.0])),
         st.tuples(st.just("stale"), st.integers(0, 30)),
     ),
@@ -62,6 +62,10 @@ def happens(world: World, event: tuple[object, ...]) -> None:
             world.happen(StartAsked(name))
         case ("restart", str(name)):
             world.happen(RestartAsked(name))
+        case ("idle", str(name)) if name in world.alive:
+            world.happen(Idle(name, world.alive[name]))
+        case ("wanted", str(name)):
+            world.happen(Wanted(name))
         case ("pass", float(seconds)):
             world.pass_time(seconds)
         case ("stale", int(ticket)) if ticket not in {pending.ticket for pending in world.policy.pending}:
@@ -101,7 +105,11 @@ def test_every_service_ends_up_running_or_stopped_for_a_reason(
     settle(world)
     for name in NAMES:
         child = world.child(name)
-        assert child.state in (ServiceState.READY, ServiceState.STOPPED)
+        assert child.state in (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
+        if child.state is ServiceState.RESTING:
+            assert ("idle", name) in happened
+            world.happen(Wanted(name))
+            assert name in world.alive
         if child.state is ServiceState.STOPPED:
             # Only a person, or an end that its restart type accepts, stops a service.
             asked = ("stop", name) in happened

@@ -27,6 +27,7 @@ NORMAL = Cause(CauseKind.EXIT, 0, "exit code 0")
 KILLED = Cause(CauseKind.SIGNAL, 9, "killed by SIGKILL")
 SEGFAULT = Cause(CauseKind.SIGNAL, 11, "killed by SIGSEGV")
 STOPPED = Cause(CauseKind.STOPPED, 0, "stopped")
+RESTED = Cause(CauseKind.RESTED, 0, "rests")
 
 
 def service(name: str, **changes: object) -> ServiceSpec:
@@ -67,12 +68,12 @@ class World:
                         self.log.append(f"+{name}{generation}")
                         if self.starts_ready:
                             queue.append(BecameReady(name, generation))
-                    case End(name, generation, _):
+                    case End(name, generation, _, rests):
                         assert self.alive[name] == generation
                         self.log.append(f"-{name}{generation}")
                         if self.ends_at_once:
                             del self.alive[name]
-                            queue.append(Died(name, generation, STOPPED))
+                            queue.append(Died(name, generation, RESTED if rests else STOPPED))
                         else:
                             self.ending[name] = generation
                     case Wake(at, ticket):

@@ -1,0 +1,132 @@
+"""Services that nobody calls, with real processes: they end, and the next call finds them as if they had not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.system.running import Answer, Connection, RunningKernel, connection, running
+from tests.system.support.rig import is_alive
+
+PATIENCE_S = 30.0
+RACES = 4
+QUICK = {"LINCKIA_REST_AFTER_S": "0.3"}
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    folder = tmp_path_factory.mktemp("rest")
+    (folder / "root").mkdir()
+    (folder / "root" / "a.yaml").write_text("b: 1\n")
+    with running(folder / "data", [folder / "root"], environment=QUICK, all_ready=False) as kernel:
+        yield kernel
+
+
+def until_resting(kernel: RunningKernel, *names: str) -> dict[str, dict[str, Any]]:
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        status = {service["name"]: service for service in kernel.status()["services"]}
+        if all(status[name]["state"] == "resting" for name in names):
+            return status
+        assert time.monotonic() < give_up, {name: status[name]["state"] for name in names}
+        time.sleep(0.02)
+
+
+def test_services_without_calls_have_no_process_and_answer_all_the_same(kernel: RunningKernel) -> None:
+    kernel.wait_ready("echo", "yaml")
+    pids = {kernel.service(name)["pid"] for name in ("echo", "yaml")}
+    status = until_resting(kernel, "echo", "yaml")
+    assert {status[name]["pid"] for name in ("echo", "yaml")} == {None}
+    assert {status[name]["standby_pid"] for name in ("echo", "yaml")} == {None}
+    assert "starts at the next call" in status["echo"]["reason"]
+    assert not any(map(is_alive, pids - {None}))
+    assert kernel.call("mcp.echo", {"message": "hello"}) == {"message": "hello"}
+    file = str(kernel.data_dir.parent / "root" / "a.yaml")
+    assert "1" in str(kernel.call("noyalib_get", {"file": file, "path": "b"}))
+    status = {service["name"]: service for service in kernel.status()["services"]}
+    for name in ("echo", "yaml"):
+        assert status[name]["generation"] >= 2
+        assert (status[name]["deaths"], status[name]["restarts"]) == ({}, 0)
+
+
+def test_services_with_work_of_their_own_go_on(kernel: RunningKernel) -> None:
+    kernel.wait_ready("files", "watch", "knowledge", "documents", "retrieve")
+    until_resting(kernel, "echo", "llm")
+    status = {service["name"]: service["state"] for service in kernel.status()["services"]}
+    assert {status[name] for name in ("files", "watch", "knowledge", "documents", "retrieve")} == {"ready"}
+
+
+def test_calls_that_race_with_the_end_are_all_answered(kernel: RunningKernel) -> None:
+    chance = random.Random(7)
+    first = kernel.service("echo")
+
+    async def race() -> list[Answer]:
+        answers: list[Answer] = []
+        async with connection(kernel.data_dir) as asking, connection(kernel.data_dir) as looking:
+            while await rests_since(looking) < RACES:
+                # Around the moment at which it is found to be idle, and while it ends.
+                await trio.sleep(chance.uniform(0.0, 2.0))
+                answers.append(await asking.call("mcp.echo", {"message": "hello"}))
+        return answers
+
+    async def rests_since(looking: Connection) -> int:
+        status = (await looking.call("kernel_status", {})).result
+        echo = next(service for service in status["services"] if service["name"] == "echo")
+        return int(echo["generation"]) - int(first["generation"])
+
+    answers = trio.run(race)
+    assert [answer.failure for answer in answers if answer.failure is not None] == []
+    assert {answer.result["message"] for answer in answers} == {"hello"}
+    assert kernel.service("echo")["deaths"] == first["deaths"]
+
+
+def test_killed_while_it_wakes_it_answers_all_the_same(kernel: RunningKernel) -> None:
+    for _ in range(3):
+        before = until_resting(kernel, "echo")["echo"]["generation"]
+        killed: list[int] = []
+
+        async def kill_the_next(before: int = before, killed: list[int] = killed) -> None:
+            async with connection(kernel.data_dir) as looking, trio.open_nursery() as nursery:
+                answers: list[Answer] = []
+
+                async def ask() -> None:
+                    async with connection(kernel.data_dir) as asking:
+                        answers.append(await asking.call("mcp.echo", {"message": "hello"}))
+
+                nursery.start_soon(ask)
+                while not killed:
+                    status = (await looking.call("kernel_status", {})).result
+                    echo = next(service for service in status["services"] if service["name"] == "echo")
+                    if echo["generation"] > before and echo["pid"] is not None:
+                        os.kill(echo["pid"], signal.SIGKILL)
+                        killed.append(echo["pid"])
+            assert [answer.failure for answer in answers] == [None]
+
+        trio.run(kill_the_next)
+    # One that is killed in its next rest's first moment has rested all the same.
+    assert set(kernel.service("echo")["deaths"]) <= {"signal"}
+
+
+def test_the_system_ends_in_order_while_services_rest(tmp_path: Path) -> None:
+    with running(tmp_path / "data", environment=QUICK, all_ready=False) as kernel:
+        until_resting(kernel, "echo", "llm", "fetch")
+        kernel.process.terminate()
+        assert kernel.process.wait(PATIENCE_S) == 0
+
+
+def test_a_person_stops_and_starts_what_rests(kernel: RunningKernel) -> None:
+    until_resting(kernel, "echo")
+    kernel.call("kernel_stop", {"service": "echo"})
+    assert kernel.service("echo")["state"] == "stopped"
+    kernel.call("kernel_start", {"service": "echo"})
+    assert kernel.call("mcp.echo", {"message": "back"}) == {"message": "back"}
+    until_resting(kernel, "echo")
+    assert "ready" in kernel.call("kernel_restart", {"service": "echo"})["message"]
