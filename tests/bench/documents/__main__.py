@@ -5,7 +5,8 @@ scripts/bench documents grep [DOCUMENTS]   regular expressions over as many stor
 scripts/bench documents kills [POINTS]     kills at random points of add, directory add and garbage collection
 scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
 scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, grep, search and memory; waits so long
-                                           for the vectors, and then until all is at rest, to show the memory again
+                                           for the vectors, and then until all is at rest, to show the memory again;
+                                           --backend onnx: without torch; --rest SECONDS: what rests does so sooner
 scripts/bench documents code --dir DIR     the graph of a project's code, with a sample of [COUNT] calls to be judged
 
 Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run
@@ -40,6 +41,10 @@ def main() -> None:
     parser.add_argument("count", type=int, nargs="?")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=Path("/usr/share/doc"))
     parser.add_argument("--seed", type=int, default=1, help="of the sample of calls")
+    parser.add_argument(
+        "--backend", choices=("torch", "onnx"), default="torch", help="of the embedder; onnx is an extra"
+    )
+    parser.add_argument("--rest", metavar="SECONDS", type=float, default=300.0, help="time without a call until a rest")
     parser.add_argument("--keep", metavar="DIR", type=Path)
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -53,7 +58,8 @@ def main() -> None:
             case "kills":
                 kills(folder, arguments.count or 100)
             case "manuals":
-                manuals(folder, arguments.dir.resolve(), float(arguments.count or 20))
+                wait_s = float(arguments.count or 20)
+                manuals(folder, arguments.dir.resolve(), wait_s, rest_s=arguments.rest, backend=arguments.backend)
             case "code":
                 code(arguments.dir.resolve(), arguments.count or 50, arguments.seed)
             case _:

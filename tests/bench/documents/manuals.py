@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kernel.control.client import Client
 from tests.bench.documents.trees import until_idle
@@ -25,9 +26,19 @@ PATTERNS = ("[Cc]opyright \\(c\\) 20\\d\\d", "Bug[- ]?#?\\d{6}", "GPL-[23]\\+?",
 TURNS = 20
 
 
-def manuals(folder: Path, directory: Path, wait_s: float) -> None:
-    """Print the figures; waits at most so long for the vectors."""
-    with running(folder / "manuals-data", [directory], all_ready=False) as kernel:
+def manuals(folder: Path, directory: Path, wait_s: float, *, rest_s: float, backend: str) -> None:
+    """Print the figures; waits at most so long for the vectors.
+
+    Args:
+        rest_s: time without a call after which what can rest does.
+        backend: of the embedder; with onnx there is no reranker, so that nothing loads torch.
+    """
+    environment = {"LINCKIA_REST_AFTER_S": f"{rest_s}", "LINCKIA_SERVICES__EMBED__BACKEND": backend}
+    for service in ("EMBED", "RERANK"):
+        environment[f"LINCKIA_SERVICES__{service}__UNLOAD_AFTER_S"] = f"{rest_s}"
+    if backend == "onnx":
+        environment["LINCKIA_SERVICES__RERANK__MODEL"] = "none"
+    with running(folder / "manuals-data", [directory], environment=environment, all_ready=False) as kernel:
         kernel.wait_ready(*SERVICES)
         began = time.monotonic()
         added = kernel.call("documents_add", {"path": str(directory), "no_ignore": True}, timeout_s=600)
@@ -50,7 +61,7 @@ def manuals(folder: Path, directory: Path, wait_s: float) -> None:
         for kind, peer in (("hybrid", HYBRID_MS), ("keyword", KEYWORD_MS)):
             _search(kernel, kind, peer, beside)
         resident(kernel, "just after")
-        at_rest(kernel)
+        at_rest(kernel, rest_s)
         kernel.call("kernel_stop", {"service": "embed"})
         _search(kernel, "keyword", KEYWORD_MS, " without the embedder")
 
@@ -81,24 +92,24 @@ def _told(kernel: RunningKernel, what: str, peer_ms: float, name: str, params: S
           f" (ratio {peer_ms / p50:.1f})", flush=True)  # fmt: skip
 
 
-REST_S = 330.0
-"""Longer than what rests does so after: models, and processes that wait for others' places."""
+SETTLES_S = 30.0
+"""What comes after the beginning of a rest: memory is given back, and what was woken for a last look ends again."""
 AT_MOST_S = 1800.0
 STEADY_S, STEADY_MB = 30.0, 5.0
 
 
-def at_rest(kernel: RunningKernel) -> None:
+def at_rest(kernel: RunningKernel, rest_s: float) -> None:
     """Print the same once nothing more is given back, and what the first search after it costs."""
     began = time.monotonic()
     while kernel.call("documents_status")["vectors_waiting"] and time.monotonic() - began < AT_MOST_S:
         time.sleep(2)
     print(f"all vectors after {time.monotonic() - began:.0f} s more", flush=True)
     rests_from = time.monotonic()
-    time.sleep(REST_S)
-    before, now = math.inf, sum(_shares(kernel)[0].values())
+    time.sleep(rest_s + SETTLES_S)
+    before, now = math.inf, _own(kernel)
     while before - now > STEADY_MB and time.monotonic() - rests_from < AT_MOST_S:
         time.sleep(STEADY_S)
-        before, now = now, sum(_shares(kernel)[0].values())
+        before, now = now, _own(kernel)
     resident(kernel, f"at rest for {time.monotonic() - rests_from:.0f} s")
     with Client(kernel.data_dir) as client:
         for what in ("first", "second"):
@@ -108,8 +119,16 @@ def at_rest(kernel: RunningKernel) -> None:
                   f" ({', '.join(found['stages'])}{'; degraded' if found['degraded'] else ''})")  # fmt: skip
 
 
-def _shares(kernel: RunningKernel) -> tuple[dict[str, float], dict[str, float]]:
-    """By service or kind of process: MB of its own, and of files."""
+class _Share(NamedTuple):
+    """Of one process, in MB, pages that several share counted once."""
+
+    name: str
+    own: float
+    files: float
+
+
+def _shares(kernel: RunningKernel) -> list[_Share]:
+    """Of each process of the system, the largest first."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -119,18 +138,21 @@ def _shares(kernel: RunningKernel) -> tuple[dict[str, float], dict[str, float]]:
     for pid in pids:
         pids += children.get(pid, [])
     names = {kernel.process.pid: "kernel"}
-    for service in kernel.status()["services"]:
-        names |= {service["pid"]: service["name"], service["standby_pid"]: "standbys"}
-    own: dict[str, float] = {}
-    files: dict[str, float] = {}
+    status = kernel.status()
+    for service in status["services"]:
+        names |= {service["pid"]: service["name"], service["standby_pid"]: f"standby of {service['name']}"}
+    names |= {zygote["pid"]: f"zygote {zygote['name']}" for zygote in status["zygotes"]}
+    found: list[_Share] = []
     for pid in pids:
         with contextlib.suppress(OSError):
             lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-            name = names.get(pid, "zygotes")
-            name = name if name in ("kernel", *SERVICES, "standbys", "zygotes") else "other services"
-            for kind, of_all in (("Pss_Anon", own), ("Pss_File", files)):
-                of_all[name] = of_all.get(name, 0.0) + int(lines[kind].split()[0]) * 1024 / 1e6
-    return own, files
+            of = {kind: int(value.split()[0]) * 1024 / 1e6 for kind, value in lines.items()}
+            found.append(_Share(names.get(pid, f"process {pid}"), of["Pss"] - of["Pss_File"], of["Pss_File"]))
+    return sorted(found, key=lambda share: -share.own)
+
+
+def _own(kernel: RunningKernel) -> float:
+    return sum(share.own for share in _shares(kernel))
 
 
 def resident(kernel: RunningKernel, when: str) -> None:
@@ -138,10 +160,11 @@ def resident(kernel: RunningKernel, when: str) -> None:
 
     Own is what nothing but these processes could hold; pages of files go as soon as the machine wants them.
     """
-    own, files = _shares(kernel)
-    for name in sorted(own, key=lambda one: -own[one]):
-        print(f"memory, {when}: {name} {own[name]:.0f} MB own, {files[name]:.0f} MB of files")
-    total = sum(own.values())
-    ratio = RESIDENT_MB / total
-    print(f"memory together, {when}: {total:.0f} MB own, {sum(files.values()):.0f} MB of files,"
-          f" the peer {RESIDENT_MB:.0f} MB (ratio {ratio:.2f})", flush=True)  # fmt: skip
+    shares = _shares(kernel)
+    for name, own, of_files in shares:
+        print(f"memory, {when}: {name} {own:.0f} MB own, {of_files:.0f} MB of files")
+    own, of_files = sum(share.own for share in shares), sum(share.files for share in shares)
+    together = own + of_files
+    print(f"memory of {len(shares)} processes together, {when}: {own:.0f} MB own and {of_files:.0f} MB of files,"
+          f" {together:.0f} MB; the peer {RESIDENT_MB:.0f} MB (ratio {RESIDENT_MB / own:.2f} of its own,"
+          f" {RESIDENT_MB / together:.2f} of all)", flush=True)  # fmt: skip
