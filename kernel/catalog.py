@@ -74,6 +74,8 @@ ZYGOTES = (
         base="base",
         preload=("services.runtime.main", "services.decode.main"),
         env=_ONE_THREAD,
+        # A quarter of a second, for its 20 MB.
+        rests=True,
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(

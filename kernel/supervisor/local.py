@@ -140,6 +140,8 @@ class LocalPlacement:
         for spec in zygotes:
             base = self.zygotes[spec.base] if spec.base is not None else None
             self.zygotes[spec.name] = Zygote(spec, log_dir, self._reaper, loading, base)
+        self._forked: dict[str, set[str]] = {name: set() for name in self.zygotes}
+        """By zygote, its services that run or will soon."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         become_subreaper()
@@ -152,6 +154,8 @@ class LocalPlacement:
             task_status.started()
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
+        if spec.zygote in self._forked:
+            self._forked[spec.zygote].add(spec.name)
         ours, theirs = socket_pair()
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(ours.close)
@@ -184,6 +188,11 @@ class LocalPlacement:
     def dismiss(self, service: str) -> None:
         if self._standbys is not None:
             self._standbys.dismiss(service)
+        for name, services in self._forked.items():
+            if service in services:
+                services.discard(service)
+                if not services and self.zygotes[name].spec.rests:
+                    self.zygotes[name].rest()
 
     def standby_pid(self, service: str) -> int | None:
         return self._standbys.pid_of(service) if self._standbys is not None else None

@@ -110,6 +110,13 @@ class Zygote:
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[trio.Event, list[Forked]]] = {}
 
+    def rest(self) -> None:
+        """Nobody will want a fork for a while: end it, if it can fork and does not; who wants one has it load again."""
+        if self.state is ZygoteState.READY and not self._waiting:
+            self._wanted = trio.Event()
+            self._set(ZygoteState.IDLE)
+            self._kill()
+
     def want(self) -> None:
         """Somebody will want a fork: load now."""
         self._wanted.set()
@@ -171,10 +178,10 @@ class Zygote:
 
     async def run(self) -> None:
         """Keep the zygote alive from when it is first wanted, until cancelled."""
-        await self._wanted.wait()
         backoff = Backoff()
         streak = 0
         while True:
+            await self._wanted.wait()
             if self._base is not None:
                 # Not while it holds a turn to load, which that one needs.
                 await self._base.loaded_or_not()
@@ -189,6 +196,8 @@ class Zygote:
                 self._loading.end(self.spec.name)
             if self._is_unfit():
                 return
+            if self._rests():
+                continue
             self.deaths += 1
             healthy = self.loaded is not None and trio.current_time() - started >= backoff.healthy_after_s
             delay = delay_s(backoff, 0 if healthy else streak, random.random())
@@ -199,6 +208,9 @@ class Zygote:
 
     def _is_unfit(self) -> bool:
         return self.state is ZygoteState.UNFIT
+
+    def _rests(self) -> bool:
+        return self.state is ZygoteState.IDLE
 
     def _set(self, state: ZygoteState) -> None:
         self.state = state
@@ -263,7 +275,7 @@ class Zygote:
         self.pid = None
         text = f"zygote {self.spec.name} (process {pid}) ended with {code}"
         log.note(text)
-        if not self._is_unfit() and not self._ending:
+        if not self._is_unfit() and not self._rests() and not self._ending:
             _log.warning("%s", text)
             self._set(ZygoteState.LOADING)
         for answered, _ in self._waiting.values():

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
+from kernel.ports import ServiceState
 from kernel.supervisor.spec import ZygoteSpec
 from kernel.supervisor.status import ZygoteReport
 from tests.system.support.ops import Echo
@@ -157,3 +158,42 @@ def look_at(pid: int) -> Looks:
         arguments=(folder / "cmdline").read_bytes(),
         environment=(folder / "environ").read_bytes(),
     )
+
+
+async def test_a_zygote_ends_while_all_its_services_rest_and_loads_again_for_the_next(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests=True)
+    pair = [trial(name, rests_after_s=0.1, standby=True) for name in ("one", "other")]
+    async with supervised(tmp_path, *pair, zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            for name in ("one", "other"):
+                await rig.supervisor.wait_for(name, {ServiceState.READY})
+            first = await zygote_is(rig, "ready")
+            rig.sink.idle.add("one")
+            await rig.supervisor.wait_for("one", {ServiceState.RESTING})
+            assert (zygote(rig).state, zygote(rig).pid) == ("ready", first)
+            rig.sink.idle.add("other")
+            await rig.supervisor.wait_for("other", {ServiceState.RESTING})
+            await until(lambda: not is_alive(first))
+            await until(lambda: zygote(rig).pid is None)
+            assert (zygote(rig).state, zygote(rig).deaths) == ("idle", 0)
+            rig.sink.idle.clear()
+            rig.supervisor.wanted("one")
+            await rig.supervisor.wait_for("one", {ServiceState.READY}, after_generation=1)
+            assert next(one for one in rig.supervisor.status().services if one.name == "one").how == "zygote"
+            assert await rig.sink.said(Echo(text="back"), "one") == "back"
+            assert await zygote_is(rig, "ready") != first
+
+
+async def test_a_zygote_that_rests_is_there_again_for_a_call_in_that_very_moment(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests=True)
+    async with supervised(tmp_path, trial(rests_after_s=0.1), zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            for generation in range(1, 4):
+                await rig.ready(after=generation - 1)
+                rig.sink.idle.add("trial")
+                await rig.supervisor.wait_for("trial", {ServiceState.RESTING})
+                rig.sink.idle.clear()
+                # Its zygote has just been told to end.
+                rig.supervisor.wanted("trial")
+                assert (await rig.ready(after=generation)).how == "zygote"
+            assert zygote(rig).deaths == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -47,6 +48,7 @@ class Sink:
         self.states: list[tuple[float, str, ServiceState]] = []
         self.frames: list[AnyFrame] = []
         self.used: set[str] = set()
+        self.idle: set[str] = set()
         self._ids = itertools.count(1)
         self._answers: dict[int, Callable[[Return | Fault], None]] = {}
         self.changed = trio.lowlevel.ParkingLot()
@@ -65,7 +67,7 @@ class Sink:
         return used
 
     def idle_since(self, service: str) -> float | None:
-        return None
+        return -math.inf if service in self.idle else None
 
     def draining(self, service: str, generation: int) -> None:
         self._note("draining", service, generation)
