@@ -6,7 +6,9 @@ scripts/bench documents kills [POINTS]     kills at random points of add, direct
 scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
 scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, grep, search and memory; waits so long
                                            for the vectors, and then until all is at rest, to show the memory again;
-                                           --backend onnx: without torch; --rest SECONDS: what rests does so sooner
+                                           --backend onnx: without torch; --rest SECONDS: what rests does so sooner;
+                                           --tokens N: of each passage only so many are embedded, so that all have
+                                           their vectors in minutes, and the memory at rest is that of all
 scripts/bench documents code --dir DIR     the graph of a project's code, with a sample of [COUNT] calls to be judged
 
 Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run
@@ -26,7 +28,7 @@ import trio
 
 from tests.bench.documents.code import code
 from tests.bench.documents.grepping import grep
-from tests.bench.documents.manuals import manuals
+from tests.bench.documents.manuals import Settings, manuals
 from tests.bench.documents.trees import kernel_alone
 from tests.bench.documents.versions import versions
 from tests.system.documents_kills import kill_at_random_points
@@ -45,6 +47,9 @@ def main() -> None:
         "--backend", choices=("torch", "onnx"), default="torch", help="of the embedder; onnx is an extra"
     )
     parser.add_argument("--rest", metavar="SECONDS", type=float, default=300.0, help="time without a call until a rest")
+    parser.add_argument(
+        "--tokens", metavar="N", type=int, help="of each passage; by default as many as the model reads"
+    )
     parser.add_argument("--keep", metavar="DIR", type=Path)
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -59,7 +64,8 @@ def main() -> None:
                 kills(folder, arguments.count or 100)
             case "manuals":
                 wait_s = float(arguments.count or 20)
-                manuals(folder, arguments.dir.resolve(), wait_s, rest_s=arguments.rest, backend=arguments.backend)
+                settings = Settings(arguments.backend, arguments.rest, arguments.tokens)
+                manuals(folder, arguments.dir.resolve(), wait_s, settings)
             case "code":
                 code(arguments.dir.resolve(), arguments.count or 50, arguments.seed)
             case _:

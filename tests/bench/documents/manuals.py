@@ -26,18 +26,31 @@ PATTERNS = ("[Cc]opyright \\(c\\) 20\\d\\d", "Bug[- ]?#?\\d{6}", "GPL-[23]\\+?",
 TURNS = 20
 
 
-def manuals(folder: Path, directory: Path, wait_s: float, *, rest_s: float, backend: str) -> None:
-    """Print the figures; waits at most so long for the vectors.
+class Settings(NamedTuple):
+    """What the kernel is told.
 
-    Args:
-        rest_s: time without a call after which what can rest does.
-        backend: of the embedder; with onnx there is no reranker, so that nothing loads torch.
+    `backend` is the embedder's; with onnx there is no reranker, so that nothing loads torch.  `rest_s` is the time
+    without a call after which what can rest does.  `tokens` are read of each passage, None: as many as the model reads.
     """
-    environment = {"LINCKIA_REST_AFTER_S": f"{rest_s}", "LINCKIA_SERVICES__EMBED__BACKEND": backend}
-    for service in ("EMBED", "RERANK"):
-        environment[f"LINCKIA_SERVICES__{service}__UNLOAD_AFTER_S"] = f"{rest_s}"
-    if backend == "onnx":
-        environment["LINCKIA_SERVICES__RERANK__MODEL"] = "none"
+
+    backend: str
+    rest_s: float
+    tokens: int | None
+
+    def environment(self) -> dict[str, str]:
+        said = {"LINCKIA_REST_AFTER_S": f"{self.rest_s}", "LINCKIA_SERVICES__EMBED__BACKEND": self.backend}
+        for service in ("EMBED", "RERANK"):
+            said[f"LINCKIA_SERVICES__{service}__UNLOAD_AFTER_S"] = f"{self.rest_s}"
+        if self.backend == "onnx":
+            said["LINCKIA_SERVICES__RERANK__MODEL"] = "none"
+        if self.tokens is not None:
+            said["LINCKIA_SERVICES__EMBED__MAX_TOKENS"] = f"{self.tokens}"
+        return said
+
+
+def manuals(folder: Path, directory: Path, wait_s: float, settings: Settings) -> None:
+    """Print the figures; waits at most so long for the vectors."""
+    environment = settings.environment()
     with running(folder / "manuals-data", [directory], environment=environment, all_ready=False) as kernel:
         kernel.wait_ready(*SERVICES)
         began = time.monotonic()
@@ -61,7 +74,7 @@ def manuals(folder: Path, directory: Path, wait_s: float, *, rest_s: float, back
         for kind, peer in (("hybrid", HYBRID_MS), ("keyword", KEYWORD_MS)):
             _search(kernel, kind, peer, beside)
         resident(kernel, "just after")
-        at_rest(kernel, rest_s)
+        at_rest(kernel, settings.rest_s)
         kernel.call("kernel_stop", {"service": "embed"})
         _search(kernel, "keyword", KEYWORD_MS, " without the embedder")
 
