@@ -81,7 +81,9 @@ async def run(
     unserved -= {entry.service for entry in entries}
     pools = _pools(config, entries)
     entries = tuple(instance for entry in entries for instance in pools[entry.service])
-    entries = tuple(catalog.resting(entry, config.rest_after_s) for entry in entries)
+    entries = tuple(
+        catalog.resting(entry, config.rest_after_s, config.services.get(entry.service, {})) for entry in entries
+    )
     if not config.standbys:
         entries = tuple(catalog.without_standby(entry) for entry in entries)
     elif config.standbys == ALWAYS:

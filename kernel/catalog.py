@@ -124,6 +124,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     rests: bool = False
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
     has no process while nobody calls it."""
+    rests_by: str = ""
+    """Its own setting, if it has one, for the time after which it rests; 0 there keeps it from that as well."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
@@ -184,6 +186,7 @@ def entries() -> tuple[Entry, ...]:
             reads_models=True,
             light_with=("backend", "onnx"),
             rests=True,
+            rests_by="unload_after_s",
             pooled=True,
         ),
         Entry(
@@ -373,11 +376,14 @@ def with_standby_always(entry: Entry) -> Entry:
     return structs.replace(entry, spec=structs.replace(entry.spec, standby_rests_after_s=None))
 
 
-def resting(entry: Entry, after_s: float) -> Entry:
+def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
     """The same with what it has to spare given up once nobody has called it for so long; 0: never.
 
     The process that waits for another's place is given up then, and the service's own too where it may rest.
     """
+    own = settings.get(entry.rests_by)
+    if after_s and isinstance(own, int | float):
+        after_s = max(0.0, own)
     limit = after_s or None
     spec = structs.replace(
         entry.spec, standby_rests_after_s=limit, rests_after_s=limit if entry.rests else None

@@ -48,12 +48,20 @@ def test_every_service_has_somebody_who_waits_to_take_its_place() -> None:
 
 def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_that_a_setting_says() -> None:
     entries = catalog.served(catalog.entries(), {"rerank": {"model": "none"}})
-    specs = {entry.spec.name: catalog.resting(entry, 60).spec for entry in entries}
+    specs = {entry.spec.name: catalog.resting(entry, 60, {}).spec for entry in entries}
     assert {name for name, spec in specs.items() if spec.rests_after_s is None} == {
         "retrieve", "knowledge", "documents", "transcripts", "files", "watch"
     }  # fmt: skip
     assert {spec.rests_after_s for spec in specs.values()} == {None, 60}
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}
-    assert {catalog.resting(entry, 0).spec.rests_after_s for entry in entries} == {None}
+    assert {catalog.resting(entry, 0, {}).spec.rests_after_s for entry in entries} == {None}
     # A search waits only briefly for a model that is to be loaded.
-    assert catalog.resting(BY_NAME["rerank"], 60).spec.rests_after_s is None
+    assert catalog.resting(BY_NAME["rerank"], 60, {}).spec.rests_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("own", "general", "limit"), [({}, 60, 60), (600, 60, 600), (0, 60, None), (600, 0, None), ("soon", 60, 60)]
+)
+def test_a_model_that_is_to_stay_keeps_its_process(own: object, general: float, limit: float | None) -> None:
+    settings = {} if own == {} else {"unload_after_s": own}
+    assert catalog.resting(BY_NAME["embed"], general, settings).spec.rests_after_s == limit
