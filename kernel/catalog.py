@@ -382,12 +382,12 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
     The process that waits for another's place is given up then, and the service's own too where it may rest.
     """
     own = settings.get(entry.rests_by)
-    if after_s and isinstance(own, int | float):
-        after_s = max(0.0, own)
-    limit = after_s or None
+    rests_after_s = max(0.0, own) if after_s and isinstance(own, int | float) else after_s
     spec = structs.replace(
-        entry.spec, standby_rests_after_s=limit, rests_after_s=limit if entry.rests else None
-    )  # fmt: skip
+        entry.spec,
+        standby_rests_after_s=after_s or None,
+        rests_after_s=(rests_after_s or None) if entry.rests else None,
+    )
     return structs.replace(entry, spec=spec)
 
 
