@@ -124,6 +124,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     rests: bool = False
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
     has no process while nobody calls it."""
+    renews: bool = False
+    """Whether its work leaves much memory behind, so that it is worth a new process once it has nothing to do."""
     rests_by: str = ""
     """Its own setting, if it has one, for the time after which it rests; 0 there keeps it from that as well."""
     pooled: bool = False
@@ -169,7 +171,8 @@ def entries() -> tuple[Entry, ...]:
                 memory_limit_bytes=8 * GIB,
                 # A search is work for one core, in many small steps: more at once would only make all of them late.
                 in_flight=8,
-            )
+            ),
+            renews=True,
         ),
         Entry(
             spec=ServiceSpec(
@@ -244,6 +247,7 @@ def entries() -> tuple[Entry, ...]:
                 memory_limit_bytes=2 * GIB,
             ),
             roots=Roots.WRITE,
+            renews=True,
         ),
         Entry(
             spec=ServiceSpec(
@@ -379,7 +383,8 @@ def with_standby_always(entry: Entry) -> Entry:
 def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
     """The same with what it has to spare given up once nobody has called it for so long; 0: never.
 
-    The process that waits for another's place is given up then, and the service's own too where it may rest.
+    The process that waits for another's place is given up then, and the service's own too where it may rest, or is
+    exchanged for one that has not grown.
     """
     own = settings.get(entry.rests_by)
     rests_after_s = max(0.0, own) if after_s and isinstance(own, int | float) else after_s
@@ -387,6 +392,7 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
         entry.spec,
         standby_rests_after_s=after_s or None,
         rests_after_s=(rests_after_s or None) if entry.rests else None,
+        renews_after_s=(after_s or None) if entry.renews else None,
     )
     return structs.replace(entry, spec=spec)
 

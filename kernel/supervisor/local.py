@@ -115,6 +115,9 @@ class LocalProcess:
     def memory_bytes(self) -> int | None:
         return procfs.memory_bytes(self.pid)
 
+    def worked_s(self) -> float | None:
+        return procfs.worked_s(self.pid)
+
     async def tend(self) -> None:
         # Kills up to now were others'.
         self._oom_kills = self._oom.read()

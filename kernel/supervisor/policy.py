@@ -10,7 +10,8 @@ It promises Erlang/OTP's semantics (restart types, strategies, intensity with es
 - death by a signal from outside (`kill -9` by a person) of a service that was READY is no defect of its own: it is
   restarted at once and not counted, since each turn of such a loop needs the outsider;
 - a service that nobody calls may rest, without a process, and starts at the next call, also where that comes while it
-  is still ending: neither counts as a death or as a restart;
+  is still ending; and one that has grown by its work may be made anew while nobody calls it.  Neither counts as a
+  death or as a restart;
 - a service that keeps dying in one mode goes on in the next, and comes back to the better one after healthy time.
 
 Unlike OTP, a transient child that ended in order is not resurrected by the restart of its siblings.
@@ -49,6 +50,8 @@ MAX_CLIMB_DOUBLINGS = 7
 """A better mode that keeps failing is tried ever less often, down to once in 128 times `climb_after_s`."""
 
 RESTS = "it was not called for a while, and starts at the next call"
+
+RENEWS = "it gives memory back that its work has left, and is here again in a moment"
 
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that nobody raises in himself by mistake; the operating system's own SIGKILL is told apart as OOM before."""
@@ -131,7 +134,10 @@ class _Policy(Step):
         # One that a restart is about to end, or that a person stops, has other things ahead.
         busy = self.closing or any(name in pending.members + pending.stopping for pending in self.pending)
         if child.generation == generation and child.state is ServiceState.READY and not busy:
-            self._end(name, RESTS, ServiceState.RESTING)
+            if self.plan.specs[name].rests_after_s is not None:
+                self._end(name, RESTS, ServiceState.RESTING)
+            else:
+                self._end(name, RENEWS, ServiceState.WAITING)
 
     def _wanted(self, name: str) -> None:
         child = self.children[name]

@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, CauseKind, GenerationSink
+from kernel.supervisor.idleness import Idleness
 from kernel.supervisor.placement import Exit, Placement, Running, SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
@@ -108,12 +109,13 @@ class Generation:
 
     def __init__(
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
-        on_ready: Callable[[], None], on_idle: Callable[[], None],
+        on_ready: Callable[[], None], on_idle: Callable[[], None], fresh: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
             on_ready: called once.
-            on_idle: called each time that it is found not to have been called for as long as its spec says.
+            on_idle: called each time that it is found to have had nothing to do for as long as its spec says.
+            fresh: see `Idleness`.
         """
         self.spec = spec
         self.number = number
@@ -127,6 +129,7 @@ class Generation:
         self._sink = sink
         self._on_ready = on_ready
         self._on_idle = on_idle
+        self._idleness = Idleness(spec, fresh=fresh)
         self._hello: Hello | None = None
         self._starting = trio.CancelScope()
         self._cause: Cause | None = None
@@ -283,15 +286,15 @@ class Generation:
                 if self._sink.was_used(self.spec.name):
                     running.was_used()
                 await running.tend()
-                self._look_whether_idle()
+                self._look_whether_idle(running)
                 next_at = trio.current_time() + interval
 
-    def _look_whether_idle(self) -> None:
-        after_s = self.spec.rests_after_s
-        if after_s is None or self.ready_at is None or self._cause is not None:
+    def _look_whether_idle(self, running: Running) -> None:
+        if not self._idleness.matters or self.ready_at is None or self._cause is not None:
             return
+        worked_s, memory = running.worked_s(), running.memory_bytes()
         idle_since = self._sink.idle_since(self.spec.name)
-        if idle_since is not None and trio.current_time() - max(idle_since, self.ready_at) >= after_s:
+        if self._idleness.look(trio.current_time(), self.ready_at, idle_since, worked_s, memory):
             # Nothing is awaited from the question to the end of calls, so none is between.
             self._on_idle()
 

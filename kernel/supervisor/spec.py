@@ -76,6 +76,9 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     rests_after_s: Positive | None = None
     """Time without any call after which its process is ended, until there is one again.  Only for what has nothing to
     do unless it is called.  None: it runs for ever."""
+    renews_after_s: Positive | None = None
+    """Time without any call or work after which the next generation takes its place, where it holds much more memory
+    than it did at first; see `idleness`.  None: it never does."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
     modes: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
     """The next start is a restart after a death."""
     then: ServiceState = ServiceState.STOPPED
-    """While DRAINING: what it is once it has ended; RESTING, or WAITING where it was called meanwhile."""
+    """While DRAINING: what it is once it has ended; RESTING, or WAITING where it is made anew or was called."""
     restarts: int = 0
     deaths: dict[CauseKind, int] = {}
     last_death: Cause | None = None
@@ -98,7 +98,7 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """Nobody has called this generation for as long as its spec says; it takes no more calls."""
+    """This generation has had nothing to do for as long as its spec says, and is to rest or to be made anew."""
 
     name: str
     generation: int
@@ -153,7 +153,7 @@ class End(msgspec.Struct, frozen=True):
     generation: int
     why: str
     rests: bool = False
-    """Until it is called again."""
+    """For want of anything to do."""
 
 
 class Wake(msgspec.Struct, frozen=True):

@@ -79,7 +79,7 @@ class Step:
 
     def _end(self, name: str, why: str, then: ServiceState = ServiceState.STOPPED) -> None:
         child = self._set(name, state=ServiceState.DRAINING, reason=why, then=then)
-        self.decisions.append(End(name, child.generation, why, rests=then is ServiceState.RESTING))
+        self.decisions.append(End(name, child.generation, why, rests=then is not ServiceState.STOPPED))
 
     def _start_released(self) -> None:
         """Start those whose wait is over.  A dependency that will not come soon holds nobody back."""

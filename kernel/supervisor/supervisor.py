@@ -89,6 +89,8 @@ class Supervisor:
             name: collections.deque(maxlen=RECOVERIES_KEPT) for name in self.plan.order
         }
         self._noticed_at: dict[str, float] = {}
+        self._rested: set[str] = set()
+        """Those whose latest generation ended for want of anything to do."""
         self._queue: collections.deque[Happening] = collections.deque()
         self._applying = False
         self._nursery: trio.Nursery | None = None
@@ -195,7 +197,9 @@ class Supervisor:
                 generation = Generation(
                     self.plan.specs[name], number, mode, self._sink,
                     on_ready=lambda: self._became_ready(name, number), on_idle=lambda: self._apply(Idle(name, number)),
+                    fresh=name in self._rested,
                 )  # fmt: skip
+                self._rested.discard(name)
                 self._generations[name] = generation
                 nursery.start_soon(self._live, generation)
             case End(name, number, why, rests):
@@ -236,6 +240,7 @@ class Supervisor:
         self._generations.pop(name, None)
         self._sink.down(name, number, ended.cause)
         if ended.cause.kind is CauseKind.RESTED:
+            self._rested.add(name)
             self._apply(Died(name, number, ended.cause))
             return
         answered_ms = (trio.current_time() - ended.noticed_at) * 1000

@@ -65,3 +65,11 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
 def test_a_model_that_is_to_stay_keeps_its_process(own: object, general: float, limit: float | None) -> None:
     settings = {} if own == {} else {"unload_after_s": own}
     assert catalog.resting(BY_NAME["embed"], general, settings).spec.rests_after_s == limit
+
+
+def test_what_works_much_is_made_anew_after_the_time_that_a_setting_says() -> None:
+    for after_s, limit in ((60, 60), (0, None)):
+        specs = [catalog.resting(entry, after_s, {}).spec for entry in BY_NAME.values()]
+        renewed = {spec.name: spec.renews_after_s for spec in specs if spec.name in ("documents", "retrieve")}
+        assert renewed == {"documents": limit, "retrieve": limit}
+        assert not [spec.name for spec in specs if spec.renews_after_s and spec.rests_after_s]

@@ -33,6 +33,7 @@ class Actor:
         self.pid = pid
         self.channel = channel
         self.memory = 10 * MIB
+        self.worked_s = 0.0
         self.answers_pings = True
         self.drains = True
         self.got: list[AnyFrame] = []
@@ -112,6 +113,9 @@ class ActedProcess:
 
     def memory_bytes(self) -> int | None:
         return self.actor.memory
+
+    def worked_s(self) -> float | None:
+        return self.actor.worked_s
 
     async def tend(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -24,6 +24,7 @@ def trees(draw: st.DrawFn) -> TreeSpec:
             modes=draw(st.sampled_from([(), ("cuda", "cpu")])),
             depends_on=tuple(draw(st.lists(st.sampled_from(earlier), unique=True))) if earlier else (),
             climb_after_s=20,
+            rests_after_s=draw(st.sampled_from([None, 60.0])),
         )
 
     strategies = st.sampled_from(Strategy)

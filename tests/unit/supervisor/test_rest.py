@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from kernel.ports import CauseKind, ServiceState
-from kernel.supervisor.spec import Strategy, TreeSpec
+from kernel.supervisor.spec import ServiceSpec, Strategy, TreeSpec
 from kernel.supervisor.state import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.stage import Actor, Troupe, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, RESTED, World, service
@@ -18,9 +18,13 @@ from tests.unit.supervisor.world import CRASH, KILLED, RESTED, World, service
 AFTER_S = 60.0
 
 
+def resting(name: str) -> ServiceSpec:
+    return service(name, rests_after_s=AFTER_S)
+
+
 def world(strategy: Strategy = Strategy.ONE_FOR_ONE, **changes: bool) -> World:
     """Two services, one that is idle for long enough and so is being ended."""
-    made = World(TreeSpec(name="root", strategy=strategy, children=(service("a"), service("b"))), **changes).boot()
+    made = World(TreeSpec(name="root", strategy=strategy, children=(resting("a"), service("b"))), **changes).boot()
     made.pass_time(100)
     made.said()
     made.happen(Idle("a", 1))
@@ -50,7 +54,7 @@ def test_rest_is_no_death_and_the_start_after_it_no_restart() -> None:
 
 
 def test_a_crash_in_the_start_after_a_rest_is_restarted_as_any() -> None:
-    w = World(TreeSpec(name="root", children=(service("a"),)), starts_ready=False).boot()
+    w = World(TreeSpec(name="root", children=(resting("a"),)), starts_ready=False).boot()
     w.ready("a")
     w.happen(Idle("a", 1), Wanted("a"))
     w.die("a", CRASH)
@@ -91,7 +95,7 @@ def test_nothing_rests_or_wakes_while_the_system_ends() -> None:
     w = world()
     w.happen(Close(), Wanted("a"))
     assert (w.said(), w.state("a")) == ("-a1 -b1", ServiceState.STOPPED)
-    w = World(TreeSpec(name="root", children=(service("a"),)), ends_at_once=False).boot()
+    w = World(TreeSpec(name="root", children=(resting("a"),)), ends_at_once=False).boot()
     w.happen(Idle("a", 1), Wanted("a"), Close())
     w.die("a", RESTED)
     assert (w.said(), w.state("a")) == ("+a1 -a1", ServiceState.STOPPED)
@@ -111,7 +115,7 @@ def test_a_restart_of_the_group_starts_the_one_that_rests() -> None:
 
 def test_one_that_rests_holds_nobody_back() -> None:
     w = World(
-        TreeSpec(name="root", strategy=Strategy.ONE_FOR_ALL, children=(service("a"), service("b", depends_on=("a",)))),
+        TreeSpec(name="root", strategy=Strategy.ONE_FOR_ALL, children=(resting("a"), service("b", depends_on=("a",)))),
         starts_ready=False,
     ).boot()
     w.ready("a")
