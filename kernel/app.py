@@ -36,6 +36,7 @@ from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
 from proto.birth import Birth, Confinement
+from proto.memory import give_back_at_rest
 
 LINGER_S = 2.0
 """How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
@@ -47,6 +48,9 @@ KEY_BYTES = 24
 FIRST_ANSWER_S = 0.25
 """How long services may wait for the client that a kernel was started for: their start would take the cores from its
 first answer."""
+
+RESTS_S = 0.25
+"""Processor time in five seconds that is no work of the kernel's: it pings every service each second."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -182,6 +186,7 @@ async def run(
                 page_url = f"{bound[0].rstrip('/')}/#{key}"
             _log.info("serving %d operations of %d services", len(table), len(entries))
             nursery.start_soon(_collect_garbage, gateway.loaded)
+            nursery.start_soon(functools.partial(give_back_at_rest, _collect, rests_s=RESTS_S))
             on_ready(http_url, page_url)
             await stop.wait()
             _log.info("ending in order")
@@ -202,6 +207,12 @@ async def _collect_garbage(loaded: trio.Event) -> None:
     await loaded.wait()
     gc.freeze()
     gc.enable()
+
+
+async def _collect() -> None:
+    """What has come since then and hangs together; some milliseconds, in which nobody waits."""
+    gc.collect()
+    await trio.lowlevel.checkpoint()
 
 
 async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kernel.supervisor.spec import ServiceSpec
 
-WORTH_BYTES = 24 * 1024 * 1024
+WORTH_BYTES = 12 * 1024 * 1024
 """What a process must have gained by its work to be made anew; a few megabytes come back with its first calls."""
 
 SETTLES_S = 15.0

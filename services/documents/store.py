@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 import apsw
 import trio
 
+from proto.memory import give_memory_back
 from services.documents import globs, schema
-from services.runtime.memory import give_memory_back
 from services.runtime.readers import Readers
 from services.runtime.sqlite_files import let_pages_go, size_bytes
 

@@ -21,10 +21,10 @@ import trio
 
 from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, NngLink
+from proto.memory import give_back_at_rest
 from services.runtime import kin
 from services.runtime.handlers import OpenService
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop, watch_sigterm
-from services.runtime.memory import give_back_at_rest
 from services.runtime.sandbox import confine
 from services.runtime.standby import stand_by
 

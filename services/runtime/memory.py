@@ -1,25 +1,9 @@
-"""Memory that was freed, given back to the machine.
-
-The kernel starts services with thresholds of malloc's at which nothing freed goes back by itself, since messages and
-batches come again and again.  What a burst of work took would so be held for ever: it goes back once the process rests.
-"""
+"""Memory of a process about to be forked, laid out so that its children share it for long."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-import time
-from collections.abc import Awaitable, Callable
-
-import trio
-
-LOOK_EVERY_S = 5.0
-RESTS_S = 0.05
-"""Processor time between two looks that is no work: pings are answered, outboxes looked at."""
-WORTH_S = 0.1
-"""Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
-takes its pages anew, a millisecond for each 10 MB."""
-
 
 _POOL_BYTES = 16 * 1024
 _SMALL_BYTES = 512
@@ -79,37 +63,3 @@ def _fill_heap() -> None:
             if block is None or block >= end:
                 libc.free(block)
                 break
-
-
-def give_memory_back() -> None:
-    """After work that is not done again soon: glibc keeps what was freed for the next allocation of its kind."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-async def _give_beside() -> None:
-    await trio.to_thread.run_sync(give_memory_back)
-
-
-async def give_back_at_rest(
-    free: Callable[[], Awaitable[None]],
-    worked_s: Callable[[], float] = time.process_time,
-    give: Callable[[], Awaitable[None]] = _give_beside,
-) -> None:
-    """Give memory back each time the process has worked and rests; until cancelled.
-
-    Args:
-        free: frees what the service keeps for its work alone; raises nothing.
-        worked_s: the processor time of this process so far.
-        give: gives what is free to the machine, without holding up the loop.
-    """
-    given = before = 0.0
-    while True:
-        await trio.sleep(LOOK_EVERY_S)
-        now = worked_s()
-        if now - before < RESTS_S and now - given >= WORTH_S:
-            await free()
-            await give()
-            given = now = worked_s()
-        before = now

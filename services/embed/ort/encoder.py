@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
+from proto.memory import give_memory_back
 from services.embed.encoder import Vectors
 from services.embed.lengths import round_up
 from services.embed.ort import graph
 from services.embed.ort.tensors import Tensors
 from services.embed.shape import Shape, supports
 from services.embed.weights import ModelFiles, Pooling
-from services.runtime.memory import give_memory_back
 from services.runtime.models.checkpoint import ModelMissing
 from services.runtime.models.device import Precision
 from services.runtime.models.tokens import Ids

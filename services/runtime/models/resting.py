@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from services.runtime.memory import give_memory_back
+from proto.memory import give_memory_back
 from services.runtime.models.batcher import Model, Rows
 
 M = TypeVar("M", bound=Model[Any])

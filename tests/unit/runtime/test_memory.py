@@ -5,7 +5,8 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from services.runtime.memory import LOOK_EVERY_S, RESTS_S, WORTH_S, fill_gaps, give_back_at_rest
+from proto.memory import LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest
+from services.runtime.memory import fill_gaps
 
 
 async def given_after(worked: list[float]) -> list[int]:

@@ -1,0 +1,62 @@
+"""Memory that was freed, given back to the machine.
+
+The kernel starts services with thresholds of malloc's at which nothing freed goes back by itself, since messages and
+batches come again and again; in the kernel it is what lies between pieces that stay.  What a burst of work took would
+so be held for ever: it goes back once the process rests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+
+LOOK_EVERY_S = 5.0
+RESTS_S = 0.05
+"""Processor time between two looks that is no work: pings are answered, outboxes looked at."""
+WORTH_S = 0.1
+"""Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
+takes its pages anew, a millisecond for each 10 MB."""
+
+
+def give_memory_back() -> None:
+    """After work that is not done again soon: glibc keeps what was freed for the next allocation of its kind."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+async def _nothing() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def _give_beside() -> None:
+    await trio.to_thread.run_sync(give_memory_back)
+
+
+async def give_back_at_rest(
+    free: Callable[[], Awaitable[None]] = _nothing,
+    worked_s: Callable[[], float] = time.process_time,
+    give: Callable[[], Awaitable[None]] = _give_beside,
+    *,
+    rests_s: float = RESTS_S,
+) -> None:
+    """Give memory back each time the process has worked and rests; until cancelled.
+
+    Args:
+        free: frees what the process keeps for its work alone; raises nothing.
+        worked_s: the processor time of this process so far.
+        give: gives what is free to the machine, without holding up the loop.
+        rests_s: processor time between two looks that is no work.
+    """
+    given = before = 0.0
+    while True:
+        await trio.sleep(LOOK_EVERY_S)
+        now = worked_s()
+        if now - before < rests_s and now - given >= WORTH_S:
+            await free()
+            await give()
+            given = now = worked_s()
+        before = now
