@@ -33,17 +33,31 @@ CANDIDATES = 50
 _MAY_FAIL = frozenset({"unavailable", "overloaded", "timeout"})
 """Said failures: no answer at all, and nothing that could be taken for one."""
 
-_SAME_TEXT = 0.995
-"""Least cosine of two vectors of one text: batches of other sizes round differently, other texts are far below."""
+_SAME_TEXT = 0.99
+"""Least cosine of two vectors of one text: batches of other sizes round differently, and long ones more coarsely. Any
+two sections of different notes or editions are below 0.95."""
+
+_WORDS = (
+    "anchor bakery camel diesel embassy fossil guitar harbour igloo jungle kettle lantern monsoon nickel orchard "
+    "pepper quarry radar saddle tunnel umbrella velvet walnut xylophone yoghurt zeppelin arrow bishop candle "
+    "desert engine feather glacier helmet insect jewel keyboard ladder marble needle oxygen planet queen rocket "
+    "sugar theatre uniform volcano wheel apron bridge cheese dentist elephant factory garlic hammer island jacket "
+    "kitchen lemon mirror notary opera piano rabbit stadium ticket union violin whisky yacht airport butcher "
+    "carpet doctor election football grammar"
+)
 
 
 def note(n: int, count: int, edition: int = 0) -> str:
     """A note of three sections, found by `word{n}` and, in this edition alone, by `edition{n}x{edition}`."""
-    filler = " ".join(f"{topic}{n % 7}" for topic in ("tide", "reef", "kelp", "foam", "gull", "sand", "wreck"))
+    source = random.Random(f"{n} {edition}")
+
+    def about() -> str:
+        return ", ".join(source.sample(_WORDS.split(), 12))
+
     return (
-        f"# Note {n}\n\nThe sea star word{n} is seen in edition{n}x{edition}, beside [[n{(n + 1) % count}]].\n\n"
-        f"## Habits\n\nIt lives by {filler}, and moves slowly over the ground in search of mussels number {n}.\n\n"
-        f"## Arms\n\nOf its arms it has lost {n % 5}; each grows back within a year, longer than it was, says {n}.\n"
+        f"# Note {n}\n\n{about()}: word{n} is seen in edition{n}x{edition}, beside [[n{(n + 1) % count}]].\n\n"
+        f"## Habits\n\nIt lives by {about()}, number {n}.\n\n"
+        f"## Arms\n\nOf {about()} it has lost {n % 5}, says {n}.\n"
     )
 
 
