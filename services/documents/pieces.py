@@ -27,6 +27,7 @@ PIECE_BYTES = 2048
 MOST = 128
 """Pieces of one text; those of a longer one are longer."""
 SAMPLED_OF = 128
+"""Of so many pieces, one is in the sample."""
 LATE = 1 << 40
 """From here on a row's number says which content it is a piece of."""
 
@@ -78,13 +79,15 @@ def put(db: apsw.Connection, object_: int, text: bytes) -> None:
     till = ends(text)
     parts = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise((0, *till))]
     db.executemany("INSERT INTO trigram(rowid, text) VALUES(?, ?)", enumerate(parts, first))
-    _sample(db, first, parts)
+    # Not by the row alone: a text that comes late always begins at a multiple.
+    _sample(db, first + object_, parts)
     db.execute("INSERT INTO done(object, first, pieces) VALUES(?, ?, ?)", (object_, first, len(till)))
 
 
-def _sample(db: apsw.Connection, first: int, parts: Sequence[str]) -> None:
-    """Take note of the trigrams of one piece of so many: which are common, is told by a few."""
-    for part in parts[-first % SAMPLED_OF :: SAMPLED_OF]:
+def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
+    """Take note of the trigrams of some pieces; those of a text that is removed later stay, for it is only about how
+    many."""
+    for part in parts[-turn % SAMPLED_OF :: SAMPLED_OF]:
         some = {part[at : at + 3] for at in range(len(part) - 2)}
         db.executemany(
             "INSERT INTO sample(trigram, pieces) VALUES(?, 1) ON CONFLICT(trigram) DO UPDATE SET pieces=pieces+1",
