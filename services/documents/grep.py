@@ -178,7 +178,9 @@ def _candidates(
         int(str(object_))
         for (object_,) in db.execute(
             "SELECT object FROM main.index_outbox WHERE object >= ?1 UNION SELECT object FROM idx.unindexed"
-            " WHERE object >= ?1 ORDER BY 1",
+            # These are long: what only a snapshot holds, or nothing any more, is not looked through in vain.
+            " WHERE object >= ?1 AND EXISTS(SELECT 1 FROM main.document WHERE document.object = unindexed.object)"
+            " ORDER BY 1",
             (first,),
         )
     ]

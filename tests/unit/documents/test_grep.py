@@ -279,6 +279,21 @@ async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Pat
                 await bench.call(DocumentsStatus())
 
 
+async def test_a_long_text_that_no_document_holds_is_not_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.documents.texts.WHOLE_BYTES", 1000)
+    tree(tmp_path / "root", {"long.txt": "needle\n" * 1000})
+    async with documents(tmp_path) as bench:
+        # Its snapshot keeps the content.
+        await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        await indexed(bench)
+        found = await grep(bench, "needle", count=True)
+        assert (found.searched, found.match_count) == (1, 1000)
+        await bench.call(DocumentsDelete(name="long.txt"))
+        assert (await grep(bench, "needle", count=True)).searched == 0
+
+
 async def test_a_long_answer_goes_on_where_it_ended(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         for n in range(7):
