@@ -258,6 +258,8 @@ def entries() -> tuple[Entry, ...]:
                 # Those that wait for one commit share it.
                 in_flight=256,
             ),
+            # While the search has not been told all, it tries to.
+            rests=True,
             optional=True,
         ),
         Entry(

@@ -121,9 +121,13 @@ class Lane:
         return used
 
     def idle_since(self, instance: str) -> float | None:
-        """Since when it has had no call in flight; None while it has, or where calls wait."""
+        """Since when it has had no call in flight and made none; None while it has, or where calls wait."""
         live = self._instances[instance]
         return None if live.in_flight or self.queued else live.busy_at
+
+    def was_busy(self, instance: str) -> None:
+        """It has just made a call itself, or had the answer of one."""
+        self._instances[instance].busy_at = trio.current_time()
 
     @property
     def queued(self) -> int:

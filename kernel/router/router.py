@@ -278,8 +278,12 @@ class Router:
         lane = self._lane_of(operation)
         made = self._made.setdefault((service, generation), {})
 
+        # Also where it fails at once: what it wanted to do is still to be done.
+        self._lanes[service].was_busy(service)
+
         def done(outcome: Raw | LinckiaError) -> None:
             made.pop(call.id, None)
+            self._lanes[service].was_busy(service)
             self._answer(service, generation, call.id, outcome)
 
         routed = RoutedCall(

@@ -50,7 +50,7 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     entries = catalog.served(catalog.entries(), {"rerank": {"model": "none"}})
     specs = {entry.spec.name: catalog.resting(entry, 60, {}).spec for entry in entries}
     assert {name for name, spec in specs.items() if spec.rests_after_s is None} == {
-        "retrieve", "knowledge", "documents", "transcripts", "files", "watch"
+        "retrieve", "knowledge", "documents", "files", "watch"
     }  # fmt: skip
     assert {spec.rests_after_s for spec in specs.values()} == {None, 60}
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}

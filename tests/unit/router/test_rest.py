@@ -119,7 +119,9 @@ async def test_idle_is_who_has_no_call_in_hand_and_has_made_none(autojump_clock:
         assert r.router.idle_since("speaker") == r.router.idle_since("relay") == ended
 
 
-async def test_a_call_that_a_service_makes_on_its_own_account_keeps_it_from_being_idle() -> None:
+async def test_a_call_that_a_service_makes_on_its_own_account_keeps_it_from_being_idle(
+    autojump_clock: MockClock,
+) -> None:
     async with rig() as r, trio.open_nursery() as callers:
         await r.up("relay")
         assert r.of_its_own is not None
@@ -127,9 +129,23 @@ async def test_a_call_that_a_service_makes_on_its_own_account_keeps_it_from_bein
         callers.start_soon(r.of_its_own, Say(text="of its own"))
         await r.until(lambda: r.seen == ["of its own"])
         assert r.router.idle_since("relay") is None
+        await trio.sleep(5)
+        ended = trio.current_time()
         r.hold.set()
         await trio.testing.wait_all_tasks_blocked()
-        assert r.router.idle_since("relay") is not None
+        assert r.router.idle_since("relay") == ended
+
+
+async def test_one_that_tries_in_vain_to_call_another_is_not_idle(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await r.up("relay")
+        assert r.of_its_own is not None
+        r.router.state("speaker", ServiceState.FAILED, "it crashes", None)
+        r.router.down("speaker", 1, RESTED)
+        await trio.sleep(5)
+        with pytest.raises(Unavailable):
+            await r.of_its_own(Say(text="of its own"))
+        assert r.router.idle_since("relay") == trio.current_time()
 
 
 async def test_a_call_whose_service_is_stopped_instead_is_refused() -> None:
