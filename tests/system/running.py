@@ -52,7 +52,9 @@ class RunningKernel:
         return [service["name"] for service in self.status()["services"]]
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
-        """Send a signal to a service's process; answers its pid."""
+        """Send a signal to a service's process, which one that rests is given first; answers its pid."""
+        if self.service(name)["state"] == "resting":
+            self.call("kernel_start", {"service": name})
         pid: int = self.service(name)["pid"]
         os.kill(pid, number)
         if number in DEADLY:
