@@ -138,9 +138,11 @@ async def test_a_service_that_its_work_has_made_large_is_exchanged_once_it_has_n
     async with supervised(tmp_path, trial(renews_after_s=0.5)) as rig:
         with trio.fail_after(PATIENCE_S):
             await rig.ready()
-            rig.sink.idle.add("trial")
+            # What it needs is known from its first pings on.
+            await trio.sleep(20 * trial().ping_interval_s)
             await rig.sink.said(Misbehave(how="leak", amount=64))
             grown = rig.report().memory_bytes or 0
+            rig.sink.idle.add("trial")
             report = await rig.ready(after=1)
             assert (report.restarts, report.deaths, report.recoveries) == (0, {}, ())
             assert (report.memory_bytes or 0) < grown - WORTH_BYTES
