@@ -90,6 +90,8 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
         terms += [word for word in corrected.values() if word not in terms]
     retrieved: Retrieved | None = None
     degraded: list[str] = []
+    # Before the search is asked: what it is told of meanwhile would be found neither there nor here.
+    waiting = await store.read(_waiting) if terms and params.type is not SearchType.SEMANTIC else []
     if query.strip():
         asked = " ".join([query, *corrected.values()]) if corrected else query
         try:
@@ -103,7 +105,7 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
     def answer(db: apsw.Connection) -> tuple[int, list[Found]]:
         found_by = {one.object: one for one in hits}
         if terms and params.type is not SearchType.SEMANTIC:
-            scanned, cut = _scan(db, codec, terms, conditions, everything=retrieved is None)
+            scanned, cut = _scan(db, codec, terms, waiting, everything=retrieved is None)
             if scanned or retrieved is None:
                 stages.append("recent" if retrieved is not None else "scan")
             if cut:
@@ -218,21 +220,24 @@ def _by_hash(db: apsw.Connection, params: DocumentsSearch) -> list[int]:
         "SELECT id FROM object WHERE hash BETWEEN ? AND ? ORDER BY id LIMIT 1000", (low, high))]  # fmt: skip
 
 
+def _waiting(db: apsw.Connection) -> list[int]:
+    """Contents that the search has still to be told of, the latest first; one more than are looked through."""
+    return [int(str(id_)) for (id_,) in db.execute(
+        "SELECT object FROM search_outbox ORDER BY number DESC LIMIT ?", (MAX_RECENT + 1,))]  # fmt: skip
+
+
 def _scan(
-    db: apsw.Connection, codec: Codec, terms: list[str], conditions: rows.Conditions, *, everything: bool
+    db: apsw.Connection, codec: Codec, terms: list[str], waiting: list[int], *, everything: bool
 ) -> tuple[list[_Scored], str]:
     """Contents that have the terms, scored by BM25 over those that are looked at; and what was left out, if any.
 
-    Looked at is what the search has still to be told of; with `everything`, all that the index of trigrams admits.
+    Looked at is what is `waiting`; with `everything`, all that the index of trigrams admits as well.
     """
     began = time.monotonic()
-    waiting = [int(str(id_)) for (id_,) in db.execute(
-        "SELECT object FROM search_outbox ORDER BY number DESC LIMIT ?", (MAX_RECENT + 1,))]  # fmt: skip
     cut = ""
     if len(waiting) > MAX_RECENT:
         cut = f"search: more than {MAX_RECENT} contents are still to be told of; the latest were looked through"
-        del waiting[MAX_RECENT:]
-    candidates = dict.fromkeys(waiting)
+    candidates = dict.fromkeys(waiting[:MAX_RECENT])
     if everything:
         wanted = trigrams.in_any_case(trigrams.of_any(terms))
         expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
