@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +20,7 @@ from services.documents.feeding import SearchFeed
 from services.documents.folders import Walk
 from services.documents.rows import Given
 from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.testing import Bench
 from services.watch.main import open_service as open_watch
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
@@ -211,3 +215,41 @@ async def test_what_changes_below_a_watched_folder_is_added_until_the_session_en
         await bench.call(SessionStop())
         with pytest.raises(OperationError, match="no session"):
             await bench.call(SessionWatch(root=str(root / "w")))
+
+
+async def test_what_the_search_service_is_told_of_while_it_answers_is_found_all_the_same(tmp_path: Path) -> None:
+    asked, told = trio.Event(), trio.Event()
+
+    @contextlib.asynccontextmanager
+    async def overtaken(env: Environment) -> AsyncIterator[Handlers]:
+        async with open_retrieve(env) as handlers:
+            params, put = handlers.by_name["retrieve_put"]
+            searched_params, search = handlers.by_name["retrieve_search"]
+
+            async def put_later(given: Any, ctx: Context) -> Any:
+                await asked.wait()
+                return await put(given, ctx)
+
+            async def answer_later(given: Any, ctx: Context) -> Any:
+                found = await search(given, ctx)
+                asked.set()
+                await told.wait()
+                return found
+
+            handlers.by_name.update(retrieve_put=(params, put_later), retrieve_search=(searched_params, answer_later))
+            yield handlers
+
+    async with documents(tmp_path, {"retrieve": overtaken}) as bench, trio.open_nursery() as nursery:
+        await add_text(bench, "arms.txt", "A starfish regrows its arms.\n")
+        found: list[str] = []
+
+        async def look() -> None:
+            found.extend(await searched(bench, "starfish"))
+
+        async def fed() -> bool:
+            return (await bench.call(DocumentsStatus())).search_waiting == 0
+
+        nursery.start_soon(look)
+        await until(fed)
+        told.set()
+    assert found == ["arms.txt"]
