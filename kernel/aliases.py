@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kernel.untyped import Layer
+
 YAML_NAME = "config.yaml"
 
 SERVER = {"host": "host", "port": "port", "cors_origins": "allowed_origins"}
@@ -23,7 +25,7 @@ class AliasError(Exception):
     """A setting under another name is wrong; the message says what would be right."""
 
 
-def translated(raw: Mapping[str, Any]) -> dict[str, Any]:
+def translated(raw: Mapping[str, Any]) -> Layer:
     """A layer of settings with `[server]` said as `[http]`.
 
     Raises:
@@ -48,13 +50,13 @@ def translated(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**layer, "http": http}
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def from_environment(environment: Mapping[str, str]) -> Layer:
     """The variables as one layer of settings.
 
     Raises:
         AliasError: a port that is none.
     """
-    server: dict[str, Any] = {}
+    server: Layer = {}
     for name, key in VARIABLES.items():
         value = environment.get(name, "").strip()
         if not value:
@@ -65,7 +67,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return translated({"server": server}) if server else {}
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Layer:
     """The settings in a YAML file.
 
     Raises:

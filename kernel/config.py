@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from kernel import aliases
 from kernel.control.address import find_data_dir
+from kernel.untyped import Layer
 
 FILE_NAME = "linckia.toml"
 
@@ -84,7 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     roots: tuple[Path, ...] = ()
     http: Http | None = Http()
-    services: dict[str, dict[str, Any]] = {}
+    services: dict[str, Layer] = {}
     log_level: str = "info"
     prompts_dir: Path | None = None
     own_users: bool = True
@@ -136,9 +137,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http: HttpSettings = HttpSettings()
     prompts: PromptSettings = PromptSettings()
     fetch: FetchSettings = FetchSettings()
-    llm: Annotated[dict[str, Any], Meta(description="The language model; the same as [services.llm]")] = {}
-    services: dict[str, dict[str, Any]] = {}
-    transcripts: Annotated[dict[str, Any], Meta(description="The same as [services.transcripts]")] = {}
+    llm: Annotated[Layer, Meta(description="The language model; the same as [services.llm]")] = {}
+    services: dict[str, Layer] = {}
+    transcripts: Annotated[Layer, Meta(description="The same as [services.transcripts]")] = {}
 
 
 ENVIRONMENT = {
@@ -186,7 +187,7 @@ def load(
         ConfigError: names the setting and where it was made.
     """
     data_dir = find_data_dir(flags.data_dir, environment)
-    layers: list[tuple[str, Path, dict[str, Any]]] = []
+    layers: list[tuple[str, Path, Layer]] = []
     for standing in (data_dir / aliases.YAML_NAME, data_dir / FILE_NAME):
         if standing.exists():
             layers.append((str(standing), standing.parent, _read(standing)))
@@ -198,8 +199,8 @@ def load(
     layers.append(("the command line", Path.cwd(), from_flags(flags)))
 
     roots: tuple[Path, ...] = ()
-    http: dict[str, Any] = {}
-    services: dict[str, dict[str, Any]] = {}
+    http: Layer = {}
+    services: dict[str, Layer] = {}
     log_level = "info"
     prompts_dir: Path | None = None
     own_users = True
@@ -246,13 +247,13 @@ def load(
     )
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def from_environment(environment: Mapping[str, str]) -> Layer:
     """The variables as one layer of settings.
 
     Raises:
         ConfigError: a variable that starts with LINCKIA_ and sets nothing.
     """
-    layer: dict[str, Any] = {}
+    layer: Layer = {}
     for name, value in environment.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS | {"LINCKIA_DATA", "LINCKIA_CONFIG"}:
             continue
@@ -273,7 +274,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return layer
 
 
-def _put(layer: dict[str, Any], where: tuple[str, ...], name: str, value: str) -> None:
+def _put(layer: Layer, where: tuple[str, ...], name: str, value: str) -> None:
     if where == ("http",):
         layer.setdefault("http", {}).update(_address(value, name))
     elif where == ("roots",):
@@ -292,20 +293,20 @@ def _put(layer: dict[str, Any], where: tuple[str, ...], name: str, value: str) -
         layer[where[0]] = value
 
 
-def from_flags(flags: Flags) -> dict[str, Any]:
+def from_flags(flags: Flags) -> Layer:
     """The command line as one layer of settings.  Raises ConfigError."""
-    layer: dict[str, Any] = {}
+    layer: Layer = {}
     if flags.roots:
         layer["roots"] = list(flags.roots)
     if flags.log_level is not None:
         layer["log_level"] = flags.log_level
-    http: dict[str, Any] = {} if flags.http is None else _address(flags.http, "--http")
+    http: Layer = {} if flags.http is None else _address(flags.http, "--http")
     if flags.token_file is not None:
         http["token_file"] = flags.token_file
     return layer | ({"http": http} if http else {})
 
 
-def _address(text: str, origin: str) -> dict[str, Any]:
+def _address(text: str, origin: str) -> Layer:
     if text == "off":
         return {"enabled": False}
     if text.isdecimal():
@@ -332,7 +333,7 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Layer:
     try:
         if path.suffix in (".yaml", ".yml"):
             return aliases.translated(aliases.read_yaml(path))
@@ -345,7 +346,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
-def _by_other_names(environment: Mapping[str, str]) -> dict[str, Any]:
+def _by_other_names(environment: Mapping[str, str]) -> Layer:
     try:
         return aliases.from_environment(environment)
     except aliases.AliasError as error:
@@ -405,8 +406,8 @@ def _prompts_dir(path: Path, origin: str) -> Path:
     return path.resolve()
 
 
-def _http(settings: HttpSettings, folder: Path, origin: str) -> dict[str, Any]:
-    layer: dict[str, Any] = {
+def _http(settings: HttpSettings, folder: Path, origin: str) -> Layer:
+    layer: Layer = {
         field.name: value
         for field in msgspec.structs.fields(HttpSettings)
         if (value := getattr(settings, field.name)) is not None

@@ -6,11 +6,11 @@ import argparse
 import json
 import os
 import sys
-from typing import Any
 
 from kernel.cli.main import Failed, Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
+from kernel.untyped import JsonObject
 
 BAR_CELLS = 30
 
@@ -39,7 +39,7 @@ def call(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _params(text: str) -> dict[str, Any]:
+def _params(text: str) -> JsonObject:
     if text == "-":
         try:
             text = sys.stdin.buffer.read().decode()
@@ -79,7 +79,7 @@ class Progress:
     def __init__(self) -> None:
         self._drawn = False
 
-    def show(self, progress: dict[str, Any]) -> None:
+    def show(self, progress: JsonObject) -> None:
         done, total, message = progress["done"], progress["total"], progress["message"] or ""
         if total:
             cells = int(BAR_CELLS * min(done / total, 1))

@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from kernel.cli import table
 from kernel.cli.main import Failed, Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
+from kernel.untyped import JsonObject
 
 PIECE_BYTES = 1024 * 1024
 PAGE = 1000
 PATIENCE_S = 60.0
 
-OnProgress = Callable[[dict[str, Any]], None]
+OnProgress = Callable[[JsonObject], None]
 
 
 def _client(arguments: argparse.Namespace) -> Client:
@@ -33,12 +33,12 @@ def _json(answer: object) -> None:
     print(json.dumps(answer, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
-def _call(client: Client, name: str, params: dict[str, Any], on_progress: OnProgress | None = None) -> dict[str, Any]:
+def _call(client: Client, name: str, params: JsonObject, on_progress: OnProgress | None = None) -> JsonObject:
     """Call, and call again while the service is being started; each of these operations may be repeated."""
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
-            answer: dict[str, Any] = client.call(name, params, on_progress=on_progress)
+            answer: JsonObject = client.call(name, params, on_progress=on_progress)
             return answer
         except CallFailed as error:
             wait_ms = error.failure.get("retry_after_ms")
@@ -61,7 +61,7 @@ def _bar(what: str) -> Iterator[OnProgress | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
 
-        def show(report: dict[str, Any]) -> None:
+        def show(report: JsonObject) -> None:
             progress.update(task, completed=report["done"], total=report["total"])
 
         yield show
@@ -85,12 +85,12 @@ def _pairs(values: list[str] | None) -> list[str]:
 
 def add(arguments: argparse.Namespace) -> int:
     """Store files, directories, or stdin under a name.  Exit code 1 where a file could not be read."""
-    common: dict[str, Any] = {"tags": arguments.tag or [], "metadata": _pairs(arguments.meta)}
+    common: JsonObject = {"tags": arguments.tag or [], "metadata": _pairs(arguments.meta)}
     if arguments.collection:
         common["collection"] = arguments.collection
     if (arguments.name is not None) == bool(arguments.paths):
         raise Usage("give paths to store, or --name NAME to store what comes on stdin")
-    requests: list[dict[str, Any]] = []
+    requests: list[JsonObject] = []
     if arguments.name is not None:
         try:
             content = sys.stdin.buffer.read().decode("utf-8")
@@ -107,7 +107,7 @@ def add(arguments: argparse.Namespace) -> int:
         if arguments.no_ignore:
             request["no_ignore"] = True
         requests.append(request)
-    answers: list[dict[str, Any]] = []
+    answers: list[JsonObject] = []
     with _client(arguments) as client:
         for request in requests:
             began = time.monotonic()
@@ -123,7 +123,7 @@ def add(arguments: argparse.Namespace) -> int:
     return 1 if any(answer["failed_count"] for answer in answers) else 0
 
 
-def added(answer: dict[str, Any], took_s: float) -> str:
+def added(answer: JsonObject, took_s: float) -> str:
     """One line of what was stored."""
     if answer["snapshot_id"] is None:
         return f"{answer['hash'][:12]}  {size(answer['size'])}  {answer['path']}" + (
@@ -141,7 +141,7 @@ def added(answer: dict[str, Any], took_s: float) -> str:
 
 def ls(arguments: argparse.Namespace) -> int:
     """List documents, page by page."""
-    params: dict[str, Any] = {"limit": PAGE, "sort_by": arguments.sort}
+    params: JsonObject = {"limit": PAGE, "sort_by": arguments.sort}
     if arguments.reverse:
         params["sort_order"] = "desc" if arguments.sort == "name" else "asc"
     for key in ("collection", "extension"):
@@ -151,7 +151,7 @@ def ls(arguments: argparse.Namespace) -> int:
         params["tags"] = arguments.tag
     if arguments.pattern:
         params["path"] = arguments.pattern
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonObject] = []
     offset: int | None = 0
     with _client(arguments) as client:
         while offset is not None:
@@ -200,7 +200,7 @@ def cat(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _found(client: Client, wanted: str) -> dict[str, Any]:
+def _found(client: Client, wanted: str) -> JsonObject:
     """A document by name or path, else by hash."""
     try:
         return _call(client, "documents_get", {"name": wanted})
@@ -219,7 +219,7 @@ def _found(client: Client, wanted: str) -> dict[str, Any]:
 
 def grep(arguments: argparse.Namespace) -> int:
     """Print matching lines as grep does.  Exit code 1 where nothing matches."""
-    params: dict[str, Any] = {
+    params: JsonObject = {
         "pattern": arguments.pattern, "ignore_case": arguments.ignore_case, "word": arguments.word,
         "literal": arguments.fixed, "count": arguments.count, "files_with_matches": arguments.files_with_matches,
         "context": arguments.context, "max_count": arguments.max_count, "limit": PAGE,
@@ -230,7 +230,7 @@ def grep(arguments: argparse.Namespace) -> int:
     if arguments.tag:
         params["tags"] = arguments.tag
     matched = 0
-    answers: list[dict[str, Any]] = []
+    answers: list[JsonObject] = []
     with _client(arguments) as client:
         while True:
             answer = _call(client, "documents_grep", params)
@@ -249,7 +249,7 @@ def grep(arguments: argparse.Namespace) -> int:
     return 0 if matched else 1
 
 
-def _lines(answer: dict[str, Any], context: int) -> None:
+def _lines(answer: JsonObject, context: int) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -282,7 +282,7 @@ def restore(arguments: argparse.Namespace) -> int:
     """Write a snapshot or a collection below a directory.  Exit code 1 where a file was skipped."""
     if (arguments.snapshot is None) == (arguments.collection is None):
         raise Usage("give a SNAPSHOT (`linckia snapshots` lists them) with --snapshot, or --collection NAME")
-    params: dict[str, Any] = {
+    params: JsonObject = {
         "output_directory": str(Path(arguments.directory).expanduser().resolve()),
         "overwrite": arguments.overwrite,
         "dry_run": arguments.dry_run,

@@ -8,12 +8,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kernel.cli.call import Progress
 from kernel.cli.main import Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client
+from kernel.untyped import JsonObject
 
 BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -53,7 +54,7 @@ def du(arguments: argparse.Namespace) -> int:
     with Client(find_data_dir(arguments.data, os.environ)) as client:
         path = absolute(arguments.path)
         _indexed(client, {"root": path, "async": False, "maxAge": 0 if arguments.fresh else 3600})
-        top: dict[str, Any] = client.call("inspect", {"path": path})
+        top: JsonObject = client.call("inspect", {"path": path})
         lines = [Line(top["path"], top["size"], "", top["kind"] == "directory")]
         if top["kind"] == "directory":
             lines += _tree(client, top["path"], arguments.depth, arguments.limit, "")
@@ -80,7 +81,7 @@ class Line(NamedTuple):
 def _tree(client: Client, path: str, depth: int, limit: int, branch: str) -> Iterator[Line]:
     if not depth:
         return
-    page: dict[str, Any] = client.call("navigate", {"path": path, "sort": "size", "desc": True, "limit": limit})
+    page: JsonObject = client.call("navigate", {"path": path, "sort": "size", "desc": True, "limit": limit})
     entries, more = page["entries"], page["total"] - len(page["entries"])
     for number, entry in enumerate(entries, 1):
         last = number == len(entries) and not more
@@ -129,12 +130,10 @@ def absolute(path: str) -> str:
     return "".join(chr(ord(char) + _NOT_UTF_8) if "\udc80" <= char <= "\udcff" else char for char in whole)
 
 
-def _indexed(client: Client, params: dict[str, Any]) -> dict[str, Any]:
+def _indexed(client: Client, params: JsonObject) -> JsonObject:
     progress = Progress()
     try:
-        answer: dict[str, Any] = client.call(
-            "index", params, on_progress=progress.show if sys.stderr.isatty() else None
-        )
+        answer: JsonObject = client.call("index", params, on_progress=progress.show if sys.stderr.isatty() else None)
     finally:
         progress.clear()
     return answer

@@ -20,6 +20,7 @@ from kernel.cli import records
 from kernel.cli.main import Failed
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
+from kernel.untyped import JsonObject
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Of the files in a folder."""
@@ -111,7 +112,7 @@ def _import(client: Client, file: Path, total: _Sum, advance: Callable[[int, str
         _say(file, f"{unreadable} records were passed over; the first: {problem}")
 
 
-def _patiently(client: Client, name: str, params: dict[str, Any]) -> Any:
+def _patiently(client: Client, name: str, params: JsonObject) -> Any:
     """Call, and call again where the service died or is being started: a part that was kept is not kept twice."""
     while True:
         try:

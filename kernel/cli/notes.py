@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kernel.cli import table
 from kernel.cli.main import Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
+from kernel.untyped import JsonObject
 
 SNIPPET_CHARS = 160
 
@@ -23,12 +23,12 @@ def search(arguments: argparse.Namespace) -> int:
     """Print what was found, best first; what did not run goes to stderr.  Raises ControlError, Usage."""
     if not 1 <= arguments.limit <= 1000:
         raise Usage(f"--limit is {arguments.limit}; it is from 1 to 1000")
-    params: dict[str, Any] = {"query": " ".join(arguments.query), "limit": arguments.limit}
+    params: JsonObject = {"query": " ".join(arguments.query), "limit": arguments.limit}
     params |= {name: value for name in ("path", "since", "until") if (value := getattr(arguments, name)) is not None}
     if arguments.tag:
         params["tags"] = arguments.tag
     with Client(find_data_dir(arguments.data, os.environ)) as client:
-        answer: dict[str, Any] = client.call("search_documents", params)
+        answer: JsonObject = client.call("search_documents", params)
     if arguments.json:
         print(json.dumps(answer, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
         return 0
@@ -74,13 +74,11 @@ def ingest(arguments: argparse.Namespace) -> int:
     return 1 if answer["failed_count"] else 0
 
 
-def _patiently(
-    client: Client, params: dict[str, Any], on_progress: Callable[[dict[str, Any]], None] | None
-) -> dict[str, Any]:
+def _patiently(client: Client, params: JsonObject, on_progress: Callable[[JsonObject], None] | None) -> JsonObject:
     """Call, and call again where the service died or is being started: the work goes on where it was."""
     while True:
         try:
-            answer: dict[str, Any] = client.call("knowledge_ingest", params, on_progress=on_progress)
+            answer: JsonObject = client.call("knowledge_ingest", params, on_progress=on_progress)
             return answer
         except CallFailed as error:
             retry_after_ms = error.failure.get("retry_after_ms")
@@ -89,7 +87,7 @@ def _patiently(
             time.sleep(retry_after_ms / 1000)
 
 
-def summary(answer: dict[str, Any], took_s: float) -> str:
+def summary(answer: JsonObject, took_s: float) -> str:
     """One line: how many, how many of them anew, how fast."""
     indexed = answer["indexed"]
     text = f"{answer['notes']} notes are indexed, {indexed} of them anew"
@@ -119,7 +117,7 @@ class _Bars:
             console=Console(stderr=True),
             transient=True,
         )
-        self._tasks: dict[str, Any] = {}
+        self._tasks: JsonObject = {}
         self._first: dict[str, tuple[float, float]] = {}
 
     def __enter__(self) -> _Bars:
@@ -129,7 +127,7 @@ class _Bars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def show(self, progress: dict[str, Any]) -> None:
+    def show(self, progress: JsonObject) -> None:
         """One report of the kernel's: `done`, `total`, and a message that begins with what is counted."""
         what, _, said = str(progress["message"] or "").partition(": ")
         if what not in self._tasks:

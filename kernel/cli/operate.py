@@ -6,11 +6,11 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from kernel.cli.main import Failed
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, NoKernel
+from kernel.untyped import JsonObject
 
 END_TIMEOUT_S = 30.0
 """Services are given their shutdown time-outs, one after the other where they depend on each other."""
@@ -42,7 +42,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 def _say(arguments: argparse.Namespace, operation: str) -> int:
     with Client(find_data_dir(arguments.data, os.environ)) as client:
-        result: dict[str, Any] = client.call(operation, {"service": arguments.service})
+        result: JsonObject = client.call(operation, {"service": arguments.service})
     print(result["message"])
     return 0
 

@@ -15,6 +15,7 @@ from kernel.cli.main import Failed, Usage
 from kernel.cli.table import Cell
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client
+from kernel.untyped import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 
@@ -26,7 +27,7 @@ _STYLES = {
 def status(arguments: argparse.Namespace) -> int:
     """One look. Exit code 1 where a service has failed.  Raises ControlError."""
     with Client(find_data_dir(arguments.data, os.environ)) as client:
-        answer: dict[str, Any] = client.call("kernel_status", {})
+        answer: JsonObject = client.call("kernel_status", {})
     if arguments.json:
         print(json.dumps(answer, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
     else:
@@ -48,7 +49,7 @@ def top(arguments: argparse.Namespace) -> int:
 
     with Client(find_data_dir(arguments.data, os.environ)) as client, Live(screen=True, auto_refresh=False) as live:
         while True:
-            answer: dict[str, Any] = client.call("kernel_status", {})
+            answer: JsonObject = client.call("kernel_status", {})
             live.update(
                 Group(Text(heading(answer)), Text(), table.rich_table(HEADERS, rows(answer))),
                 refresh=True,

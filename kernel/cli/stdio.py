@@ -16,11 +16,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernel.cli.main import EXIT_HELD, Failed, Usage
 from kernel.control.address import find_data_dir, log_dir
 from kernel.control.client import CallFailed, Client, ControlError, KernelGone, NoKernel
+from kernel.untyped import JsonObject
 
 if TYPE_CHECKING:
     import subprocess
@@ -120,7 +121,7 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 
 def _join(
     data_dir: Path, roots: list[str], arguments: argparse.Namespace, memory: int, patience_s: float
-) -> tuple[Client, dict[str, Any]]:
+) -> tuple[Client, JsonObject]:
     """A connection whose kernel serves our descriptors, and what that has said of itself.
 
     Args:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from kernel.control.address import connect, socket_path
+from kernel.untyped import JsonObject
 
 READ_BYTES = 256 * 1024
 """About what the socket holds: a long answer is taken in few pieces."""
@@ -77,8 +78,8 @@ class Client:
         params: Mapping[str, Any],
         *,
         timeout_s: float | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
-        on_log: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: Callable[[JsonObject], None] | None = None,
+        on_log: Callable[[JsonObject], None] | None = None,
     ) -> Any:
         """The result of one call, as decoded JSON.
 
@@ -86,7 +87,7 @@ class Client:
             CallFailed: the operation failed, or was refused.
             KernelGone: the kernel ended first; a call that writes may have happened.
         """
-        request: dict[str, Any] = {"call": name, "params": params, "progress": on_progress is not None}
+        request: JsonObject = {"call": name, "params": params, "progress": on_progress is not None}
         if timeout_s is not None:
             request["timeout_s"] = timeout_s
         self._send(request, ())
@@ -108,7 +109,7 @@ class Client:
         memory: int | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Hand the descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
 
         Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
@@ -122,14 +123,14 @@ class Client:
             TimeoutError: after `timeout_s`.
         """
         self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
-        attachment: dict[str, Any] = {"surface": surface}
+        attachment: JsonObject = {"surface": surface}
         if roots is not None:
             attachment["roots"] = list(roots)
         self._send({"attach": attachment}, (fd_in, fd_out) if memory is None else (fd_in, fd_out, memory))
         for message in self._messages():
             if "attached" in message:
                 self._socket.settimeout(None)
-                attached: dict[str, Any] = message["attached"]
+                attached: JsonObject = message["attached"]
                 return attached
         raise KernelGone("the kernel ended before it had answered")
 
@@ -153,7 +154,7 @@ class Client:
         except OSError as error:
             raise KernelGone(f"the kernel ended before the request was sent: {error.strerror}") from error
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
+    def _messages(self) -> Iterator[JsonObject]:
         """Until the kernel closes the connection.  Raises CallFailed."""
         while True:
             try:
@@ -162,7 +163,7 @@ class Client:
                 return
             if not line.endswith(b"\n"):
                 return
-            message: dict[str, Any] = json.loads(line)
+            message: JsonObject = json.loads(line)
             if "failure" in message:
                 raise CallFailed(message["failure"])
             yield message

@@ -1,0 +1,16 @@
+"""Objects whose shape is not known where they are handled, and who checks them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]
+"""Parameters on their way to an operation, or its answer.
+
+The kernel checks parameters against the operation's own types. The command line loads those only where it lists them,
+since all that it imports is waited for at each command.
+"""
+
+Layer: TypeAlias = dict[str, Any]
+"""Settings from one place (a file, the environment, the flags), before they are laid over each other; what comes of
+that is checked against `kernel.config.Settings`, which names the setting that is wrong."""
