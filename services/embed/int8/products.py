@@ -2,7 +2,7 @@
 
 Sources: Xiao et al., SmoothQuant (2023), for moving a channel's size from the activations to the weights; Wei et al.,
 Outlier Suppression+ (2023), for shifting each channel to the middle of its range; Dettmers et al., LLM.int8() (2022),
-for computing the few channels that are far larger than the rest exactly.
+for keeping the few channels that are far larger than the rest in floating point.
 
 A layer's input is `shift + scale * step * q` for each channel, with q from -128 to 127: all three are made once from
 a sample, so that no text is rounded more coarsely for what it is computed with.
@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 MARGIN = 1.15
 """How much further than in the sample an activation may go before it is cut."""
 
 OUTLIERS = 16
-"""Channels behind the activation that are computed exactly."""
+"""Channels behind the activation that stay in float32."""
 
 _LEAST_GELU = -0.17
 """The least value of GELU, and of its approximation by tanh."""
@@ -126,8 +125,8 @@ class Product:
 
 
 class FeedForward:
-    """The two layers with the activation between them, which stays in 8 bits; the channels in which it is largest are
-    computed apart, in float32.
+    """The two layers with the activation between them, which stays in 8 bits, but in float32 for the channels in which
+    it is largest.
 
     Args:
         scaling: of the input.
@@ -153,14 +152,15 @@ class FeedForward:
         self._inner_step = (largest - _LEAST_GELU) / 255
         self._inner_zero = round(-_LEAST_GELU / self._inner_step)
         self._down = _Packed(down[0][:, rest], down[1])
-        self._few_up = up[0][few].contiguous(), up[1][few].contiguous()
+        self._few_up = _Packed(up[0][few] * scaling.scale, up[1][few] + up[0][few] @ scaling.shift)
         self._few_down = down[0][:, few].t().contiguous()
 
     def plus(self, x: Tensor) -> Tensor:
         """What the layers make of x, float32 of shape (rows, hidden), and x."""
+        q = self._scaling(x)
         inner = self._up(
-            self._scaling(x), self._scaling.step, _MIDDLE, torch.uint8,
+            q, self._scaling.step, _MIDDLE, torch.uint8,
             out_step=self._inner_step, out_zero=self._inner_zero, after=self._after,
         )  # fmt: skip
-        few = F.gelu(F.linear(x, *self._few_up), approximate=self._after[1])
+        few = self._few_up(q, self._scaling.step, _MIDDLE, torch.float32, after=self._after)
         return self._down.plus(inner, self._inner_step, self._inner_zero, x).addmm_(few, self._few_down)

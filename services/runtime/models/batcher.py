@@ -8,6 +8,7 @@ raises, and with it the process ends: whoever waited is answered by the next gen
 
 from __future__ import annotations
 
+import bisect
 import collections
 import enum
 import math
@@ -91,6 +92,8 @@ class _Request(Generic[T]):
         # Neighbours of like length share a batch, which is what makes attention over it cheap.
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         self.todo = collections.deque(order)
+        self.tokens = sum(map(len, texts))
+        self.due = 0
         self.missing = len(texts)
         self.failure: tuple[int, Exception] | None = None
         self.done = trio.Event()
@@ -107,15 +110,25 @@ class _Request(Generic[T]):
 
 
 class _Queue(Generic[T]):
-    """Requests of one lane, served a text each in turn, so that a small one never waits for a large one."""
+    """Requests of one lane, by when each would be done were it alone from its arrival on, in tokens.
+
+    So a small request overtakes a large one that is in work, a large one is overtaken by no more than its own size, and
+    of equal ones the first is finished first: were they served in turns, all would end at the last moment, and whoever
+    sends one after the other would leave the model without work meanwhile.
+
+    Source: Demers, Keshav and Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989), with one clock for
+    all callers.
+    """
 
     def __init__(self) -> None:
-        self.requests: collections.deque[_Request[T]] = collections.deque()
+        self.requests: list[_Request[T]] = []
         self.tokens = 0
+        self._taken = 0
 
     def add(self, request: _Request[T]) -> None:
-        self.requests.append(request)
-        self.tokens += sum(len(text) for text in request.texts)
+        request.due = self._taken + request.tokens
+        bisect.insort(self.requests, request, key=lambda each: each.due)
+        self.tokens += request.tokens
 
     def discard(self, request: _Request[T]) -> None:
         """Forget what of `request` still waits."""
@@ -135,10 +148,10 @@ class _Queue(Generic[T]):
                 break
             taken.append((request, request.todo.popleft()))
             spent += size
-            self.requests.popleft()
-            if request.todo:
-                self.requests.append(request)
+            if not request.todo:
+                del self.requests[0]
         self.tokens -= spent
+        self._taken += spent
         return taken
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -141,6 +142,44 @@ async def test_a_small_request_does_not_wait_for_a_large_one() -> None:
                 await trio.lowlevel.checkpoint()
             running.cancel_scope.cancel()
     assert 2 in model.batches[0]
+
+
+async def test_of_equal_requests_the_first_is_finished_first() -> None:
+    model, batcher = ScriptedModel(), queue(LIMITS)
+    async with trio.open_nursery() as nursery:
+        for caller in (1, 2, 3):
+            nursery.start_soon(batcher.compute, [text(caller, 32) for _ in range(8)], Lane.BULK)
+            await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as running:
+            running.start_soon(batcher.run, model)
+            while sum(map(len, model.batches)) < 24:
+                await trio.lowlevel.checkpoint()
+            running.cancel_scope.cancel()
+    assert list(itertools.chain(*model.batches)) == [1] * 8 + [2] * 8 + [3] * 8
+
+
+async def test_small_requests_without_end_hold_a_large_one_up_for_no_more_than_its_own_size() -> None:
+    model, batcher = ScriptedModel(), queue(LIMITS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(batcher.compute, [text(1, 32) for _ in range(20)], Lane.BULK)
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def ask_for_ever() -> None:
+            while True:
+                await batcher.compute([text(2, 32)], Lane.BULK)
+
+        async with trio.open_nursery() as running:
+            for _ in range(4):
+                running.start_soon(ask_for_ever)
+            await trio.testing.wait_all_tasks_blocked()
+            running.start_soon(batcher.run, model)
+            while list(itertools.chain(*model.batches)).count(1) < 20:
+                await trio.lowlevel.checkpoint()
+            running.cancel_scope.cancel()
+    served = list(itertools.chain(*model.batches))
+    last = len(served) - 1 - served[::-1].index(1)
+    assert served[: last + 1].count(2) <= 20 + 4
+    assert 2 in served[:4]
 
 
 @pytest.mark.parametrize("bad", [POISON, INFINITE])
