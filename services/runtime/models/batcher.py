@@ -42,6 +42,10 @@ _BACK_TO_BACK_S = 0.0003
 """A caller who waits for an answer before asking again takes longer than that; one who asks sooner was waiting."""
 
 
+_LEAST_SHARE = 512
+"""Tokens that are worth a batch of their own where they could go with others."""
+
+
 class Lane(enum.Enum):
     """What somebody waits for at this moment, and what may take its time."""
 
@@ -186,6 +190,7 @@ class Batcher(Generic[T]):
         self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
         self._arrived = trio.Event()
         self._prompt_in_a_row = 0
+        self._runners = 0
         self._computing = 0
         self._crowded_until = -math.inf
         self._tokens_per_s = self._limits.first_tokens / self._limits.target_s
@@ -278,10 +283,11 @@ class Batcher(Generic[T]):
     async def run(self, model: Model[T], only: Lane | None = None) -> None:
         """Feed `model` until cancelled, from one lane alone where `only` names it.  Raises ModelLost."""
         limiter = trio.CapacityLimiter(1)
+        self._runners += only is None
         while True:
             if self._lost is not None:
                 raise self._lost
-            batch = self._take() if only is None else self._queues[only].take(self.budget)
+            batch = self._take() if only is None else self._queues[only].take(self._share(only))
             if not batch:
                 # One event for all that wait: were it replaced before it is set, only the last of them would be woken.
                 if self._arrived.is_set():
@@ -317,9 +323,15 @@ class Batcher(Generic[T]):
         prompt, bulk = self._queues[Lane.PROMPT], self._queues[Lane.BULK]
         if prompt.requests and not (bulk.requests and self._prompt_in_a_row >= MAX_PROMPT_BATCHES_IN_A_ROW):
             self._prompt_in_a_row += 1
-            return prompt.take(self.budget)
+            return prompt.take(self._share(Lane.PROMPT))
         self._prompt_in_a_row = 0
-        return bulk.take(self.budget)
+        return bulk.take(self._share(Lane.BULK))
+
+    def _share(self, lane: Lane) -> int:
+        """Tokens that one of the runners takes now: of the last that wait each has a part, so that none is idle while
+        another computes it all."""
+        part = -(-self._queues[lane].tokens // max(1, self._runners))
+        return min(self.budget, max(_LEAST_SHARE, part))
 
     @property
     def budget(self) -> int:

@@ -158,6 +158,18 @@ async def test_of_equal_requests_the_first_is_finished_first() -> None:
     assert list(itertools.chain(*model.batches)) == [1] * 8 + [2] * 8 + [3] * 8
 
 
+async def test_two_runners_share_what_is_less_than_a_batch_for_each() -> None:
+    model, batcher = ScriptedModel(), queue(BatchLimits(first_tokens=4096, target_s=1))
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(batcher.run, model)
+        await trio.testing.wait_all_tasks_blocked()
+        await batcher.compute([text(1, 100) for _ in range(20)], Lane.BULK)
+        nursery.cancel_scope.cancel()
+    # One takes half of the 2000 tokens, and of the other half each a part again.
+    assert sorted(len(batch) for batch in model.batches) == [5, 5, 10]
+
+
 async def test_small_requests_without_end_hold_a_large_one_up_for_no_more_than_its_own_size() -> None:
     model, batcher = ScriptedModel(), queue(LIMITS)
     async with trio.open_nursery() as nursery:
