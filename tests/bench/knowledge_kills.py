@@ -58,6 +58,8 @@ def main() -> int:
                 kills = ", ".join(f"{name} {times}" for name, times in sorted(seen.kills.items()))
                 print(f"kills: {kills}, in {time.monotonic() - began:.0f} s")
                 print(f"searches: {seen.searches}, degraded: {seen.degraded}, failed: {dict(seen.failures)}")
+                for reason, times in seen.reasons.most_common():
+                    print(f"  {times} times: {reason}")
                 problems = await trio.to_thread.run_sync(
                     partial(audit, kernel, given.notes, seen.editions, reranks=reranks)
                 )

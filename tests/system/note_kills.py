@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import re
 import signal
 import sqlite3
 import time
@@ -67,6 +68,7 @@ class Seen:
 
     searches: int = 0
     degraded: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
@@ -149,6 +151,8 @@ def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool, r
     ids = [hit["id"] for hit in result["results"]]
     metadata = result["metadata"]
     seen.degraded += bool(metadata["degraded"])
+    # Of each reason what it is about: numbers apart.
+    seen.reasons.update(re.sub(r"\d+", "n", reason) for reason in metadata["degraded"])
     if len(set(ids)) != len(ids):
         seen.wrong.append(f"word{n}: twice in {ids}")
     if ids and "vector" not in metadata["stages"] and not metadata["degraded"]:
