@@ -202,9 +202,12 @@ def entries() -> tuple[Entry, ...]:
                 memory_limit_bytes=8 * GIB,
                 # As for `embed`.
                 hang_timeout_s=15.0,
+                # A search waits only briefly for a model that is to be loaded, so one that is there stays.
+                rests_while=("model", "none"),
             ),
             reads_models=True,
             light_with=("model", "none"),
+            rests=True,
             pooled=True,
         ),
         Entry(

@@ -292,6 +292,9 @@ class Generation:
     def _look_whether_idle(self, running: Running) -> None:
         if not self._idleness.matters or self.ready_at is None or self._cause is not None:
             return
+        only = self.spec.rests_while
+        if only is not None and self.info.get(only[0]) != only[1]:
+            return
         worked_s, memory = running.worked_s(), running.memory_bytes()
         idle_since = self._sink.idle_since(self.spec.name)
         if self._idleness.look(trio.current_time(), self.ready_at, idle_since, worked_s, memory):

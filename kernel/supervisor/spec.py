@@ -76,6 +76,9 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     rests_after_s: Positive | None = None
     """Time without any call after which its process is ended, until there is one again.  Only for what has nothing to
     do unless it is called.  None: it runs for ever."""
+    rests_while: tuple[str, str] | None = None
+    """What it must say of itself for that (a key of its `info`, and the value): only while it has that little to do.
+    None: it rests whatever it says."""
     renews_after_s: Positive | None = None
     """Time without any call or work after which the next generation takes its place, where it holds much more memory
     than it did at first; see `idleness`.  None: it never does."""

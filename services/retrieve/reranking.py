@@ -129,6 +129,9 @@ class Reranker:
         try:
             model = await self._model()
         except (trio.TooSlowError, LinckiaError) as error:
+            if self._pace.model is not None and not self._pace.model.available:
+                # There was no model, and nothing says that there is one now: its service may just be resting.
+                return Order()
             self._pace.pause(Pace.NOT_READY_S)
             return Order(degraded=error.failure.message if isinstance(error, LinckiaError) else "it is not ready")
         if not model.available:

@@ -56,7 +56,9 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}
     assert {catalog.resting(entry, 0, {}).spec.rests_after_s for entry in entries} == {None}
     # A search waits only briefly for a model that is to be loaded.
-    assert catalog.resting(BY_NAME["rerank"], 60, {}).spec.rests_after_s is None
+    assert {name: entry.spec.rests_while for name, entry in BY_NAME.items() if entry.spec.rests_while} == {
+        "rerank": ("model", "none")
+    }
 
 
 @pytest.mark.parametrize(

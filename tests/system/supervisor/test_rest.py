@@ -59,6 +59,16 @@ def test_services_without_calls_have_no_process_and_answer_all_the_same(kernel: 
         assert (status[name]["deaths"], status[name]["restarts"]) == ({}, 0)
 
 
+def test_a_reranker_that_has_no_model_rests_and_says_so_when_it_is_asked(kernel: RunningKernel) -> None:
+    if kernel.call("rerank_model", timeout_s=PATIENCE_S)["available"]:
+        pytest.skip("a reranking model is on this machine, so its service stays")
+    status = until_resting(kernel, "rerank")
+    assert status["rerank"]["pid"] is None
+    answer = kernel.call("rerank_model", timeout_s=PATIENCE_S)
+    assert not answer["available"]
+    assert "no reranking model" in answer["reason"]
+
+
 def test_services_with_work_of_their_own_go_on(kernel: RunningKernel) -> None:
     kernel.wait_ready("files", "watch", "knowledge", "documents", "retrieve")
     until_resting(kernel, "echo", "llm")

@@ -201,6 +201,19 @@ async def test_the_model_is_asked_about_now_and_then_and_not_for_each_search(
     assert len((await Reranker(call, pace).rank("q", ["a", "b"])).ranked) == 2
 
 
+async def test_one_that_had_no_model_and_rests_is_no_reason_to_call_a_search_degraded(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    call, pace = ScriptedRerank(available=False), Pace(2.0)
+    await Reranker(call, pace).rank("q", ["a", "b"])
+    call.failure = Unavailable("service rerank is starting")
+    await trio.sleep(60)
+    order = await Reranker(call, pace).rank("q", ["a", "b"])
+    assert (order.ranked, order.degraded) == ([], "")
+    call.failure, call.model = None, ScriptedRerank().model
+    assert len((await Reranker(call, pace).rank("q", ["a", "b"])).ranked) == 2
+
+
 async def test_words_alone_stay_words_alone(tmp_path: Path) -> None:
     call = ScriptedRerank()
     async with opened(tmp_path) as collection:

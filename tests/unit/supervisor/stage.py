@@ -35,6 +35,7 @@ class Actor:
         self.memory = 10 * MIB
         self.worked_s = 0.0
         self.answers_pings = True
+        self.info = {"device": "cpu"}
         self.drains = True
         self.got: list[AnyFrame] = []
         self.signals: list[tuple[float, int]] = []
@@ -59,7 +60,7 @@ Act = Callable[[Actor], Awaitable[None]]
 async def behave(actor: Actor) -> None:
     """A service as it should be."""
     actor.channel.post(actor.hello())
-    actor.channel.post(Ready({"device": "cpu"}))
+    actor.channel.post(Ready(actor.info))
     await serve(actor)
 
 
@@ -70,7 +71,7 @@ async def serve(actor: Actor) -> None:
         actor.got.append(frame)
         match frame:
             case Ping(n=n) if actor.answers_pings:
-                actor.channel.post(Pong(n, 3, {"device": "cpu"}))
+                actor.channel.post(Pong(n, 3, actor.info))
             case Drain() if actor.drains:
                 actor.channel.post(Bye())
             case ByeAck():

@@ -164,6 +164,19 @@ async def test_it_does_not_rest_while_it_has_calls_or_just_after_its_start(autoj
         assert trio.current_time() - woken >= AFTER_S
 
 
+@pytest.mark.parametrize(("said", "state"), [("none", ServiceState.RESTING), ("large", ServiceState.READY)])
+async def test_one_that_rests_only_while_it_has_nothing_says_so_itself(
+    autojump_clock: MockClock, said: str, state: ServiceState
+) -> None:
+    async def tell(actor: Actor) -> None:
+        actor.info["model"] = said
+        await behave(actor)
+
+    async with staged(service("a", rests_after_s=AFTER_S, rests_while=("model", "none")), act=tell) as troupe:
+        await trio.sleep(3 * AFTER_S)
+        assert troupe.report().state is state
+
+
 async def test_no_call_is_sent_between_the_decision_and_the_drain(autojump_clock: MockClock) -> None:
     async with staged(service("a", rests_after_s=AFTER_S)) as troupe:
         told = troupe.record.told
