@@ -102,7 +102,7 @@ async def run(
     logs = log_dir(config.data_dir)
     folders = RootFolders(config.roots)
     births = _births(config, entries, table, folders)
-    supervisor = Supervisor(catalog.tree(entries), catalog.zygotes(entries), router, births, logs)
+    supervisor = Supervisor(catalog.tree(entries), catalog.zygotes(entries, config.rest_after_s), router, births, logs)
     router.wake_with(supervisor.wanted)
     started = trio.Event()
     stop = trio.Event()

@@ -75,7 +75,7 @@ ZYGOTES = (
         preload=("services.runtime.main", "services.decode.main"),
         env=_ONE_THREAD,
         # A quarter of a second, for its 20 MB.
-        rests=True,
+        rests_after_s=0,
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
@@ -96,6 +96,12 @@ ZYGOTES = (
     ),
 )
 
+
+_COSTLY = frozenset({"torch"})
+"""Zygotes of over a hundred megabytes, whose loading somebody who searches would notice."""
+
+_LONG_PAUSE = 5
+"""Times as long as their services wait do they wait after them: half an hour by default until both are gone."""
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
@@ -329,11 +335,21 @@ def _lightened(entry: Entry, settings: Mapping[str, Any]) -> Entry:
     return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light"), rests=True)
 
 
-def zygotes(chosen: tuple[Entry, ...]) -> tuple[ZygoteSpec, ...]:
-    """Those that these services are forked by, and what those are forked by."""
+def zygotes(chosen: tuple[Entry, ...], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
+    """Those that these services are forked by, and what those are forked by.
+
+    Args:
+        rest_after_s: as `resting` has it; the costly ones rest too, after a pause that is so much longer.
+    """
     needed = {entry.spec.zygote for entry in chosen}
     needed |= {spec.base for spec in ZYGOTES if spec.name in needed}
-    return tuple(spec for spec in ZYGOTES if spec.name in needed)
+    return tuple(_resting_late(spec, rest_after_s) for spec in ZYGOTES if spec.name in needed)
+
+
+def _resting_late(spec: ZygoteSpec, rest_after_s: float) -> ZygoteSpec:
+    if spec.name not in _COSTLY or not rest_after_s:
+        return spec
+    return structs.replace(spec, rests_after_s=_LONG_PAUSE * rest_after_s)
 
 
 CONFORMANCE = Entry(

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -145,11 +146,15 @@ class LocalPlacement:
             self.zygotes[spec.name] = Zygote(spec, log_dir, self._reaper, loading, base)
         self._forked: dict[str, set[str]] = {name: set() for name in self.zygotes}
         """By zygote, its services that run or will soon."""
+        self._turns: Counter[str] = Counter()
+        """By zygote, how often the last of those was ended."""
+        self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         become_subreaper()
         self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             self._standbys = Standbys(self._reaper, nursery)
             nursery.start_soon(self._reaper.run)
             for zygote in self.zygotes.values():
@@ -194,8 +199,16 @@ class LocalPlacement:
         for name, services in self._forked.items():
             if service in services:
                 services.discard(service)
-                if not services and self.zygotes[name].spec.rests:
-                    self.zygotes[name].rest()
+                after_s = self.zygotes[name].spec.rests_after_s
+                if not services and after_s is not None and self._nursery is not None:
+                    self._turns[name] += 1
+                    self._nursery.start_soon(self._rest_later, name, after_s, self._turns[name])
+
+    async def _rest_later(self, name: str, after_s: float, turn: int) -> None:
+        if after_s:
+            await trio.sleep(after_s)
+        if not self._forked[name] and self._turns[name] == turn:
+            self.zygotes[name].rest()
 
     def standby_pid(self, service: str) -> int | None:
         return self._standbys.pid_of(service) if self._standbys is not None else None

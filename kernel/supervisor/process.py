@@ -256,6 +256,8 @@ class Generation:
         self.info = info
         self.ready_at = trio.current_time()
         if self._cause is None:
+            # What it needs before its first call, which may come at once.
+            self._look_whether_idle(running)
             self._sink.up(self._hello, channel)
             running.became_ready()
             self._on_ready()

@@ -136,9 +136,8 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The zygote, earlier in the list, that forks this one: what both load is in memory once.  None, or where that one
     cannot: it is started from nothing."""
     env: dict[str, str] = {}
-    rests: bool = False
-    """Whether it is ended while none of its services runs, to load again when one is to start: where loading takes no
-    longer than a caller may wait."""
+    rests_after_s: Seconds | None = None
+    """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
     wait_s: Seconds = 2.0
     """How long a start waits for a zygote that is still loading, before the service is started from nothing.  It began
     earlier and loads the same modules, so waiting is the quicker way unless it hangs."""

@@ -63,7 +63,7 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.retrieve]`."""
 
     readers: Annotated[int, Meta(ge=1, le=64, description="Threads that may read at once")] = 4
-    query_embed_s: Annotated[float, Meta(gt=0, description="How long a search waits for its query's vector")] = 2.0
+    query_embed_s: Annotated[float, Meta(gt=0, description="How long a search waits for its query's vector")] = 4.0
     rerank: Annotated[
         Literal["auto", "off", "maxsim"],
         Meta(description="auto: where `rerank` has a model; maxsim: by the embedder's own token vectors"),

@@ -61,6 +61,15 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     }
 
 
+def test_of_what_services_are_forked_from_the_costly_rests_only_after_a_long_pause() -> None:
+    entries = tuple(BY_NAME.values())
+    for after_s, late in ((60, 300), (0, None)):
+        rests = {spec.name: spec.rests_after_s for spec in catalog.zygotes(entries, after_s)}
+        assert {name: limit for name, limit in rests.items() if limit is not None} == (
+            {"decode": 0, "torch": late} if late else {"decode": 0}
+        )
+
+
 @pytest.mark.parametrize(
     ("own", "general", "limit"), [({}, 60, 60), (600, 60, 600), (0, 60, None), (600, 0, None), ("soon", 60, 60)]
 )

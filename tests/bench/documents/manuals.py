@@ -108,7 +108,9 @@ def _told(kernel: RunningKernel, what: str, peer_ms: float, name: str, params: S
 SETTLES_S = 30.0
 """What comes after the beginning of a rest: memory is given back, and what was woken for a last look ends again."""
 AT_MOST_S = 1800.0
-STEADY_S, STEADY_MB = 30.0, 5.0
+STEADY_MB = 5.0
+LONG_PAUSE = 6
+"""Times the time after which services rest, until what they are forked from does."""
 
 
 def at_rest(kernel: RunningKernel, rest_s: float) -> None:
@@ -118,10 +120,10 @@ def at_rest(kernel: RunningKernel, rest_s: float) -> None:
         time.sleep(2)
     print(f"all vectors after {time.monotonic() - began:.0f} s more", flush=True)
     rests_from = time.monotonic()
-    time.sleep(rest_s + SETTLES_S)
     before, now = math.inf, _own(kernel)
+    # Until it has not become less while something that was called once more could have come to rest.
     while before - now > STEADY_MB and time.monotonic() - rests_from < AT_MOST_S:
-        time.sleep(STEADY_S)
+        time.sleep(LONG_PAUSE * rest_s + SETTLES_S)
         before, now = now, _own(kernel)
     resident(kernel, f"at rest for {time.monotonic() - rests_from:.0f} s")
     with Client(kernel.data_dir) as client:

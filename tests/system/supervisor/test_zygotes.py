@@ -161,7 +161,7 @@ def look_at(pid: int) -> Looks:
 
 
 async def test_a_zygote_ends_while_all_its_services_rest_and_loads_again_for_the_next(tmp_path: Path) -> None:
-    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests=True)
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests_after_s=0)
     pair = [trial(name, rests_after_s=0.1, standby=True) for name in ("one", "other")]
     async with supervised(tmp_path, *pair, zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
@@ -184,8 +184,33 @@ async def test_a_zygote_ends_while_all_its_services_rest_and_loads_again_for_the
             assert await zygote_is(rig, "ready") != first
 
 
+async def test_a_zygote_whose_loading_takes_long_stays_for_a_while_after_its_services(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests_after_s=1.5)
+    async with supervised(tmp_path, trial(rests_after_s=0.1), zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            first = await zygote_is(rig, "ready")
+            rig.sink.idle.add("trial")
+            await rig.supervisor.wait_for("trial", {ServiceState.RESTING})
+            # Back before the time is over, it keeps its zygote; the time of the first rest is then no more of account.
+            rig.sink.idle.clear()
+            rig.supervisor.wanted("trial")
+            await rig.ready(after=1)
+            await trio.sleep(2)
+            assert zygote(rig).pid == first
+            rig.sink.idle.add("trial")
+            await rig.supervisor.wait_for("trial", {ServiceState.RESTING})
+            ended = trio.current_time()
+            assert zygote(rig).pid == first
+            await until(lambda: zygote(rig).pid is None)
+            assert trio.current_time() - ended >= 1.4
+            rig.sink.idle.clear()
+            rig.supervisor.wanted("trial")
+            assert (await rig.ready(after=2)).how == "zygote"
+
+
 async def test_a_zygote_that_rests_is_there_again_for_a_call_in_that_very_moment(tmp_path: Path) -> None:
-    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests=True)
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests_after_s=0)
     async with supervised(tmp_path, trial(rests_after_s=0.1), zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
             for generation in range(1, 4):
