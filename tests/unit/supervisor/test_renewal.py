@@ -61,6 +61,19 @@ def test_what_a_fresh_one_holds_before_its_first_call_is_what_it_needs() -> None
     assert idleness.look(1001, 0, 900, 0.9, 200 * MIB + WORTH_BYTES)
 
 
+def test_a_fresh_one_that_is_called_at_once_needs_what_it_loads_and_no_more() -> None:
+    idleness = looking(fresh=True)
+    assert not idleness.look(0, 0, 0, 0.0, 40 * MIB)
+    # It loads, and is called meanwhile.
+    assert not idleness.look(2, 0, 1, 1.5, 200 * MIB)
+    assert not idleness.look(SETTLES_S - 1, 0, 1, 1.5, 200 * MIB)
+    assert not idleness.look(1000, 0, 1, 1.5, 200 * MIB)
+    # What later work leaves is another thing.
+    assert not idleness.look(1100, 0, None, 50.0, 300 * MIB)
+    assert not idleness.look(1200, 0, 1200, 50.0, 300 * MIB)
+    assert idleness.look(1201 + AFTER_S, 0, 1200, 50.0, 300 * MIB)
+
+
 async def test_a_service_is_exchanged_once_and_not_for_ever(autojump_clock: MockClock) -> None:
 
     async def starts_small(actor: Actor) -> None:
