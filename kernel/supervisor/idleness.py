@@ -56,7 +56,7 @@ class Idleness:
                 self._busy_at = now
             self._looked_at, self._worked_s = now, worked_s
         if memory is not None:
-            # One that is called as soon as it is there has what it needs all the same, or it would be exchanged for ever.
+            # One that is called as soon as it is there has all it needs as well, or it would be exchanged for ever.
             called = idle_since is None or idle_since > ready_at
             since = ready_at if called else max(ready_at, self._busy_at)
             if self._needs_bytes is None or (self._fresh and now - since < SETTLES_S):
