@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 JsonObject: TypeAlias = dict[str, Any]
-"""Parameters on their way to an operation, or its answer.
+"""Parameters on their way to an operation, or its answer; a part of a message of MCP, or of an answer over HTTP.
 
-The kernel checks parameters against the operation's own types. The command line loads those only where it lists them,
-since all that it imports is waited for at each command.
+The kernel checks parameters against the operation's own types, and MCP's own library the messages that it reads. The
+command line loads those types only where it lists them, since all that it imports is waited for at each command.
 """
 
 Layer: TypeAlias = dict[str, Any]

@@ -57,6 +57,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str
     roots: tuple[str, ...]
     mode: str = ""
+    # Checked by the service itself, which alone knows its settings.
     settings: dict[str, Any] = {}
     ops_modules: tuple[str, ...] = ()
     memory_limit_bytes: int | None = None

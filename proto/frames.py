@@ -229,6 +229,7 @@ def written(body: Raw) -> Raw | None:
 
 def read_body(body: Raw, tp: Any = Any) -> Any:
     """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
+    # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).
     json = written(body)
     if json is not None:
         return msgspec.json.decode(json, type=tp)

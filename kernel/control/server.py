@@ -15,12 +15,13 @@ import struct
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import trio
 
 from kernel.ports import Dispatcher
+from kernel.untyped import JsonObject
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
 from proto.operation import OPERATOR
 from proto.ops import Table
@@ -58,7 +59,7 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Call an operation."""
 
     call: str
-    params: dict[str, Any] = {}
+    params: JsonObject = {}
     progress: bool = False
     timeout_s: float | None = None
 
@@ -247,7 +248,7 @@ class _Connection:
                 self._descriptors.extend(passed)
         return data
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: JsonObject) -> None:
         data = memoryview(msgspec.json.encode(message) + b"\n")
         try:
             # `acquire` lets every other task have its turn first, also where nobody else sends.
@@ -260,10 +261,10 @@ class _Connection:
         finally:
             self._sending.release()
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes) -> JsonObject:
         """Raises LinckiaError."""
         try:
-            fields = msgspec.json.decode(line, type=dict[str, Any])
+            fields = msgspec.json.decode(line, type=JsonObject)
             if "attach" in fields:
                 try:
                     return await self._attach(msgspec.convert(fields, AttachRequest).attach)
@@ -310,7 +311,7 @@ class _Connection:
             raise failure
         return result
 
-    async def _attach(self, wanted: Attachment) -> dict[str, Any]:
+    async def _attach(self, wanted: Attachment) -> JsonObject:
         server = self._server
         if len(self._descriptors) not in (2, 3):
             raise InvalidParams(
@@ -343,7 +344,7 @@ def _listed(roots: Sequence[str]) -> str:
     return ", ".join(sorted(roots)) or "(none)"
 
 
-def _refusal(why: str) -> dict[str, Any]:
+def _refusal(why: str) -> JsonObject:
     return {"failure": Failure(kind=Kind.INVALID_PARAMS, message=why)}
 
 
@@ -351,8 +352,8 @@ class _Upcalls:
     """What a call tells the command line while it runs; the command line cannot be asked anything."""
 
     def __init__(self) -> None:
-        self._progress: dict[str, Any] | None = None
-        self._logs: list[dict[str, Any]] = []
+        self._progress: JsonObject | None = None
+        self._logs: list[JsonObject] = []
         self._news = trio.Event()
         self._finished = trio.Event()
 
@@ -364,7 +365,7 @@ class _Upcalls:
         self._logs.append({"level": level, "logger": logger, "message": message})
         self._news.set()
 
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
         raise Unavailable(f"the command line cannot answer {method}; use an MCP client that can")
 
     def finish(self) -> None:

@@ -18,6 +18,7 @@ from kernel.gateway.scratchpad import caches, shortened
 from kernel.gateway.upcalls import CallUpcalls
 from kernel.ports import Dispatcher
 from kernel.router.trace import accept_trace
+from kernel.untyped import JsonObject
 from proto.errors import LinckiaError
 from proto.operation import Operation, Params
 
@@ -72,7 +73,7 @@ def tool_parts(operation: Operation[Any], value: object) -> tuple[str, bytes]:
     return shortened(operation, value, text if isinstance(text, str) else bare.decode(), structured)
 
 
-def tool_result(operation: Operation[Any], value: object) -> dict[str, Any]:
+def tool_result(operation: Operation[Any], value: object) -> JsonObject:
     """The value as the result of `tools/call`, in wire form."""
     if isinstance(value, Composed):
         return value.wire()
@@ -98,7 +99,7 @@ def encoded_tool_result(operation: Operation[Any], value: object, tail: bytes) -
     )
 
 
-def plain(value: object) -> dict[str, Any]:
+def plain(value: object) -> JsonObject:
     """An object as JSON has it: bytes as base64, keys as text."""
     decoded = _decode(_encode(value))
     if not isinstance(decoded, dict):
@@ -106,13 +107,13 @@ def plain(value: object) -> dict[str, Any]:
     return decoded
 
 
-def resource_result(operation: Operation[Any], uri: str, value: object) -> dict[str, Any]:
+def resource_result(operation: Operation[Any], uri: str, value: object) -> JsonObject:
     """The value as the result of `resources/read`: its text where the operation names one, bytes, else JSON."""
     if operation.is_content:
         return plain(value)
     if operation.text is not None and isinstance(value, Mapping):
         value = value[operation.text]
-    content: dict[str, Any] = {"uri": uri}
+    content: JsonObject = {"uri": uri}
     if operation.resource is not None:
         content["mimeType"] = operation.resource.mime_type
     if isinstance(value, str):

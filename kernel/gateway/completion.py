@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernel.ports import Dispatcher
+from kernel.untyped import JsonObject
 from proto.errors import InvalidParams
 from proto.operation import Operation
 from proto.ops import Table
@@ -38,7 +39,7 @@ class Completer:
             LinckiaError: of the completing operation.
         """
         schema = operation.input_schema
-        properties: dict[str, Any] = schema.get("properties", {})
+        properties: JsonObject = schema.get("properties", {})
         if argument not in properties:
             known = ", ".join(properties) or "none"
             raise InvalidParams(
@@ -62,7 +63,7 @@ def listed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
     return [str(value) for value in schema.get("enum", ()) if value is not None]
 
 
-def completion_result(values: list[str]) -> dict[str, Any]:
+def completion_result(values: list[str]) -> JsonObject:
     """The result of `completion/complete`, in wire form."""
     return {
         "completion": {

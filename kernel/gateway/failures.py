@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from kernel.gateway.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from kernel.untyped import JsonObject
 from proto.asking import MISSING_CAPABILITY
 from proto.errors import Executed, Failure, Internal, Kind, LinckiaError
 from proto.operation import Operation
@@ -63,9 +64,9 @@ def _duration(ms: int) -> str:
     return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.3g} s"
 
 
-def as_data(failure: Failure) -> dict[str, Any]:
+def as_data(failure: Failure) -> JsonObject:
     """The failure for programs."""
-    data: dict[str, Any] = {"kind": failure.kind.value, "executed": failure.executed.value}
+    data: JsonObject = {"kind": failure.kind.value, "executed": failure.executed.value}
     if failure.field is not None:
         data["field"] = failure.field
     if failure.retry_after_ms is not None:
@@ -89,7 +90,7 @@ def code_of(failure: Failure) -> int:
     return _CODES.get(failure.kind, INTERNAL_ERROR)
 
 
-def as_tool_result(failure: Failure) -> dict[str, Any]:
+def as_tool_result(failure: Failure) -> JsonObject:
     """The failure as the result of `tools/call`, in wire form."""
     return {
         "content": [{"type": "text", "text": message_of(failure)}],

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
 
 import msgspec
 
 from kernel.gateway.descriptors import READ_BYTES
 from kernel.gateway.lines import BEGUN_BYTES, readable_id
 from kernel.gateway.messages import RequestId, correlation_key
+from kernel.untyped import JsonObject
 
 SLOT_BYTES = 2 * 1024 * 1024
 _HEADER_BYTES = 16
@@ -202,7 +202,7 @@ class Journal:
 class _Message(msgspec.Struct):
     id: RequestId | None = None
     method: str = ""
-    params: dict[str, Any] = {}
+    params: JsonObject = {}
 
 
 def id_of(message: bytes) -> RequestId | None:

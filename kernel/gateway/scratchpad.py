@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from kernel.router.session import current as current_session
+from kernel.untyped import JsonObject
 from proto.errors import OperationError
 from proto.operation import Operation
 from proto.ops.scratchpad import (
@@ -182,14 +183,14 @@ def caches(operation: Operation[Any]) -> bool:
     return operation.surfaces.issuperset(SURFACES) and operation.service != SERVICE and not operation.is_content
 
 
-def output_schema(operation: Operation[Any]) -> dict[str, Any] | None:
+def output_schema(operation: Operation[Any]) -> JsonObject | None:
     """The schema of the structured result: the operation's own, or what stands for an answer that was kept."""
     own = operation.output_schema
     if own is None or not caches(operation):
         return own
     own = dict(own)
     definitions = own.pop("$defs", None)
-    schema: dict[str, Any] = {"type": "object", "anyOf": [own, _CACHED]}
+    schema: JsonObject = {"type": "object", "anyOf": [own, _CACHED]}
     return {**schema, "$defs": definitions} if definitions else schema
 
 

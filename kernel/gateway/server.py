@@ -90,6 +90,7 @@ class SurfaceServer:
         # Shown where there are prompts at all.
         self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
         self.listening = ListenHandler(news.bus)
+        # Arguments of the library's own constructor, each a function of another type, which it checks.
         handlers: dict[str, Any] = {
             "on_list_tools": self._list_tools,
             "on_call_tool": self._call_tool,

@@ -33,6 +33,7 @@ from proto.ops.composite import SERVICE
 
 class _Meta(msgspec.Struct, gc=False):
     progress_token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
+    # Whatever a client sends: what is no trace is left out, and no reason to refuse the call.
     traceparent: Any = None
     version: str | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/protocolVersion")
     capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientCapabilities")

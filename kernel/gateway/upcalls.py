@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
+from kernel.untyped import JsonObject
 from proto.asking import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
 from proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
 
@@ -37,17 +38,17 @@ class Client(Protocol):
     def capabilities(self) -> Mapping[str, Any]:
         """What it declared, as the protocol writes it."""
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: JsonObject) -> None:
         """Send a notification that belongs to the call; never blocks, and drops it where the client is gone."""
 
-    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, method: str, params: JsonObject) -> JsonObject:
         """Ask a client with a handshake.  Raises LinckiaError where it refuses or cannot be reached."""
 
 
 class InputRequired(Exception):
     """The call ends with questions, which the client will answer by making it again."""
 
-    def __init__(self, inputs: dict[str, Any], state: str) -> None:
+    def __init__(self, inputs: JsonObject, state: str) -> None:
         super().__init__("input required")
         self.inputs = inputs
         self.state = state
@@ -81,10 +82,10 @@ class CallUpcalls:
         self._asks = asks
         self._answers = dict(answers or {})
         self._asked = 0
-        self._open: dict[str, Any] = {}
+        self._open: JsonObject = {}
         self._sent_at = float("-inf")
         self._high = float("-inf")
-        self._held: dict[str, Any] | None = None
+        self._held: JsonObject | None = None
         self._flushing = False
         self._finished = False
         self.scope = trio.CancelScope()
@@ -97,7 +98,7 @@ class CallUpcalls:
         if self._token is None or self._finished or done <= self._high:
             return
         self._high = done
-        params: dict[str, Any] = {"progressToken": self._token, "progress": _number(done)}
+        params: JsonObject = {"progressToken": self._token, "progress": _number(done)}
         if total is not None:
             params["total"] = _number(total)
         if message is not None:
@@ -137,7 +138,7 @@ class CallUpcalls:
 
     # ---- questions ------------------------------------------------------------------------------------------------
 
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
         if method == CAPABILITIES:
             return dict(self._client.capabilities)
         if not self._asks:
@@ -147,10 +148,10 @@ class CallUpcalls:
             return await self._ask_all(inputs)
         self._asked += 1
         name = f"{CAPABILITY_OF.get(method, 'input')}-{self._asked}"
-        answer: dict[str, Any] = (await self._ask_all({name: {"method": method, "params": params}}))[name]
+        answer: JsonObject = (await self._ask_all({name: {"method": method, "params": params}}))[name]
         return answer
 
-    async def _ask_all(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_all(self, inputs: JsonObject) -> JsonObject:
         for question in inputs.values():
             capability = CAPABILITY_OF.get(question["method"])
             if capability is None:
@@ -166,7 +167,7 @@ class CallUpcalls:
         # A client with a handshake shows one question after the other.
         return {name: await self._client.request(q["method"], q["params"]) for name, q in inputs.items()}
 
-    async def _replay(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    async def _replay(self, inputs: JsonObject) -> JsonObject:
         missing = {name: question for name, question in inputs.items() if name not in self._answers}
         if not missing:
             return {name: checked_answer(name, q["method"], self._answers[name]) for name, q in inputs.items()}
@@ -196,7 +197,7 @@ _REQUIRED = {
 }
 
 
-def checked_answer(name: str, method: str, answer: object) -> dict[str, Any]:
+def checked_answer(name: str, method: str, answer: object) -> JsonObject:
     """The client's answer, if it is one to `method`.
 
     Raises:
@@ -210,16 +211,16 @@ def checked_answer(name: str, method: str, answer: object) -> dict[str, Any]:
     return answer
 
 
-def merged_answers(state: str | None, responses: Mapping[str, Any] | None) -> dict[str, Any]:
+def merged_answers(state: str | None, responses: Mapping[str, Any] | None) -> JsonObject:
     """All that the client has answered: in earlier rounds (`state`, unsealed) and in this one.
 
     Raises:
         InvalidParams: the state is none of ours.
     """
-    answers: dict[str, Any] = {}
+    answers: JsonObject = {}
     if state:
         try:
-            answers = msgspec.json.decode(state, type=dict[str, Any])
+            answers = msgspec.json.decode(state, type=JsonObject)
         except msgspec.DecodeError:
             raise InvalidParams("requestState is not one that this server gave", field="requestState") from None
     return {**answers, **(responses or {})}

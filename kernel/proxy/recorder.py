@@ -12,13 +12,13 @@ import logging
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from kernel.control.address import connect
 from kernel.proxy.passage import Exchange
 from kernel.proxy.spool import Spool
+from kernel.untyped import JsonObject
 
 log = logging.getLogger("linckia.proxy")
 
@@ -167,7 +167,7 @@ class Recorder:
         else:
             self.handed_over += 1
 
-    async def _ask(self, line: bytes) -> dict[str, Any]:
+    async def _ask(self, line: bytes) -> JsonObject:
         socket = await trio.to_thread.run_sync(connect, self._data_dir)
         socket.setblocking(False)
         async with trio.SocketStream(trio.socket.from_stdlib_socket(socket)) as stream:
@@ -178,5 +178,5 @@ class Recorder:
                 if not data:
                     raise OSError("it ended before it had answered")
                 answer += data
-        decoded: dict[str, Any] = json.loads(answer)
+        decoded: JsonObject = json.loads(answer)
         return decoded

@@ -17,6 +17,7 @@ from msgspec import Meta
 from starlette.routing import BaseRoute, Route
 
 from kernel.ports import Dispatcher
+from kernel.untyped import JsonObject
 from kernel.web.openai import ModelNotFound, endpoint
 from proto.errors import InvalidParams, LinckiaError
 from proto.operation import Params, operation_of
@@ -57,7 +58,7 @@ class RerankRequest(Params[Any], frozen=True, kw_only=True):
     """The body of `POST /v1/rerank`."""
 
     query: Annotated[str, Meta(min_length=1, max_length=65536)]
-    documents: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    documents: Annotated[list[str | JsonObject], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     model: str = ""
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool | None = None
@@ -81,7 +82,7 @@ class Models:
             Route("/v1/models", endpoint(ModelsRequest, self.models, max_body_bytes), methods=["GET"]),
         ]
 
-    async def embeddings(self, request: EmbeddingsRequest) -> dict[str, Any]:
+    async def embeddings(self, request: EmbeddingsRequest) -> JsonObject:
         """Raises LinckiaError, its field in the request's own words."""
         texts, tokens = _inputs(request.input)
         model = await self._embed_model(request.model)
@@ -101,7 +102,7 @@ class Models:
         row_bytes = 4 * width
         rows = [result.vectors.data[n * row_bytes : (n + 1) * row_bytes] for n in range(count)]
         shown = _as_base64 if request.encoding_format == "base64" else _as_floats
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "object": "list",
             "data": [{"object": "embedding", "index": n, "embedding": shown(row)} for n, row in enumerate(rows)],
             "model": model.model,
@@ -109,7 +110,7 @@ class Models:
         }
         return body | ({"truncated": result.truncated} if result.truncated else {})
 
-    async def rerank(self, request: RerankRequest) -> dict[str, Any]:
+    async def rerank(self, request: RerankRequest) -> JsonObject:
         """Raises LinckiaError, its field in the request's own words."""
         texts = [_document(index, document) for index, document in enumerate(request.documents)]
         if request.model not in _ANY:
@@ -118,13 +119,13 @@ class Models:
                 raise _not_served(request.model, model.model)
         pairs = RerankPairs(query=request.query, texts=texts, limit=request.top_n, bulk=len(texts) > WAITED_FOR)
         result = await self._call(pairs, RerankResult, "documents")
-        results: list[dict[str, Any]] = []
+        results: list[JsonObject] = []
         for ranked in result.ranked:
-            entry: dict[str, Any] = {"index": ranked.index, "relevance_score": ranked.score}
+            entry: JsonObject = {"index": ranked.index, "relevance_score": ranked.score}
             if request.return_documents:
                 entry["document"] = {"text": texts[ranked.index]}
             results.append(entry)
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "object": "list",
             "model": result.model,
             "results": results,
@@ -134,7 +135,7 @@ class Models:
             body["query_truncated"] = True
         return body | ({"truncated": result.truncated} if result.truncated else {})
 
-    async def models(self, request: ModelsRequest) -> dict[str, Any]:
+    async def models(self, request: ModelsRequest) -> JsonObject:
         """The models in use."""
         names = [(await self._call(EmbedModelParams(), EmbedModel)).model]
         reranker = await self._call(RerankModelParams(), RerankModel)
@@ -194,7 +195,7 @@ def _inputs(given: str | Sequence[str | int | list[int]]) -> tuple[list[str], li
     return texts, tokens
 
 
-def _document(index: int, document: str | dict[str, Any]) -> str:
+def _document(index: int, document: str | JsonObject) -> str:
     text = document.get("text") if isinstance(document, dict) else document
     if not isinstance(text, str):
         raise InvalidParams(

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from kernel.gateway.failures import as_failure, message_of
 from kernel.ports import Dispatcher
+from kernel.untyped import JsonObject
 from proto.errors import Failure, Kind, LinckiaError
 from proto.operation import Params, operation_of
 from proto.ops.transcripts import (
@@ -108,7 +109,7 @@ class Transcripts:
             return _error(400 if kept.problem is Problem.PAYLOAD else 422, kept.errors[0])
         if not batch:
             return _json({"status": "accepted"}, 202)
-        answer: dict[str, Any] = {"accepted": kept.accepted, "rejected": kept.rejected}
+        answer: JsonObject = {"accepted": kept.accepted, "rejected": kept.rejected}
         return _json(answer | ({"errors": kept.errors} if kept.errors else {}), 202)
 
     async def search(self, request: Request) -> Response:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from kernel.gateway.failures import as_data, message_of
+from kernel.untyped import JsonObject
 from proto.errors import Failure, OperationError
 from proto.operation import Operation
 
@@ -41,9 +42,9 @@ class Composed(msgspec.Struct, frozen=True):
         structured = b"" if self.structured is None else b',"structuredContent":%b' % self.structured
         return b'{"content":%b%b,"isError":%b%b}' % (blocks, structured, b"true" if self.is_error else b"false", tail)
 
-    def wire(self) -> dict[str, Any]:
+    def wire(self) -> JsonObject:
         """The same as decoded JSON."""
-        decoded: dict[str, Any] = _decode(self.encoded(b""))
+        decoded: JsonObject = _decode(self.encoded(b""))
         return decoded
 
     def plain(self) -> object:
@@ -89,6 +90,6 @@ def sized(value: object, already: int = 0) -> Raw:
     return Raw(data)
 
 
-def failed(failure: Failure) -> dict[str, Any]:
+def failed(failure: Failure) -> JsonObject:
     """A failure as the result of a step: a sentence, and the same for programs."""
     return {"error": message_of(failure), "failure": as_data(failure)}

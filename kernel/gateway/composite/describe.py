@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kernel.gateway.composite.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
+from kernel.untyped import JsonObject
 from proto.operation import Access, Operation
 
 
-def describe(steps: Steps, target: str | None) -> dict[str, Any]:
+def describe(steps: Steps, target: str | None) -> JsonObject:
     """The answer to the op `describe`; an unknown target is an answer, too."""
     if target is None:
         return {f"{category}_ops": list(ops) for category, ops in steps.by_category()}
@@ -32,7 +33,7 @@ _REACH = (
 _PARAMETERS = f' {{"op": "{DESCRIBE}", "params": {{"target": OP}}}} gives an op\'s parameters.'
 
 
-def shown(operation: Operation[Any], surface: str, steps: Steps) -> tuple[str, dict[str, Any]]:
+def shown(operation: Operation[Any], surface: str, steps: Steps) -> tuple[str, JsonObject]:
     """The description and the input schema of a tool on a surface."""
     description = " ".join(operation.description.split())
     of_documents = surface == DOCUMENTS
@@ -54,11 +55,11 @@ def shown(operation: Operation[Any], surface: str, steps: Steps) -> tuple[str, d
             return operation.description, {k: v for k, v in operation.input_schema.items() if k != "description"}
 
 
-def _step(ops: list[str] | None, *, required: list[str]) -> dict[str, Any]:
-    op: dict[str, Any] = {"type": "string"} if ops is None else {"type": "string", "enum": ops}
+def _step(ops: list[str] | None, *, required: list[str]) -> JsonObject:
+    op: JsonObject = {"type": "string"} if ops is None else {"type": "string", "enum": ops}
     return {"type": "object", "properties": {"op": op, "params": {"type": "object"}}, "required": required}
 
 
-def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def _object(properties: JsonObject, required: list[str]) -> JsonObject:
     # The tool's description has explained them: a model reads this with every conversation.
     return {"type": "object", "properties": properties, "required": required}

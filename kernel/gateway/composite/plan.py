@@ -136,6 +136,7 @@ def _admits_null(tp: type[Params[Any]], name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _with_anything_for(tp: type[Params[Any]], names: frozenset[str]) -> type[Params[Any]]:
     """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
+    # As `defstruct` takes them: a name, or a tuple of two or three.
     fields: list[Any] = []
     for field in structs.fields(tp):
         encoded = field.encode_name
