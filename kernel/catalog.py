@@ -17,11 +17,15 @@ from msgspec import structs
 
 from kernel.supervisor.spec import ServiceSpec, TreeSpec, ZygoteSpec
 from proto.cores import usable_cores
+from proto.memory import HEAPS
 
 GIB = 1024**3
 
 # A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that two.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+# Batches that are computed side by side take and free megabytes all the time; all else shares a heap.
+_A_HEAP_A_BATCH = {HEAPS: str(usable_cores() + 1)}
 
 # From nothing a service loads the same modules as its zygote: to wait for one under way is quicker.
 _WAIT_S = 15.0
@@ -191,6 +195,7 @@ def entries() -> tuple[Entry, ...]:
                 memory_limit_bytes=8 * GIB,
                 # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
                 hang_timeout_s=15.0,
+                env=_A_HEAP_A_BATCH,
             ),
             reads_models=True,
             light_with=("backend", "onnx"),
@@ -210,6 +215,7 @@ def entries() -> tuple[Entry, ...]:
                 hang_timeout_s=15.0,
                 # A search waits only briefly for a model that is to be loaded, so one that is there stays.
                 rests_while=("model", "none"),
+                env=_A_HEAP_A_BATCH,
             ),
             reads_models=True,
             light_with=("model", "none"),
@@ -332,7 +338,7 @@ def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, A
 def _lightened(entry: Entry, settings: Mapping[str, Any]) -> Entry:
     if entry.light_with is None or settings.get(entry.light_with[0]) != entry.light_with[1]:
         return entry
-    return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light"), rests=True)
+    return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light", env={}), rests=True)
 
 
 def zygotes(chosen: tuple[Entry, ...], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:

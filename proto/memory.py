@@ -21,6 +21,27 @@ WORTH_S = 0.1
 takes its pages anew, a millisecond for each 10 MB."""
 
 
+HEAPS = "MALLOC_ARENA_MAX"
+"""The variable by which a process that starts is told its `limit_heaps`."""
+
+_M_ARENA_MAX = -8
+"""Of mallopt(3)."""
+
+
+def limit_heaps(count: int) -> None:
+    """From how many heaps of glibc's the threads of this process take their memory.
+
+    One: what is free at the end of any other never goes back, whatever is asked of it. Threads that fill and free
+    megabytes all the time are quicker each with its own, by a tenth: none waits for another, and what one of them frees
+    is still in the cache of its own processor when it takes it again.
+
+    To be called before there is a second thread; later it changes nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, count)
+
+
 def give_memory_back() -> None:
     """After work that is not done again soon: glibc keeps what was freed for the next allocation of its kind."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -6,7 +6,6 @@ The data directory is locked and its socket listens before anything slow is impo
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import logging
 import os
@@ -22,9 +21,6 @@ from kernel.control.hold import AlreadyHeld, CannotHold, Held, hold
 from kernel.version import VERSION
 
 log = logging.getLogger("linckia.kernel")
-
-_M_ARENA_MAX = -8
-"""Of mallopt(3)."""
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -49,13 +45,13 @@ def _run(config: Config, held: Held, *, ephemeral: bool, conformance: bool) -> N
     # A tenth of the start would go into looking for garbage among a million objects that are all needed.  The kernel
     # switches the collector on again once it is up.
     gc.disable()
-    # Before any thread: the few that there are need no heaps of their own, whose free ends never go back.
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(_M_ARENA_MAX, 1)
     # Not before: half a second that nobody should wait for who only finds the directory held.
     import trio
 
     from kernel.app import run
+    from proto.memory import limit_heaps
+
+    limit_heaps(1)
 
     start = partial(
         run,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import proto
 from kernel.supervisor.placement import SpawnError
+from proto.memory import HEAPS
 
 MALLOC = {
     # Large messages are allocated and freed all the time; glibc's defaults map and unmap each one, which makes 1 MB
@@ -23,7 +24,7 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MALLOC_TOP_PAD_": "67108864",
     # One for all threads: of any other, what is free at its end never goes back, whatever is asked of it.
-    "MALLOC_ARENA_MAX": "1",
+    HEAPS: "1",
 }
 
 OWN_PREFIX = "LINCKIA_"

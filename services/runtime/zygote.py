@@ -28,6 +28,7 @@ import msgspec
 
 from proto import ops
 from proto.birth import MAX_PACKET_BYTES, Forked, ForkZygote, Loaded, ToZygote, ZygoteBirth, read_birth
+from proto.memory import HEAPS, limit_heaps
 from services.runtime import kin, sandbox
 from services.runtime import main as service_main
 from services.runtime.memory import fill_gaps
@@ -153,6 +154,9 @@ def _become(request: ToZygote, fd: int, log_fd: int, parent_pid: int) -> NoRetur
         os.setsid()
         _take_descriptors(fd, log_fd)
         os.environ.update(request.env)
+        if heaps := request.env.get(HEAPS):
+            # Read when a process starts from nothing, and not again.
+            limit_heaps(int(heaps))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if "numpy.random" in sys.modules:
             # `random` seeds itself anew after a fork; numpy's old generator would repeat in every child.

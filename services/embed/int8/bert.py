@@ -70,8 +70,8 @@ class _Layer:
 
     def __call__(self, x: Tensor, layout: Layout, groups: list[Group]) -> Tensor:
         attended = exp_attention(self._qkv(self._state(x)), layout, groups, self._heads)
-        x = self._normalise(self._out.plus(in_8_bits(attended.float()), x), self._attention_norm)
-        return self._normalise(self._feed_forward.plus(x), self._output_norm)
+        x = self._normalise(self._out.add_to(x, in_8_bits(attended.float())), self._attention_norm)
+        return self._normalise(self._feed_forward.add_to(x), self._output_norm)
 
     def _normalise(self, x: Tensor, norm: tuple[Tensor, Tensor]) -> Tensor:
         return F.layer_norm(x, (self._hidden,), *norm, self._epsilon)

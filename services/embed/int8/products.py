@@ -100,11 +100,11 @@ class _Packed:
             out_step, out_zero, out, after[0], [], after[1],
         )  # fmt: skip
 
-    def plus(self, q: Tensor, step: float, zero: int, other: Tensor) -> Tensor:
-        """The product and `other`, in float32."""
+    def add_to(self, other: Tensor, q: Tensor, step: float, zero: int) -> Tensor:
+        """`other`, float32, with the product added to it where it lies: a fifth quicker than a sum of its own."""
         return self._sum(
             q, step, zero, self._weight, self._scales, self._zeros, other, self._bias,
-            1.0, 0, torch.float32, 1.0, 0, "add", 1.0, "none", [], "",
+            1.0, 0, torch.float32, 1.0, 0, "sum", 1.0, "none", [], "",
         )  # fmt: skip
 
 
@@ -119,9 +119,9 @@ class Product:
         """8 bits of shape (rows, in) to bf16 of shape (rows, out)."""
         return self._packed(q, self._step, _MIDDLE, torch.bfloat16)
 
-    def plus(self, q: Tensor, other: Tensor) -> Tensor:
-        """The product and `other`, in float32."""
-        return self._packed.plus(q, self._step, _MIDDLE, other)
+    def add_to(self, other: Tensor, q: Tensor) -> Tensor:
+        """`other`, float32, with the product added to it where it lies."""
+        return self._packed.add_to(other, q, self._step, _MIDDLE)
 
 
 class FeedForward:
@@ -155,12 +155,12 @@ class FeedForward:
         self._few_up = _Packed(up[0][few] * scaling.scale, up[1][few] + up[0][few] @ scaling.shift)
         self._few_down = down[0][:, few].t().contiguous()
 
-    def plus(self, x: Tensor) -> Tensor:
-        """What the layers make of x, float32 of shape (rows, hidden), and x."""
+    def add_to(self, x: Tensor) -> Tensor:
+        """`x`, float32 of shape (rows, hidden), with what the layers make of it added where it lies."""
         q = self._scaling(x)
         inner = self._up(
             q, self._scaling.step, _MIDDLE, torch.uint8,
             out_step=self._inner_step, out_zero=self._inner_zero, after=self._after,
         )  # fmt: skip
         few = self._few_up(q, self._scaling.step, _MIDDLE, torch.float32, after=self._after)
-        return self._down.plus(inner, self._inner_step, self._inner_zero, x).addmm_(few, self._few_down)
+        return self._down.add_to(x, inner, self._inner_step, self._inner_zero).addmm_(few, self._few_down)

@@ -129,7 +129,7 @@ def test_a_product_of_uneven_channels() -> None:
     product = Product(scaling, weight, bias)
     exact = F.linear(x, weight, bias)
     assert near(product(scaling(x)), exact)
-    assert near(product.plus(scaling(x), torch.ones(300, 96)), exact + 1)
+    assert near(product.add_to(torch.ones(300, 96), scaling(x)), exact + 1)
 
 
 @needs_8_bits
@@ -148,7 +148,7 @@ def test_two_layers_with_an_activation_between_them(activation: str, approximate
     inner = F.gelu(F.linear(x, *up), approximate=approximate)
     scaling = Scaling(x.amin(0), x.amax(0), up[0], 0.8)
     layers = FeedForward(scaling, up, down, inner.amax(0), activation)
-    assert near(layers.plus(x), x + F.linear(inner, *down))
+    assert near(layers.add_to(x.clone()), x + F.linear(inner, *down))
 
 
 def test_what_is_beyond_the_range_is_cut_and_does_not_wrap_around() -> None:
