@@ -13,6 +13,7 @@ import trio
 from kernel.ports import ServiceState
 from kernel.supervisor.spec import ZygoteSpec
 from kernel.supervisor.status import ZygoteReport
+from proto.memory import HEAPS
 from tests.system.support.ops import Echo
 from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial, until
 
@@ -222,3 +223,29 @@ async def test_a_zygote_that_rests_is_there_again_for_a_call_in_that_very_moment
                 rig.supervisor.wanted("trial")
                 assert (await rig.ready(after=generation)).how == "zygote"
             assert zygote(rig).deaths == 0
+
+
+def heaps(pid: int) -> int:
+    """Of glibc's, beside the main one: 64 MB each, and neighbours may be told of as one."""
+    size, found = 64 * 2**20, 0
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, access, *_ = line.split()
+        first, end = (int(part, 16) for part in span.split("-"))
+        if access == "rw-p" and first % size == 0:
+            found += (end - first) // size
+    return found
+
+
+@pytest.mark.parametrize("how", ["zygote", "exec"])
+async def test_threads_have_as_many_heaps_as_the_service_asks_for(tmp_path: Path, how: str) -> None:
+    seen: list[int] = []
+    for count in (1, 3):
+        spec = trial(env={HEAPS: str(count)}, zygote="light" if how == "zygote" else None)
+        async with supervised(tmp_path / str(count), spec) as rig:
+            with trio.fail_after(PATIENCE_S):
+                assert (await rig.ready()).how == how
+                assert await rig.sink.said(Echo(text="at work")) == "at work"
+                seen.append(heaps(rig.pid()))
+    # One is made for a thread that first needs memory, and two may not have needed any yet.
+    assert seen[0] == 0
+    assert 1 <= seen[1] <= 2
