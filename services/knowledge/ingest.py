@@ -67,6 +67,10 @@ def _interval(settings: Mapping[str, object]) -> float:
 STARTUP_PATIENCE_S = 5.0
 """A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""
 
+WRITER_PATIENCE_S = 1.0
+"""Whoever changes a note through this service and then asks for it is to find it changed; while the search is away, it
+is changed on disk all the same."""
+
 
 class Ingest:
     """The task, and what it knows."""
@@ -84,6 +88,8 @@ class Ingest:
         self._seen: dict[Place, Stamp] = {}
         self._touched_files: dict[str, None] = {}
         self._touched_folders: dict[str, None] = {}
+        self._looked_at: dict[str, None] = {}
+        self._looks = 0
         self._touched_at = 0.0
         self._look_at = float("inf")
         self._leaving = True
@@ -140,6 +146,17 @@ class Ingest:
         if self._touched_files or self._touched_folders:
             self._look_at = min(self._touched_at + DEBOUNCE_S, now + QUIET_S) if wait else now
         self._wake.set()
+
+    async def take_in(self, path: str) -> None:
+        """Look at this file now, until it is indexed as it is, but no longer than `WRITER_PATIENCE_S`."""
+        self.touch([path], wait=False)
+        looks = self._looks
+        with trio.move_on_after(WRITER_PATIENCE_S):
+            async with self.passed:
+                while self._looks == looks or path in self._looked_at:
+                    await self.passed.wait()
+                while any(place.absolute == path for place in self.pending):
+                    await self.passed.wait()
 
     @property
     def leaving(self) -> bool:
@@ -201,6 +218,7 @@ class Ingest:
             except sqlite3.OperationalError as error:
                 self._next_scan = max(self._next_scan, now + SCAN_INTERVAL_S)
                 self._wait(f"the database of notes cannot be used: {error}", 0)
+            self._looked_at = {}
             self.env.info(notes=str(len(self.known)), pending=str(self.outstanding))
             async with self.passed:
                 self.passed.notify_all()
@@ -242,6 +260,8 @@ class Ingest:
 
     def _take_touched(self) -> tuple[list[str], list[str]]:
         files, folders = list(self._touched_files), list(self._touched_folders)
+        self._looks += 1
+        self._looked_at = self._touched_files
         self._touched_files, self._touched_folders, self._look_at = {}, {}, float("inf")
         return files, folders
 

@@ -219,7 +219,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
                 f"Tags cannot be added to {params.file_path}: {os.strerror(error.errno or 0)}"
             ) from None
         if changed:
-            ingest.touch([await trio.to_thread.run_sync(os.path.realpath, path)], wait=False)
+            await ingest.take_in(await trio.to_thread.run_sync(os.path.realpath, path))
         done = "merged" if written[-1].merged else "injected"
         return InjectTagsResult(
             message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from proto.ops.knowledge import ExploreLinks, InjectTags, KnowledgeStatus, SearchDocuments
+from proto.ops.knowledge import ExploreLinks, InjectTags, KnowledgeStatus, QueryByTags, SearchDocuments
 from proto.ops.retrieve import RetrieveGroups, RetrieveStatus
 from services.knowledge.main import open_service as open_knowledge
 from services.retrieve.main import open_service as open_retrieve
@@ -95,10 +95,20 @@ async def test_added_tags_show_at_once(tmp_path: Path, root: Path) -> None:
     write(root, "a.md", "# A\n\nThe zebra walks.")
     async with following(tmp_path / "data", root, MemorySearch()) as bench:
         await until(bench, lambda status: status.notes == 1 and not status.pending)
-        await bench.call(InjectTags(file_path="a.md", tags=["[SEES: b]"]))
+        await bench.call(InjectTags(file_path="a.md", tags=["[SEES: b]", "striped"]))
+        # Whoever asks next finds them.
+        assert [link.target for link in await bench.call(ExploreLinks(id="a"))] == ["b"]
+        assert [note.id for note in await bench.call(QueryByTags(tags=["striped"]))] == ["a"]
+
+
+async def test_tags_are_added_while_the_search_is_away_and_show_once_it_is_back(tmp_path: Path, root: Path) -> None:
+    file = write(root, "a.md", "# A\n\nThe zebra walks.")
+    async with following(tmp_path / "data", root, MemorySearch()) as bench:
+        await until(bench, lambda status: status.notes == 1 and not status.pending)
+        await bench.stop("retrieve")
         with trio.fail_after(10):
-            while not await bench.call(ExploreLinks(id="a")):  # noqa: ASYNC110  # no event tells
-                await trio.sleep(0.01)
+            await bench.call(InjectTags(file_path="a.md", tags=["striped"]))
+        assert "<!-- tags: striped -->" in file.read_text()
 
 
 async def test_watcher_that_is_away_is_stood_in_for_and_takes_over_again(tmp_path: Path, root: Path) -> None:
