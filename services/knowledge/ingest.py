@@ -26,6 +26,7 @@ from services.knowledge.files import Place, Stamp
 from services.knowledge.nodes import Known
 from services.knowledge.progress import SCAN_CPU_SHARE, SCAN_INTERVAL_S, SCAN_TIME_SHARE, Failed, Progress
 from services.knowledge.store import Store
+from services.knowledge.touched import Touched
 from services.knowledge.walking import Walk, Walker
 from services.runtime.handlers import Environment
 
@@ -34,13 +35,6 @@ COLLECTION = "notes"
 RECONCILE_INTERVAL_S = 300.0
 RECONCILE_SHARE = 0.01
 """Of the time, for walks of everything while a watcher tells what has changed."""
-
-QUIET_S = 0.25
-DEBOUNCE_S = 1.0
-"""A file is looked at once nothing has changed for the one, or the other after the first change."""
-
-MAX_TOUCHED = 50_000
-"""Files that are looked at one by one; with more, all are."""
 
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
@@ -86,12 +80,7 @@ class Ingest:
         self.pending: dict[Place, None] = {}
         self.failed: dict[Place, Failed] = {}
         self._seen: dict[Place, Stamp] = {}
-        self._touched_files: dict[str, None] = {}
-        self._touched_folders: dict[str, None] = {}
-        self._looked_at: dict[str, None] = {}
-        self._looks = 0
-        self._touched_at = 0.0
-        self._look_at = float("inf")
+        self._touched = Touched()
         self._leaving = True
         self._renamed: frozenset[Place] = frozenset()
         self._reconciled = False
@@ -136,24 +125,18 @@ class Ingest:
 
     def touch(self, files: Iterable[str], folders: Iterable[str] = (), *, wait: bool = True) -> None:
         """Look at these files, and at all below these folders; soon, or when those who write them have come to rest."""
-        now = trio.current_time()
-        if not self._touched_files and not self._touched_folders:
-            self._touched_at = now
-        self._touched_files.update(dict.fromkeys(files))
-        self._touched_folders.update(dict.fromkeys(folders))
-        if len(self._touched_files) > MAX_TOUCHED:
+        self._touched.add(files, folders, wait=wait)
+        if self._touched.too_many:
             self._next_scan = 0.0
-        if self._touched_files or self._touched_folders:
-            self._look_at = min(self._touched_at + DEBOUNCE_S, now + QUIET_S) if wait else now
         self._wake.set()
 
     async def take_in(self, path: str) -> None:
         """Look at this file now, until it is indexed as it is, but no longer than `WRITER_PATIENCE_S`."""
         self.touch([path], wait=False)
-        looks = self._looks
+        taken = self._touched.taken
         with trio.move_on_after(WRITER_PATIENCE_S):
             async with self.passed:
-                while self._looks == looks or path in self._looked_at:
+                while self._touched.taken == taken or self._touched.is_in_hand(path):
                     await self.passed.wait()
                 while any(place.absolute == path for place in self.pending):
                     await self.passed.wait()
@@ -207,7 +190,7 @@ class Ingest:
             try:
                 if now >= self._next_scan:
                     await self._scan()
-                elif now >= self._look_at:
+                elif now >= self._touched.at:
                     await self._look()
                 if now >= self._retry_at:
                     worked = await self._step()
@@ -218,7 +201,7 @@ class Ingest:
             except sqlite3.OperationalError as error:
                 self._next_scan = max(self._next_scan, now + SCAN_INTERVAL_S)
                 self._wait(f"the database of notes cannot be used: {error}", 0)
-            self._looked_at = {}
+            self._touched.done()
             self.env.info(notes=str(len(self.known)), pending=str(self.outstanding))
             async with self.passed:
                 self.passed.notify_all()
@@ -236,7 +219,7 @@ class Ingest:
         self.known = await self.store.write(start)
 
     async def _rest(self) -> None:
-        until = min(self._next_scan, self._look_at)
+        until = min(self._next_scan, self._touched.at)
         if self._has_work():
             until = min(until, max(self._retry_at, trio.current_time()))
         until = min((until, *(failed.retry_at for failed in self.failed.values())))
@@ -258,13 +241,6 @@ class Ingest:
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
         self.progress.waiting = reason
 
-    def _take_touched(self) -> tuple[list[str], list[str]]:
-        files, folders = list(self._touched_files), list(self._touched_folders)
-        self._looks += 1
-        self._looked_at = self._touched_files
-        self._touched_files, self._touched_folders, self._look_at = {}, {}, float("inf")
-        return files, folders
-
     async def _scan(self) -> None:
         """Walk all roots."""
 
@@ -275,7 +251,7 @@ class Ingest:
             return walk, changes, time.perf_counter() - wall, time.thread_time() - cpu
 
         began_at = time.time()
-        touched = self._take_touched()
+        touched = self._touched.take()
         try:
             walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
             await self._follow(changes, walk)
@@ -297,7 +273,7 @@ class Ingest:
 
     async def _look(self) -> None:
         """Look at what was touched."""
-        files, folders = self._take_touched()
+        files, folders = self._touched.take()
 
         def look() -> tuple[dict[Place, Known], Walk, Changes]:
             known = within(self.known, self.walker, files, folders)
