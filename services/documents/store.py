@@ -199,8 +199,8 @@ class Store:
                 connection = _connect(self.index_path)
                 try:
                     if _one(connection, "PRAGMA user_version") == 0:
-                        _create(connection, schema.INDEX, schema.INDEX_VERSION)
-                        connection.execute("INSERT INTO setting VALUES('epoch', ?)", (self.epoch,))
+                        # First what is to come into it, then the index itself: killed between the two, the next start
+                        # finds none and does both again.
                         self._writer.execute(
                             "INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id"
                         )
@@ -208,8 +208,13 @@ class Store:
                             "INSERT OR IGNORE INTO index_outbox(object)"
                             " SELECT id FROM object WHERE text_state IN (1, 2)"
                         )
+                        _create(
+                            connection,
+                            f"{schema.INDEX}; INSERT INTO setting VALUES('epoch', '{self.epoch}')",
+                            schema.INDEX_VERSION,
+                        )
                         self.indexing_anew = attempt > 0
-                    mine = _one(connection, "SELECT value FROM setting WHERE name='epoch'") == self.epoch
+                    mine = _one(connection, "SELECT (SELECT value FROM setting WHERE name='epoch')") == self.epoch
                     version = _one(connection, "PRAGMA user_version") == schema.INDEX_VERSION
                     if mine and version:
                         return connection

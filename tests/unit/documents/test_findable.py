@@ -1,0 +1,113 @@
+"""Every text that is stored is in the index or waits for it, and `documents_verify` says so where one is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import pytest
+import trio
+
+import services.documents.store
+from proto.ops.documents import DocumentsStatus, DocumentsVerify
+from proto.ops.documents_find import DocumentsGrep
+from services.documents import pieces, schema
+from services.documents.store import Store
+from services.documents.verify import unfindable
+from services.runtime.testing import Bench
+from tests.unit.documents.rig import add_text, documents
+
+T = TypeVar("T")
+
+
+async def stored(tmp_path: Path) -> Path:
+    """The folder of a store with one text, which is in the index."""
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", "a needle\n")
+        await indexed(bench)
+    (packs,) = (tmp_path / "data").rglob("packs.db")
+    return packs.parent
+
+
+async def indexed(bench: Bench) -> None:
+    with trio.fail_after(10):
+        while (await bench.call(DocumentsStatus())).index_waiting:  # noqa: ASYNC110  # no event tells
+            await trio.sleep(0.01)
+
+
+class Killed(BaseException):
+    """The end of the process at this place."""
+
+
+async def test_index_whose_making_was_cut_short_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = await stored(tmp_path)
+    for file in folder.glob("index.db*"):
+        file.unlink()
+    create = services.documents.store._create
+
+    def cut(connection: apsw.Connection, tables: str, version: int) -> None:
+        create(connection, tables, version)
+        raise Killed
+
+    monkeypatch.setattr(services.documents.store, "_create", cut)
+    with pytest.raises(Killed):
+        Store(folder)
+    monkeypatch.undo()
+    async with documents(tmp_path) as bench:
+        assert [match.file for match in (await bench.call(DocumentsGrep(pattern="needle"))).matches] == ["a.txt"]
+        await indexed(bench)
+        assert (await bench.call(DocumentsVerify())).problems == []
+        assert [match.file for match in (await bench.call(DocumentsGrep(pattern="needle"))).matches] == ["a.txt"]
+
+
+async def test_text_that_is_in_no_index_is_told_of(tmp_path: Path) -> None:
+    store = Store(await stored(tmp_path))
+    try:
+        assert await unfindable(store) == []
+        await store.write_index(lambda db: pieces.remove(db, 1))
+        (told,) = await unfindable(store)
+        assert told.startswith("1 texts that grep would not find")
+    finally:
+        store.close()
+
+
+async def test_text_that_is_deleted_between_two_looks_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(await stored(tmp_path))
+    seen: list[object] = []
+    read = store.read
+
+    async def slow(query: Callable[[apsw.Connection], T]) -> T:
+        """The packs as they are now, and the index as it is once all is deleted."""
+        connection = store._reader()
+        connection.execute("BEGIN")
+        assert connection.execute("SELECT count(*) FROM object").fetchall() == [(1,)]
+        await store.write(lambda db: db.execute("DELETE FROM document; DELETE FROM object").fetchall())
+        await store.write_index(lambda db: pieces.remove(db, 1))
+        await store.write(lambda db: db.execute("DELETE FROM index_outbox").fetchall())
+        monkeypatch.setattr(store, "read", read)
+        result = query(connection)
+        seen.append(result)
+        connection.close()
+        return result
+
+    monkeypatch.setattr(store, "read", slow)
+    try:
+        assert await unfindable(store) == []
+        assert seen == [{1}]
+    finally:
+        store.close()
+
+
+def test_half_an_index_is_one_of_another_store(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    index = apsw.Connection(str(tmp_path / "index.db"))
+    index.execute("DELETE FROM setting")
+    index.close()
+    store = Store(tmp_path)
+    assert store._index_writer.execute("SELECT value FROM setting").fetchall() == [(store.epoch,)]
+    assert store._index_writer.execute("PRAGMA user_version").fetchall() == [(schema.INDEX_VERSION,)]
+    store.close()
