@@ -57,19 +57,18 @@ def exp_attention(qkv: Tensor, layout: Layout, groups: Sequence[Group], heads: i
     attended = qkv.new_empty(qkv.shape[0], qkv.shape[1] // 3)
     for group in groups:
         end = group.start + group.runs.rows
-        part = qkv[group.start : end]
+        part, into = qkv[group.start : end], attended[group.start : end]
         by_block = group.length <= LONGEST_BLOCK and (group.count > 1 or group.length > SMALL)
-        mixed = _weighted(part, group, heads) if by_block else None
-        if mixed is None:
-            mixed = flash_attention(part, group.runs, heads, scale=math.log(2))
-        attended[group.start : end] = mixed
+        if not (by_block and _weigh(part, group, heads, into)):
+            into.copy_(flash_attention(part, group.runs, heads, scale=math.log(2)))
     # What belongs to no sequence has to be a number all the same, since the layers go over it too.
     attended[layout.tokens :] = 0
     return attended
 
 
-def _weighted(qkv: Tensor, group: Group, heads: int) -> Tensor | None:
-    """The values' mean, weighted by 2 to the power of each score; None where a weight left the range of a float."""
+def _weigh(qkv: Tensor, group: Group, heads: int, into: Tensor) -> bool:
+    """Write the mean of the values, weighted by 2 to the power of each score, into `into`; answers False, and leaves it
+    as it is, where a weight left the range of a float."""
     count, length, padding = group.count, group.length, group.padding
     width = qkv.shape[1] // (3 * heads)
     block = (qkv if padding is None else qkv.index_select(0, padding.rows)).view(count, length, 3, heads, width)
@@ -88,6 +87,9 @@ def _weighted(qkv: Tensor, group: Group, heads: int) -> Tensor | None:
     sums = mixed[..., width:]
     least, largest = (float(each) for each in torch.aminmax(sums))
     if not (least > _LEAST_SUM and largest < _LARGEST_SUM):
-        return None
-    rows = (mixed[..., :width] / sums).transpose(1, 2).reshape(count * length, heads * width)
-    return rows if padding is None else rows.index_select(0, padding.places)
+        return False
+    means = into if padding is None else into.new_empty(count * length, heads * width)
+    torch.div(mixed[..., :width], sums, out=means.view(count, length, heads, width).transpose(1, 2))
+    if padding is not None:
+        torch.index_select(means, 0, padding.places, out=into)
+    return True
