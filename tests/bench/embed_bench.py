@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,15 @@ Encode = Callable[[Sequence[str]], Vectors]
 
 
 def corpus(path: Path | None, count: int) -> list[str]:
-    """Long passages: abstracts, or words drawn by Zipf's law where there is no corpus."""
+    """Long passages: abstracts, or, where there is no corpus, words of this project's manual drawn by Zipf's law (of
+    words that are made up, the tokenizer would make two or three tokens each)."""
     if path is not None:
         documents = [msgspec.json.decode(line) for line in path.open()]
         return [f"{each.get('title', '')} {each['text']}" for each in documents[:count]]
     source = random.Random(0)
-    vocabulary = [f"word{n}" for n in range(5000)]
-    weights = [1 / (n + 1) for n in range(5000)]
+    manual = Path(__file__).parents[2] / "README.md"
+    vocabulary = [word for word, _ in Counter(manual.read_text(encoding="utf-8").split()).most_common()]
+    weights = [1 / (n + 1) for n in range(len(vocabulary))]
     return [" ".join(source.choices(vocabulary, weights, k=160)) for _ in range(count)]
 
 
