@@ -104,6 +104,7 @@ class NngLink(Link):
     def __init__(self, fd: int, *, max_message_bytes: int) -> None:
         _limit_threads()
         # The default of 0 is unlimited; a message beyond the limit drops the pipe.
+        # pynng has no types.
         self._socket: Any = pynng.Pair1(
             recv_max_size=max_message_bytes, recv_buffer_size=_PIPE_QUEUE, send_buffer_size=_PIPE_QUEUE
         )

@@ -129,6 +129,7 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         if schema.get("type") == "object":
             return schema
         definitions = schema.pop("$defs", None)
+        # A JSON Schema: its values are of any form that JSON has.
         wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
         if definitions:
             wrapped["$defs"] = definitions
@@ -205,6 +206,7 @@ def operation(
         doc = inspect.getdoc(params)
         if not doc or doc == inspect.getdoc(Params):
             raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
+        # Of which result is known when it runs: whoever is decorated may answer any.
         declared: Operation[Any] = Operation(
             name=name,
             title=title or name.replace("_", " ").replace("-", " ").replace(".", " ").capitalize(),

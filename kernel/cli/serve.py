@@ -48,10 +48,13 @@ def _run(config: Config, held: Held, *, ephemeral: bool, conformance: bool) -> N
     # Not before: half a second that nobody should wait for who only finds the directory held.
     import trio
 
-    from kernel.app import run
     from proto.memory import limit_heaps
 
+    # Before any thread, and so before what else is loaded: the few that there are need no heaps of their own, whose
+    # free ends never go back.
     limit_heaps(1)
+
+    from kernel.app import run
 
     start = partial(
         run,

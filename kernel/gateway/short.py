@@ -106,6 +106,7 @@ class ShortPath:
         meta = decoded.meta
         if isinstance(meta, UnsetType):
             return None if modern else _plain_call(request_id, operation, decoded.arguments)
+        # As the client sent them, by MCP; whoever asks for one looks at its form.
         capabilities: Mapping[str, Any] = {}
         level = None if isinstance(meta.level, UnsetType) else meta.level
         if modern:

@@ -88,6 +88,7 @@ class _Session:
     """One client on one pair of descriptors; the client end of its calls on the short path."""
 
     modern = False
+    # As the client sent them, by MCP; whoever asks for one looks at its form.
     capabilities: Mapping[str, Any] = {}
 
     def __init__(

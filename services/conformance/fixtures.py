@@ -20,6 +20,7 @@ WAV = (
 
 def form(message: str, properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
     """Parameters of `elicitation/create`."""
+    # A JSON Schema: its values are of any form that JSON has.
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if required is not None:
         schema["required"] = required

@@ -62,6 +62,7 @@ def exif(source: Image.Image) -> dict[str, Any]:
         for name, value in tags.items()
         if name not in _LEFT_OUT and not name.endswith(("IFD", "Offset", "IFDOffset")) and name != "GPSInfo"
     }
+    # What a format says of a file differs from format to format; it leaves as JSON.
     answer: dict[str, Any] = {"exif": kept} if kept else {}
     place = {
         key: degrees

@@ -25,6 +25,7 @@ class NotDecoded(Exception):
 class Made:
     """What was made so far."""
 
+    # What a format says of a file differs from format to format; it leaves as JSON.
     metadata: dict[str, Any] = field(default_factory=dict)
     pictures: list[Picture] = field(default_factory=list)
     problem: str | None = None

@@ -78,6 +78,7 @@ def _opened(file: BinaryIO) -> Iterator[InputContainer]:
 
 
 def _told(container: InputContainer) -> dict[str, Any]:
+    # What a format says of a file differs from format to format; it leaves as JSON.
     told: dict[str, Any] = {"container": container.format.name}
     if container.duration is not None and container.duration > 0:
         told["duration_s"] = round(container.duration / 1_000_000, 3)

@@ -26,6 +26,7 @@ class PaddedFamily:
 
         try:
             config = AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
+            # Whichever class the family has: its forward pass has no type in common with the others'.
             model: Any = AutoModel.from_pretrained(
                 files.folder,
                 config=config,

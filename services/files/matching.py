@@ -128,6 +128,7 @@ def _narrowed(
         return narrowed
     column = COLUMNS[field]
     tests: list[str] = []
+    # Whatever a column holds; SQLite's library checks each.
     bindings: list[Any] = []
     for part, mode in usable:
         test = _literal_sql(column, part, mode, not any_case)

@@ -11,6 +11,7 @@ import apsw
 Row = tuple[Any, ...]
 
 
+# Rows and bindings are whatever the columns hold; who asks knows which, and SQLite's library checks what is bound.
 def fetch_all(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
     """All rows of a query."""
     return list(db.execute(sql, bindings))

@@ -51,6 +51,7 @@ class _Graph:
         self._tensors = tensors
         self._shape = shape
         self._in_8_bits = precision is Precision.INT8
+        # onnx's messages have no types.
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
 
@@ -59,6 +60,7 @@ class _Graph:
         for number in range(self._shape.layers):
             state = self._layer(f"encoder.layer.{number}.", state)
         self._node("Identity", [state], "states")
+        # As onnx takes a shape: names and numbers.
         wide: list[Any] = ["count", "length", self._shape.hidden]
         graph = helper.make_graph(
             self._nodes,

@@ -21,6 +21,7 @@ from services.runtime.models.checkpoint import ModelMissing
 
 Floats = npt.NDArray[np.float32]
 
+# numpy's scalar types, which have no type in common that `dtype` takes.
 _KINDS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
