@@ -22,8 +22,8 @@ from services.documents import ahead, pieces, rows, texts, trigrams
 from services.documents.compress import Codec, Damaged
 from services.documents.lines import Line, Matcher, TookTooLong, compiled
 from services.documents.objects import Stored
-from services.documents.patterns import query_of
 from services.documents.texts import Window
+from services.runtime.literals import trigrams_of
 
 TIME_LIMIT_S = 20.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -184,7 +184,7 @@ def _candidates(
             (first,),
         )
     ]
-    wanted = query_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
+    wanted = trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
     expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
     allowed: set[object] | None = None
     if found.clauses and (expression is None or not found.is_slow):

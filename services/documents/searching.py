@@ -26,6 +26,7 @@ from services.documents.feeding import SearchFeed
 from services.documents.passages import MAX_TEXT_CHARS, passages
 from services.documents.spelling import corrections
 from services.documents.store import Store
+from services.runtime import literals
 from services.runtime.handlers import Context
 
 CANDIDATES = 100
@@ -239,7 +240,7 @@ def _scan(
         cut = f"search: more than {MAX_RECENT} contents are still to be told of; the latest were looked through"
     candidates = dict.fromkeys(waiting[:MAX_RECENT])
     if everything:
-        wanted = trigrams.in_any_case(trigrams.of_any(terms))
+        wanted = literals.trigrams_of_any(terms, ignore_case=True)
         expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
         if expression is None:
             done = db.execute("SELECT object FROM idx.done LIMIT ?", (MAX_SCANNED + 1,))
