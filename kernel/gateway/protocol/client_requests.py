@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 from proto.asking import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
 from proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
 
@@ -54,8 +54,8 @@ class InputRequired(Exception):
         self.state = state
 
 
-class CallUpcalls:
-    """`kernel.ports.Upcalls` for one call.
+class CallRequests:
+    """`kernel.ports.ClientRequests` for one call.
 
     Args:
         nursery: where a held-back progress report waits for its moment.

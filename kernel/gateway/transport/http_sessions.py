@@ -23,7 +23,7 @@ _log = logging.getLogger("linckia.gateway")
 
 
 class HttpSession:
-    """One session: its connection, and its calls on the short path by id."""
+    """One session: its connection, and its calls on the fast path by id."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -25,10 +25,10 @@ from mcp_types import (
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from kernel.gateway.batch import NOT_A_MESSAGE
-from kernel.gateway.connections import level_of, on_connection
-from kernel.gateway.lines import readable_id
-from kernel.gateway.messages import (
+from kernel.gateway.protocol.batch import NOT_A_MESSAGE
+from kernel.gateway.protocol.connections import level_of, on_connection
+from kernel.gateway.protocol.fast_path import FastPath, ToolCall
+from kernel.gateway.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
     Envelope,
@@ -37,15 +37,15 @@ from kernel.gateway.messages import (
     error_message,
     is_call,
 )
-from kernel.gateway.server import SurfaceServer
-from kernel.gateway.short import ShortPath, ToolCall
+from kernel.gateway.protocol.server import SurfaceServer
+from kernel.gateway.transport.json_lines import readable_id
 
 _LISTEN = "subscriptions/listen"
 
 _log = logging.getLogger("linckia.gateway")
 
 
-class SdkSide:
+class SdkSession:
     """The SDK's server for one client, in a nursery by `run`.
 
     Args:
@@ -64,7 +64,7 @@ class SdkSide:
         answered: Iterable[RequestId],
     ) -> None:
         self._server = server
-        self.short = ShortPath(server)
+        self.fast_path = FastPath(server)
         self._post = post
         self._respond = respond
         self._answered = set(map(correlation_key, answered))
@@ -130,12 +130,12 @@ class SdkSide:
         return call.level if call.modern or self._connection is None else level_of(self._connection)
 
     def recognise(self, envelope: Envelope) -> ToolCall | None:
-        """The call, if the connection and the message are such that the short path may take it."""
+        """The call, if the connection and the message are such that the fast path may take it."""
         if not is_call(envelope) or self._opened_modern is None:
             return None
         if not self._opened_modern and not self._established:
             return None
-        return self.short.recognise(envelope, modern=self._opened_modern)
+        return self.fast_path.recognise(envelope, modern=self._opened_modern)
 
     async def hand_over(self, data: bytes, has_id: bool, refuse: Callable[[bytes], None]) -> RequestId | None:
         """Give the SDK a message, or answer what is wrong with it.

@@ -22,7 +22,7 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
-from kernel.gateway.upcalls import DEFAULT_LEVEL
+from kernel.gateway.protocol.client_requests import DEFAULT_LEVEL
 from proto.errors import InvalidParams, OperationError
 
 Context = ServerRequestContext[Any, Any]
@@ -74,7 +74,7 @@ _NOTIFICATIONS: dict[str, type[types.ServerNotification]] = {
 
 
 class SdkClient:
-    """`kernel.gateway.upcalls.Client` for a call that came through the SDK.
+    """`kernel.gateway.protocol.client_requests.Client` for a call that came through the SDK.
 
     Notifications leave in order, from a task of the call's own.
     """

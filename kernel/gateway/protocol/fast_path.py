@@ -1,4 +1,4 @@
-"""The short path: an ordinary `tools/call`, decoded, checked, dispatched and answered without the SDK's machinery.
+"""The fast path: an ordinary `tools/call`, decoded, checked, dispatched and answered without the SDK's machinery.
 
 The SDK spends a task, two memory streams, four pydantic passes and a context object on each request; an ordinary call
 needs none of them.  What is taken here is only what the SDK would answer the same way: a call in known form, of a tool
@@ -20,13 +20,13 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from msgspec import UNSET, Raw, UnsetType
 from pydantic import ValidationError
 
-from kernel.gateway.calls import encoded_tool_result, may_be_written, perform
 from kernel.gateway.composite.steps import NAMES
-from kernel.gateway.failures import as_failure, as_tool_result, is_protocol_error
-from kernel.gateway.messages import TOOLS_CALL, Envelope, RequestId, error_message
-from kernel.gateway.sdkerrors import as_error
-from kernel.gateway.server import SurfaceServer
-from kernel.gateway.upcalls import CallUpcalls, Client
+from kernel.gateway.protocol.calls import encoded_tool_result, may_be_written, perform
+from kernel.gateway.protocol.client_requests import CallRequests, Client
+from kernel.gateway.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
+from kernel.gateway.protocol.sdk_errors import as_error
+from kernel.gateway.protocol.server import SurfaceServer
 from proto.operation import Operation
 from proto.ops.composite import SERVICE
 
@@ -48,7 +48,7 @@ class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that the short path takes."""
+    """A call that the fast path takes."""
 
     id: RequestId
     operation: Operation[Any]
@@ -75,8 +75,8 @@ _KNOWN_ENVELOPES = 256
 """Distinct `_meta` envelopes of 2026-07-28 remembered as valid; a client sends the same with each request."""
 
 
-class ShortPath:
-    """The short path of one surface."""
+class FastPath:
+    """The fast path of one surface."""
 
     def __init__(self, server: SurfaceServer) -> None:
         self._server = server
@@ -92,7 +92,7 @@ class ShortPath:
         self._known: OrderedDict[tuple[bytes, bytes | None, str | None], Mapping[str, Any]] = OrderedDict()
 
     def recognise(self, envelope: Envelope, *, modern: bool) -> ToolCall | None:
-        """The call, if it is one for the short path."""
+        """The call, if it is one for the fast path."""
         request_id, params = envelope.id, envelope.params
         if not isinstance(request_id, int | str) or isinstance(params, UnsetType):
             return None
@@ -163,10 +163,10 @@ class ShortPath:
         operation = call.operation
         try:
             params = operation.parse(call.arguments)
-            upcalls = CallUpcalls(client, nursery, token=call.token, level=level)
+            client_requests = CallRequests(client, nursery, token=call.token, level=level)
             meta = None if call.traceparent is None else {"traceparent": call.traceparent}
             value = await perform(
-                self._server.dispatcher, operation, params, upcalls, meta, written=may_be_written(operation)
+                self._server.dispatcher, operation, params, client_requests, meta, written=may_be_written(operation)
             )
             result = encoded_tool_result(operation, value, self._modern_tail if call.modern else b"")
         except Exception as error:

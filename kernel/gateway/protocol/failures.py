@@ -2,7 +2,7 @@
 
 Most operations answer a failure as a tool result with `isError`, so that the model can read it and do better; the
 failure as data is under `_meta["linckia/failure"]`.  Operations that declare codes of their own answer JSON-RPC
-errors (`kernel.gateway.sdkerrors`).
+errors (`kernel.gateway.protocol.sdk_errors`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from kernel.gateway.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
-from kernel.untyped import JsonObject
+from kernel.gateway.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from kernel.json_types import JsonObject
 from proto.asking import MISSING_CAPABILITY
 from proto.errors import Executed, Failure, Internal, Kind, LinckiaError
 from proto.operation import Operation

@@ -18,12 +18,11 @@ import msgspec
 import trio
 from msgspec import UnsetType
 
-from kernel.gateway import batch, scratchpad
-from kernel.gateway.descriptors import Input, Output, non_blocking
-from kernel.gateway.failures import message_of
-from kernel.gateway.journal import Journal, Kept, id_of
-from kernel.gateway.lines import LOST, Excess, Line, lines, readable_id
-from kernel.gateway.messages import (
+from kernel.gateway import scratchpad
+from kernel.gateway.protocol import batch
+from kernel.gateway.protocol.failures import message_of
+from kernel.gateway.protocol.handshake import Handshake
+from kernel.gateway.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -36,14 +35,16 @@ from kernel.gateway.messages import (
     read_envelope,
     request_key,
 )
-from kernel.gateway.opening import Opening
+from kernel.gateway.transport.descriptors import Input, Output, non_blocking
+from kernel.gateway.transport.json_lines import LOST, Excess, Line, lines, readable_id
+from kernel.gateway.transport.session_memory import Kept, SessionMemory, id_of
 from proto.errors import MaybeExecuted
 
 if TYPE_CHECKING:
     # They load the SDK, which is done beside the first messages.
-    from kernel.gateway.sdkside import SdkSide
-    from kernel.gateway.server import SurfaceServer
-    from kernel.gateway.short import ToolCall
+    from kernel.gateway.protocol.fast_path import ToolCall
+    from kernel.gateway.protocol.server import SurfaceServer
+    from kernel.gateway.transport.sdk_session import SdkSession
 
 DRAIN_S = 30.0
 """For calls still in flight when the input has ended."""
@@ -57,12 +58,12 @@ _log = logging.getLogger("linckia.gateway")
 
 async def serve_stdio(
     server: Callable[[], Awaitable[SurfaceServer]],
-    opening: Opening,
+    handshake: Handshake,
     pad: scratchpad.Scratchpad,
     fd_in: int,
     fd_out: int,
     *,
-    journal: Journal,
+    session_memory: SessionMemory,
     drain_s: float,
     opened: Callable[[], None],
 ) -> None:
@@ -72,20 +73,20 @@ async def serve_stdio(
 
     Args:
         server: waits until the SDK is loaded; may be called at once.
-        opening: answers the first messages meanwhile.
+        handshake: answers the first messages meanwhile.
         pad: where long answers to this client are kept.
-        journal: of this session, which may have been another kernel's before.
+        session_memory: of this session, which may have been another kernel's before.
         drain_s: how long what is in flight at the end of the input may take.
         opened: called when the first message has been answered, or needs the SDK.
     """
     with non_blocking(fd_in, fd_out):
-        await _Session(server, opening, Input(fd_in, journal.receive), Output(fd_out), journal, drain_s, opened).run(
-            pad
-        )
+        await _Session(
+            server, handshake, Input(fd_in, session_memory.receive), Output(fd_out), session_memory, drain_s, opened
+        ).run(pad)
 
 
 class _Session:
-    """One client on one pair of descriptors; the client end of its calls on the short path."""
+    """One client on one pair of descriptors; the client end of its calls on the fast path."""
 
     modern = False
     # As the client sent them, by MCP; whoever asks for one looks at its form.
@@ -94,24 +95,24 @@ class _Session:
     def __init__(
         self,
         server: Callable[[], Awaitable[SurfaceServer]],
-        opening: Opening,
+        handshake: Handshake,
         source: Input,
         output: Output,
-        journal: Journal,
+        session_memory: SessionMemory,
         drain_s: float,
         opened: Callable[[], None],
     ) -> None:
         self._server = server
-        self._opening = opening
+        self._handshake = handshake
         self._opened = opened
         self._input = source
         self._output = output
-        self._journal = journal
+        self._session_memory = session_memory
         # Requests whose answer is not wholly written yet.
         self._unsent: list[RequestId] = []
         output.changed = self._written
         self._drain_s = drain_s
-        self._sdk: SdkSide | None = None
+        self._sdk: SdkSession | None = None
         self._sdk_ready = trio.Event()
         self._calls: dict[RequestId, trio.CancelScope] = {}
         self._batched: dict[RequestId, batch.Pending] = {}
@@ -123,7 +124,7 @@ class _Session:
         self._post(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
 
     async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        raise AssertionError("operations that ask are not on the short path")
+        raise AssertionError("operations that ask are not on the fast path")
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -133,16 +134,16 @@ class _Session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.run)
             nursery.start_soon(self._end_when_broken, nursery.cancel_scope)
-            kept = self._journal.take_over()
+            kept = self._session_memory.take_over()
             if kept is not None:
-                self._opening.resume(kept.said)
+                self._handshake.resume(kept.said)
             nursery.start_soon(self._bring_in_sdk, nursery)
             if kept is not None:
                 await self._go_on(kept, nursery)
             async for line in self._lines(kept or Kept()):
                 await self._output.room()
                 await self._accept(line, nursery)
-                self._journal.read(line.rest)
+                self._session_memory.read(line.rest)
             await self._drain()
             nursery.cancel_scope.cancel()
 
@@ -152,7 +153,7 @@ class _Session:
             self._input,
             before=b"" if excess else kept.rest,
             excess=excess,
-            begun=partial(self._journal.read, begun=True),
+            begun=partial(self._session_memory.read, begun=True),
         )
 
     async def _go_on(self, kept: Kept, nursery: trio.Nursery) -> None:
@@ -165,34 +166,34 @@ class _Session:
         assert self._sdk is not None
         for message in kept.asked:
             await self._ask_again(self._sdk, message, kept.rest, nursery)
-        for news in self._opening.news():
+        for news in self._handshake.news():
             self.notify(news, {})
 
-    async def _ask_again(self, sdk: SdkSide, message: bytes, rest: bytes, nursery: trio.Nursery) -> None:
+    async def _ask_again(self, sdk: SdkSession, message: bytes, rest: bytes, nursery: trio.Nursery) -> None:
         call = envelope = None
         with contextlib.suppress(NotJson):
             envelope = read_envelope(message)
         if envelope is not None:
-            call = sdk.recognise(envelope) or sdk.short.recognise(envelope, modern=True)
+            call = sdk.recognise(envelope) or sdk.fast_path.recognise(envelope, modern=True)
             if call.operation.idempotent if call is not None else not is_call(envelope):
                 await self._accept(Line(message, None, rest), nursery)
                 return
         request_id = id_of(message)
         if request_id is not None:
             answer = error_message(request_id, INTERNAL_ERROR, message_of(_DIED.failure))
-            answer = sdk.short.failed(call, _DIED).message if call is not None else answer
+            answer = sdk.fast_path.failed(call, _DIED).message if call is not None else answer
             self._respond(correlation_key(request_id), answer)
 
     async def _bring_in_sdk(self, nursery: trio.Nursery) -> None:
         server = await self._server()
-        from kernel.gateway.sdkside import SdkSide
+        from kernel.gateway.transport.sdk_session import SdkSession
 
-        self._sdk = SdkSide(server, self._post, self._respond, self._opening.answered)
+        self._sdk = SdkSession(server, self._post, self._respond, self._handshake.answered)
         nursery.start_soon(self._sdk.run)
         told = 0
         # More may be taken meanwhile; none can be after the last.
-        while told < len(self._opening.taken):
-            message = self._opening.taken[told]
+        while told < len(self._handshake.taken):
+            message = self._handshake.taken[told]
             await self._sdk.hand_over(message, b'"id"' in message, self._post)
             told += 1
             await self._sdk.handshake_version()
@@ -220,15 +221,15 @@ class _Session:
 
     def _answered(self, key: RequestId) -> None:
         if self._output.empty:
-            self._journal.answered(key)
+            self._session_memory.answered(key)
         else:
             self._unsent.append(key)
 
     def _written(self) -> None:
-        self._journal.written(cut=self._output.cut)
+        self._session_memory.written(cut=self._output.cut)
         if self._output.empty:
             while self._unsent:
-                self._journal.answered(self._unsent.pop())
+                self._session_memory.answered(self._unsent.pop())
 
     def _post(self, message: bytes) -> None:
         self._output.post(message + b"\n")
@@ -246,11 +247,11 @@ class _Session:
             return
         sdk = self._sdk
         if sdk is None or not self._sdk_ready.is_set():
-            answer = self._opening.answer(line.data)
+            answer = self._handshake.answer(line.data)
             if answer:
                 self._post(answer)
             if answer is not None and envelope is not None and isinstance(envelope.method, str):
-                self._journal.say(envelope.method, line.data)
+                self._session_memory.say(envelope.method, line.data)
             self._opened()
             if answer is not None:
                 return
@@ -262,7 +263,7 @@ class _Session:
         else:
             await self._take(sdk, line.data, line.rest, envelope, nursery, None)
 
-    async def _take_batch(self, sdk: SdkSide, data: bytes, rest: bytes, nursery: trio.Nursery) -> None:
+    async def _take_batch(self, sdk: SdkSession, data: bytes, rest: bytes, nursery: trio.Nursery) -> None:
         if await sdk.handshake_version() not in batch.BATCH_VERSIONS:
             text = f"{batch.NOT_A_MESSAGE} (batches are of the revisions up to 2025-03-26 only)"
             self._post(error_message(None, INVALID_REQUEST, text))
@@ -287,7 +288,7 @@ class _Session:
 
     async def _take(
         self,
-        sdk: SdkSide,
+        sdk: SdkSession,
         data: bytes,
         rest: bytes,
         envelope: Envelope | None,
@@ -298,9 +299,9 @@ class _Session:
         key = None if envelope is None else request_key(envelope)
         if envelope is not None and isinstance(envelope.method, str):
             if key is None:
-                self._journal.say(envelope.method, data)
+                self._session_memory.say(envelope.method, data)
             else:
-                self._journal.ask(key, envelope.method, data, rest)
+                self._session_memory.ask(key, envelope.method, data, rest)
                 refuse = partial(self._respond, key)
         if pending is not None and key is not None:
             pending.expect()
@@ -325,16 +326,16 @@ class _Session:
         pending = self._batched.pop(key, None)
         if pending is not None:
             pending.drop()
-        self._journal.answered(key)
+        self._session_memory.answered(key)
         self._settled.set()
 
-    async def _serve(self, sdk: SdkSide, call: ToolCall, nursery: trio.Nursery) -> None:
+    async def _serve(self, sdk: SdkSession, call: ToolCall, nursery: trio.Nursery) -> None:
         key = correlation_key(call.id)
         with trio.CancelScope() as scope:
             self._calls[key] = scope
             try:
                 # A cancelled call is never answered.
-                self._respond(key, (await sdk.short.answer(call, self, nursery, sdk.level(call))).message)
+                self._respond(key, (await sdk.fast_path.answer(call, self, nursery, sdk.level(call))).message)
             finally:
                 # An id that was used again meanwhile belongs to the later call.
                 if self._calls.get(key) is scope:

@@ -23,17 +23,17 @@ from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from kernel.gateway import calls
-from kernel.gateway.completion import Completer, completion_result
-from kernel.gateway.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
-from kernel.gateway.events import News
-from kernel.gateway.failures import as_failure, as_tool_result, is_protocol_error
-from kernel.gateway.opening import LIST_FRESH_MS, NAME, TITLE, Offered
 from kernel.gateway.prompts import SHOWN_ON, FilePrompts
+from kernel.gateway.protocol import calls
+from kernel.gateway.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
+from kernel.gateway.protocol.completion import Completer, completion_result
+from kernel.gateway.protocol.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
+from kernel.gateway.protocol.events import News
+from kernel.gateway.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Offered
+from kernel.gateway.protocol.sdk_errors import as_error
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.sdkerrors import as_error
 from kernel.gateway.surfaces import Surface
-from kernel.gateway.upcalls import LEVELS, CallUpcalls, InputRequired, merged_answers
 from kernel.ports import Dispatcher
 from proto.operation import Operation, Params
 
@@ -216,7 +216,7 @@ class SurfaceServer:
         answers = merged_answers(state, raw.get("inputResponses"))
         outcome: object
         async with SdkClient.serving(ctx) as client:
-            upcalls = CallUpcalls(
+            client_requests = CallRequests(
                 client,
                 client.nursery,
                 token=progress_token_from_params(raw),
@@ -225,7 +225,7 @@ class SurfaceServer:
                 answers=answers,
             )
             try:
-                outcome = await calls.perform(self.dispatcher, operation, params, upcalls, raw.get("_meta"))
+                outcome = await calls.perform(self.dispatcher, operation, params, client_requests, raw.get("_meta"))
             except Exception as error:
                 # Carried out of the nursery, which would wrap it in a group.
                 outcome = error

@@ -11,12 +11,12 @@ from functools import partial
 import trio
 from mcp.server.subscriptions import PromptsListChanged
 
-from kernel.gateway.completion import Completer
 from kernel.gateway.composite.dispatch import Composites
-from kernel.gateway.events import News
 from kernel.gateway.prompts import FilePrompts
+from kernel.gateway.protocol.completion import Completer
+from kernel.gateway.protocol.events import News
+from kernel.gateway.protocol.server import SurfaceServer
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.server import SurfaceServer
 from kernel.gateway.surfaces import Surface
 from kernel.ports import Dispatcher
 from proto import notices

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from mcp_types import InitializeRequestParams, methods, version
 from mcp_types.jsonrpc import JSONRPCRequest, jsonrpc_message_adapter
 
-from kernel.gateway import opening
 from kernel.gateway.gateway import Gateway
-from kernel.gateway.opening import Opening
 from kernel.gateway.prompts import FilePrompts
+from kernel.gateway.protocol import handshake
+from kernel.gateway.protocol.handshake import Handshake
 from kernel.gateway.surfaces import SURFACES, Surface
 from kernel.version import VERSION
 from proto import notices
@@ -47,7 +47,7 @@ CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 
 TAKEN = [
-    *(initialize(version) for version in opening.HANDSHAKE_VERSIONS),
+    *(initialize(version) for version in handshake.HANDSHAKE_VERSIONS),
     initialize("1999-01-01"),
     initialize("2026-07-28"),
     initialize(""),
@@ -114,14 +114,14 @@ async def unloaded() -> AsyncIterator[tuple[Gateway, InProcess, trio.Nursery]]:
 
 
 def test_the_revisions_are_the_sdks() -> None:
-    assert opening.HANDSHAKE_VERSIONS == version.HANDSHAKE_PROTOCOL_VERSIONS
-    assert opening.MODERN_VERSIONS == version.MODERN_PROTOCOL_VERSIONS
+    assert handshake.HANDSHAKE_VERSIONS == version.HANDSHAKE_PROTOCOL_VERSIONS
+    assert handshake.MODERN_VERSIONS == version.MODERN_PROTOCOL_VERSIONS
 
 
 @pytest.mark.parametrize("surface", SURFACES)
 async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: str) -> None:
     for message in TAKEN if surface in ("all", "yaml") else (TAKEN[0], discover()):
-        ours = Opening(Surface(surface, TABLE), VERSION).answer(encoded(message))
+        ours = Handshake(Surface(surface, TABLE), VERSION).answer(encoded(message))
         assert ours, message
         async with gateway_in_process() as (gateway, _), connected(gateway, surface) as wire:
             await trio.testing.wait_all_tasks_blocked()
@@ -131,7 +131,7 @@ async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: s
 
 @pytest.mark.parametrize("message", LEFT)
 def test_what_is_malformed_or_means_anything_else_is_left_to_the_sdk(message: dict[str, Any]) -> None:
-    assert Opening(Surface("all", TABLE), VERSION).answer(encoded(message)) is None
+    assert Handshake(Surface("all", TABLE), VERSION).answer(encoded(message)) is None
 
 
 JSON = st.recursive(
@@ -154,7 +154,7 @@ CAPABILITIES = st.dictionaries(
 @given(
     st.fixed_dictionaries(
         {
-            "protocolVersion": st.sampled_from(opening.HANDSHAKE_VERSIONS) | JSON,
+            "protocolVersion": st.sampled_from(handshake.HANDSHAKE_VERSIONS) | JSON,
             "capabilities": CAPABILITIES | JSON,
             "clientInfo": st.builds(dict, st.just(CLIENT), **{"title": st.text(max_size=3)}) | OBJECT,
         },
@@ -164,10 +164,10 @@ CAPABILITIES = st.dictionaries(
 )
 def test_nothing_is_accepted_that_the_sdk_would_refuse(params: dict[str, Any], request_id: Any) -> None:
     data = encoded({"jsonrpc": "2.0", "id": request_id, "method": "initialize", "params": params})
-    if Opening(Surface("all", TABLE), VERSION).answer(data) is not None:
+    if Handshake(Surface("all", TABLE), VERSION).answer(data) is not None:
         message = jsonrpc_message_adapter.validate_json(data, by_name=False)
         assert isinstance(message, JSONRPCRequest)
-        for revision in opening.HANDSHAKE_VERSIONS:
+        for revision in handshake.HANDSHAKE_VERSIONS:
             methods.validate_client_request("initialize", revision, message.params)
         InitializeRequestParams.model_validate(message.params, by_name=False)
 

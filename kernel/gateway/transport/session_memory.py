@@ -19,10 +19,10 @@ import os
 
 import msgspec
 
-from kernel.gateway.descriptors import READ_BYTES
-from kernel.gateway.lines import BEGUN_BYTES, readable_id
-from kernel.gateway.messages import RequestId, correlation_key
-from kernel.untyped import JsonObject
+from kernel.gateway.protocol.messages import RequestId, correlation_key
+from kernel.gateway.transport.descriptors import READ_BYTES
+from kernel.gateway.transport.json_lines import BEGUN_BYTES, readable_id
+from kernel.json_types import JsonObject
 
 SLOT_BYTES = 2 * 1024 * 1024
 _HEADER_BYTES = 16
@@ -64,11 +64,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Kept).decode
 
 
-class Journal:
+class SessionMemory:
     """The record of one session; without memory (`None`) it keeps nothing.
 
     Args:
-        fd: empty at first, and afterwards as another journal has left it.
+        fd: empty at first, and afterwards as another session_memory has left it.
 
     Raises:
         OSError, ValueError: the descriptor is of no such memory.

@@ -1,6 +1,6 @@
 """One call, whichever way it came: from a client's arguments to the operation's value, and from there to wire form.
 
-Both ways through the gateway, the SDK's and the short one for ordinary calls, use these functions, so that they
+Both ways through the gateway, the SDK's and the fast one for ordinary calls, use these functions, so that they
 cannot come to differ in what a result or a failure says.
 """
 
@@ -14,11 +14,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from kernel.gateway.composite.answer import Composed
+from kernel.gateway.protocol.client_requests import CallRequests
 from kernel.gateway.scratchpad import caches, shortened
-from kernel.gateway.upcalls import CallUpcalls
+from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
 from kernel.router.trace import accept_trace
-from kernel.untyped import JsonObject
 from proto.errors import LinckiaError
 from proto.operation import Operation, Params
 
@@ -30,7 +30,7 @@ async def perform(
     dispatcher: Dispatcher,
     operation: Operation[Any],
     params: Params[Any],
-    upcalls: CallUpcalls,
+    client_requests: CallRequests,
     meta: Mapping[str, Any] | None,
     *,
     written: bool = False,
@@ -46,18 +46,20 @@ async def perform(
     """
     trace = accept_trace(meta.get("traceparent")) if meta else None
     try:
-        with upcalls.scope:
-            value = await dispatcher.call(operation, params, trace=trace, upcalls=upcalls, written=written)
-            upcalls.finish()
-            if not upcalls.asking:
+        with client_requests.scope:
+            value = await dispatcher.call(
+                operation, params, trace=trace, client_requests=client_requests, written=written
+            )
+            client_requests.finish()
+            if not client_requests.asking:
                 return value
     except LinckiaError:
-        upcalls.finish()
-        if not upcalls.asking:
+        client_requests.finish()
+        if not client_requests.asking:
             raise
     finally:
-        upcalls.close()
-    raise upcalls.input_required()
+        client_requests.close()
+    raise client_requests.input_required()
 
 
 def may_be_written(operation: Operation[Any]) -> bool:

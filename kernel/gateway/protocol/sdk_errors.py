@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp.shared.exceptions import MCPError
 
-from kernel.gateway.failures import as_data, code_of, message_of
+from kernel.gateway.protocol.failures import as_data, code_of, message_of
 from proto.asking import MISSING_CAPABILITY
 from proto.errors import Failure
 

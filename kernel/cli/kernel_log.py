@@ -76,7 +76,7 @@ class Rotating(logging.handlers.RotatingFileHandler):
             os.dup2(self.stream.fileno(), sys.stderr.fileno())
 
 
-def open_journal(data_dir: Path, level: str, *, watched: bool) -> None:
+def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
     """Send everything that is logged in this process to the journal.
 
     Args:

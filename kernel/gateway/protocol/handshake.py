@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from kernel.gateway.messages import RequestId, result_message
+from kernel.gateway.protocol.messages import RequestId, result_message
 from kernel.gateway.surfaces import ALL, Surface
 
 NAME = "linckia"
@@ -132,7 +132,7 @@ class Offered:
         return capabilities
 
 
-class Opening:
+class Handshake:
     """The first messages of one client.
 
     `taken` are the messages that the SDK has yet to be told of, in order; `answered` are the ids of those requests

@@ -1,4 +1,4 @@
-"""One surface over HTTP: ordinary calls by the short path, all else by the SDK's session manager.
+"""One surface over HTTP: ordinary calls by the fast path, all else by the SDK's session manager.
 
 A request is taken only where the SDK would have served it: the same media types, the same headers, a session that is
 established (with a handshake) or an envelope that its headers agree with (2026-07-28).
@@ -19,12 +19,13 @@ from msgspec import UnsetType
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from kernel.gateway import batch, scratchpad
-from kernel.gateway.batch import BATCH_VERSIONS
-from kernel.gateway.connections import level_of, on_connection
-from kernel.gateway.exchange import Exchange
-from kernel.gateway.httpbatch import serve_batch
-from kernel.gateway.messages import (
+from kernel.gateway import scratchpad
+from kernel.gateway.protocol import batch
+from kernel.gateway.protocol.batch import BATCH_VERSIONS
+from kernel.gateway.protocol.client_requests import DEFAULT_LEVEL
+from kernel.gateway.protocol.connections import level_of, on_connection
+from kernel.gateway.protocol.fast_path import Answer, FastPath, ToolCall
+from kernel.gateway.protocol.messages import (
     PARSE_ERROR,
     TOOLS_CALL,
     Envelope,
@@ -34,10 +35,10 @@ from kernel.gateway.messages import (
     is_call,
     read_envelope,
 )
-from kernel.gateway.server import SurfaceServer
-from kernel.gateway.sessions import MAX_SESSIONS, HttpSession, Sessions
-from kernel.gateway.short import Answer, ShortPath, ToolCall
-from kernel.gateway.upcalls import DEFAULT_LEVEL
+from kernel.gateway.protocol.server import SurfaceServer
+from kernel.gateway.transport.exchange import Exchange
+from kernel.gateway.transport.http_batch import serve_batch
+from kernel.gateway.transport.http_sessions import MAX_SESSIONS, HttpSession, Sessions
 
 Headers = dict[bytes, bytes]
 
@@ -47,7 +48,7 @@ class Endpoint:
 
     def __init__(self, server: SurfaceServer, max_body_bytes: int, *, stateless: bool = False) -> None:
         self._server = server
-        self._short = ShortPath(server)
+        self._fast_path = FastPath(server)
         self._max_body_bytes = max_body_bytes
         self._stateless = stateless
         self._streams: set[trio.CancelScope] = set()
@@ -180,7 +181,7 @@ class Endpoint:
     def _recognise(
         self, scope: Scope, headers: Headers, session: HttpSession | None, message: Envelope
     ) -> ToolCall | None:
-        """The call, if the request and its session are such that the short path may take it."""
+        """The call, if the request and its session are such that the fast path may take it."""
         version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
         modern = version == LATEST_MODERN_VERSION
         if not modern and version and version not in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -193,7 +194,7 @@ class Endpoint:
             return None
         if not modern and not self._stateless and (session is None or not session.connection.initialize_accepted):
             return None
-        call = self._short.recognise(message, modern=modern)
+        call = self._fast_path.recognise(message, modern=modern)
         if call is not None and modern and not _headers_agree(headers, call):
             return None
         return call
@@ -215,7 +216,7 @@ class Endpoint:
         if session is not None:
             session.calls[key] = scope
         try:
-            await exchange.run(lambda nursery: self._short.answer(call, exchange, nursery, level), cancelled, scope)
+            await exchange.run(lambda nursery: self._fast_path.answer(call, exchange, nursery, level), cancelled, scope)
         finally:
             if session is not None and session.calls.get(key) is scope:
                 del session.calls[key]
@@ -292,7 +293,7 @@ def _headers_agree(headers: Headers, call: ToolCall) -> bool:
 
 
 def _withdraw(session: HttpSession, message: Envelope) -> None:
-    """Cancel the call that a notification names, where it is on the short path; the SDK is told of it all the same."""
+    """Cancel the call that a notification names, where it is on the fast path; the SDK is told of it all the same."""
     if isinstance(message.params, UnsetType):
         return
     try:

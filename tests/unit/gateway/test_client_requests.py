@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.gateway.upcalls import PROGRESS_INTERVAL_S, CallUpcalls
+from kernel.gateway.protocol.client_requests import PROGRESS_INTERVAL_S, CallRequests
 from tests.unit.gateway.httpwire import served
 from tests.unit.gateway.wire import META, connected, gateway_in_process
 
@@ -39,12 +39,12 @@ async def test_progress_is_at_most_twenty_a_second_and_the_last_is_always_sent(
 ) -> None:
     client = Recorder()
     async with trio.open_nursery() as nursery:
-        upcalls = CallUpcalls(client, nursery, token="p")
+        client_requests = CallRequests(client, nursery, token="p")
         for done in range(1000):
-            upcalls.progress(done, 1000, None)
+            client_requests.progress(done, 1000, None)
             await trio.sleep(0.001)
-        upcalls.progress(1000, 1000, "all")
-        upcalls.finish()
+        client_requests.progress(1000, 1000, "all")
+        client_requests.finish()
         nursery.cancel_scope.cancel()
     times = [time for time, *_ in client.sent]
     assert len(times) <= 1.0 / PROGRESS_INTERVAL_S + 3
@@ -59,9 +59,9 @@ async def test_progress_that_was_held_back_is_sent_without_waiting_for_more(
 ) -> None:
     client = Recorder()
     async with trio.open_nursery() as nursery:
-        upcalls = CallUpcalls(client, nursery, token=0)
-        upcalls.progress(1, None, None)
-        upcalls.progress(2, None, None)
+        client_requests = CallRequests(client, nursery, token=0)
+        client_requests.progress(1, None, None)
+        client_requests.progress(2, None, None)
         await trio.sleep(1)
         assert client.progress == [1, 2]
 
@@ -69,13 +69,13 @@ async def test_progress_that_was_held_back_is_sent_without_waiting_for_more(
 async def test_progress_never_goes_back_and_ends_with_the_call(autojump_clock: trio.testing.MockClock) -> None:
     client = Recorder()
     async with trio.open_nursery() as nursery:
-        upcalls = CallUpcalls(client, nursery, token="p")
+        client_requests = CallRequests(client, nursery, token="p")
         for done in (1, 3, 2, 3, 4):
-            upcalls.progress(done, None, None)
+            client_requests.progress(done, None, None)
             await trio.sleep(1)
-        upcalls.finish()
-        upcalls.progress(5, None, None)
-        upcalls.log("error", "x", "too late")
+        client_requests.finish()
+        client_requests.progress(5, None, None)
+        client_requests.log("error", "x", "too late")
         await trio.sleep(1)
     assert client.progress == [1, 3, 4]
 
@@ -83,10 +83,10 @@ async def test_progress_never_goes_back_and_ends_with_the_call(autojump_clock: t
 async def test_a_withdrawn_call_is_silent(autojump_clock: trio.testing.MockClock) -> None:
     client = Recorder()
     async with trio.open_nursery() as nursery:
-        upcalls = CallUpcalls(client, nursery, token="p")
-        upcalls.progress(1, None, None)
-        upcalls.progress(2, None, None)
-        upcalls.close()
+        client_requests = CallRequests(client, nursery, token="p")
+        client_requests.progress(1, None, None)
+        client_requests.progress(2, None, None)
+        client_requests.close()
         await trio.sleep(1)
     assert client.progress == [1]
 
@@ -94,7 +94,7 @@ async def test_a_withdrawn_call_is_silent(autojump_clock: trio.testing.MockClock
 async def test_without_a_token_there_is_no_progress() -> None:
     client = Recorder()
     async with trio.open_nursery() as nursery:
-        CallUpcalls(client, nursery).progress(1, None, None)
+        CallRequests(client, nursery).progress(1, None, None)
     assert client.sent == []
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
-from kernel.untyped import JsonObject
 from proto.errors import InvalidParams
 from proto.operation import Operation
 from proto.ops import Table

@@ -15,7 +15,7 @@ import trio
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from starlette.types import Receive, Send
 
-from kernel.gateway.short import Answer
+from kernel.gateway.protocol.fast_path import Answer
 
 STREAM_AFTER_S = 10.0
 """A call this long is answered by a stream, which can be kept open behind proxies."""
@@ -35,7 +35,7 @@ STREAM_HEADERS = [
 
 
 class Exchange:
-    """The client end of one call (`kernel.gateway.upcalls.Client`)."""
+    """The client end of one call (`kernel.gateway.protocol.client_requests.Client`)."""
 
     def __init__(
         self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool,
@@ -59,7 +59,7 @@ class Exchange:
         self._wake.set()
 
     async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        raise AssertionError("operations that ask are not on the short path")
+        raise AssertionError("operations that ask are not on the fast path")
 
     async def run(
         self, call: Callable[[trio.Nursery], Awaitable[Answer]], cancelled: Answer | None, scope: trio.CancelScope

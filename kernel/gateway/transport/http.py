@@ -1,7 +1,7 @@
 """Streamable HTTP: `/mcp` and `/mcp/{surface}`, `/v1/mcp` (transcripts, stateless), `/health`, and routes of others.
 
-Ordinary tool calls take the short path; everything else of the transport, in both eras, is the SDK's session manager's.
-Who may talk at all is settled in `kernel.gateway.access`.
+Ordinary tool calls take the fast path; everything else of the transport, in both eras, is the SDK's session manager's.
+Who may talk at all is settled in `kernel.gateway.transport.access`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel.config import Http
-from kernel.gateway import keepalive
-from kernel.gateway.access import Guard, require_token_off_loopback
-from kernel.gateway.endpoint import Endpoint
 from kernel.gateway.gateway import Gateway
 from kernel.gateway.surfaces import ALL, SURFACES
+from kernel.gateway.transport import keepalive
+from kernel.gateway.transport.access import Guard, require_token_off_loopback
+from kernel.gateway.transport.endpoint import Endpoint
 
 TRANSCRIPTS = "transcripts"
 

@@ -1,4 +1,4 @@
-"""The short path and the SDK's path answer the same: each request here goes through both, and is compared."""
+"""The fast path and the SDK's path answer the same: each request here goes through both, and is compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.gateway.short import ShortPath
+from kernel.gateway.protocol.fast_path import FastPath
 from tests.unit.gateway import steps
 from tests.unit.gateway.operations import How
 from tests.unit.gateway.wire import META, connected, gateway_in_process
@@ -127,19 +127,19 @@ def requests_for(version: str) -> list[dict[str, Any]]:
 async def test_both_paths_answer_the_same(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = requests_for(version)
     taken = 0
-    recognise = ShortPath.recognise
+    recognise = FastPath.recognise
 
-    def counting(self: ShortPath, *args: Any, **kwargs: Any) -> Any:
+    def counting(self: FastPath, *args: Any, **kwargs: Any) -> Any:
         nonlocal taken
         call = recognise(self, *args, **kwargs)
         taken += call is not None
         return call
 
-    monkeypatch.setattr(ShortPath, "recognise", counting)
+    monkeypatch.setattr(FastPath, "recognise", counting)
     short = await answers(version, requests)
-    assert taken > len(CALLS) // 2, "the short path was hardly taken; the comparison says nothing"
+    assert taken > len(CALLS) // 2, "the fast path was hardly taken; the comparison says nothing"
 
-    monkeypatch.setattr(ShortPath, "recognise", lambda *args, **kwargs: None)
+    monkeypatch.setattr(FastPath, "recognise", lambda *args, **kwargs: None)
     long = await answers(version, requests)
     for request, left, right in zip(requests, short, long, strict=True):
         assert left == right, request
@@ -151,7 +151,7 @@ async def test_a_cancelled_call_is_never_answered_and_its_handler_stops(
 ) -> None:
     for path in ("short", "sdk"):
         if path == "sdk":
-            monkeypatch.setattr(ShortPath, "recognise", lambda *args, **kwargs: None)
+            monkeypatch.setattr(FastPath, "recognise", lambda *args, **kwargs: None)
         async with gateway_in_process() as (gateway, dispatcher), connected(gateway) as wire:
             modern = version == "2026-07-28"
             await (wire.open_modern() if modern else wire.initialize())

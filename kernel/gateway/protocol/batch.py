@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Raw
 
-from kernel.gateway.messages import INVALID_REQUEST, Envelope, NotJson, RequestId, error_message, request_key
+from kernel.gateway.protocol.messages import INVALID_REQUEST, Envelope, NotJson, RequestId, error_message, request_key
 
 BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
 

@@ -12,9 +12,8 @@ import msgspec
 import trio
 from starlette.types import Message, Receive, Send
 
-from kernel.gateway import batch
-from kernel.gateway.exchange import PING, PING_S, STREAM_AFTER_S, STREAM_HEADERS, event
-from kernel.gateway.messages import (
+from kernel.gateway.protocol import batch
+from kernel.gateway.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
     NotJson,
@@ -23,6 +22,7 @@ from kernel.gateway.messages import (
     read_envelope,
     request_key,
 )
+from kernel.gateway.transport.exchange import PING, PING_S, STREAM_AFTER_S, STREAM_HEADERS, event
 
 Serve = Callable[[bytes, Receive, Send], Awaitable[None]]
 """Serves one message that stands for the body of a request."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from kernel.gateway.descriptors import Input
-from kernel.gateway.messages import RequestId
+from kernel.gateway.protocol.messages import RequestId
+from kernel.gateway.transport.descriptors import Input
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Longest line that is read."""

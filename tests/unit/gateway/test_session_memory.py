@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.gateway.descriptors import READ_BYTES
-from kernel.gateway.journal import BYTES, LONGEST_BYTES, Journal
-from kernel.gateway.lines import BEGUN_BYTES
+from kernel.gateway.transport.descriptors import READ_BYTES
+from kernel.gateway.transport.json_lines import BEGUN_BYTES
+from kernel.gateway.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
 from tests.unit.gateway.inprocess import InProcess
 from tests.unit.gateway.operations import ListOp
 from tests.unit.gateway.wire import META, MODERN, Wire, gateway_in_process
@@ -178,9 +178,9 @@ async def test_a_request_that_was_withdrawn_stays_so() -> None:
 async def test_the_handshake_itself_may_be_interrupted() -> None:
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}
     async with session() as s:
-        journal = Journal(s.memory)
-        journal.ask(0, "initialize", json.dumps(hello | {"params": _params()}).encode(), b"")
-        journal.close()
+        session_memory = SessionMemory(s.memory)
+        session_memory.ask(0, "initialize", json.dumps(hello | {"params": _params()}).encode(), b"")
+        session_memory.close()
         async with s.kernel():
             assert (await s.answers(1))[0]["result"]["protocolVersion"] == "2025-11-25"
             await s.wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -190,9 +190,9 @@ async def test_the_handshake_itself_may_be_interrupted() -> None:
 
 async def test_a_message_that_was_written_in_part_is_ended_before_the_next() -> None:
     async with session() as s:
-        journal = Journal(s.memory)
-        journal.written(cut=True)
-        journal.close()
+        session_memory = SessionMemory(s.memory)
+        session_memory.written(cut=True)
+        session_memory.close()
         os.write(s.server_out, b'{"jsonrpc":"2.0","id":1,"resu')
         async with s.kernel():
             assert await s.wire.line() == b'{"jsonrpc":"2.0","id":1,"resu'
@@ -217,13 +217,13 @@ def subscription(action: str, uri: str) -> bytes:
 
 
 def test_what_was_answered_and_left_its_mark_is_told_in_order(memory: int) -> None:
-    journal = Journal(memory)
-    journal.say("initialize", b'{"id": 0, "method": "initialize"}')
-    journal.say("notifications/initialized", b'{"method": "notifications/initialized"}')
+    session_memory = SessionMemory(memory)
+    session_memory.say("initialize", b'{"id": 0, "method": "initialize"}')
+    session_memory.say("notifications/initialized", b'{"method": "notifications/initialized"}')
     for key, action, uri in ((1, "subscribe", "a:b"), (2, "subscribe", "a:c"), (3, "unsubscribe", "a:b")):
-        journal.ask(key, f"resources/{action}", subscription(action, uri), b"")
-        journal.answered(key)
-    kept = Journal(memory).take_over()
+        session_memory.ask(key, f"resources/{action}", subscription(action, uri), b"")
+        session_memory.answered(key)
+    kept = SessionMemory(memory).take_over()
     assert kept is not None
     assert [json.loads(message)["method"] for message in kept.said] == [
         "initialize", "notifications/initialized", "resources/subscribe",
@@ -233,12 +233,12 @@ def test_what_was_answered_and_left_its_mark_is_told_in_order(memory: int) -> No
 
 
 def test_what_is_taken_over_is_kept_until_it_is_seen_to(memory: int) -> None:
-    journal = Journal(memory)
-    journal.ask(7, "tools/call", b'{"id": 7, "method": "tools/call"}', b'{"id": 8')
-    first = Journal(memory)
-    assert first.take_over() == Journal(memory).take_over()
+    session_memory = SessionMemory(memory)
+    session_memory.ask(7, "tools/call", b'{"id": 7, "method": "tools/call"}', b'{"id": 8')
+    first = SessionMemory(memory)
+    assert first.take_over() == SessionMemory(memory).take_over()
     first.written(cut=True)
-    kept = Journal(memory).take_over()
+    kept = SessionMemory(memory).take_over()
     assert kept is not None
     assert (kept.asked, kept.rest, kept.cut) == ([b'{"id": 7, "method": "tools/call"}'], b'{"id": 8', True)
 
@@ -247,7 +247,7 @@ def test_what_is_taken_over_is_kept_until_it_is_seen_to(memory: int) -> None:
 def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: int, *, short: bool) -> None:
     begun = b"x" * BEGUN_BYTES if short else b'{"id": 7, '
     source, target = os.pipe()
-    first = Journal(memory)
+    first = SessionMemory(memory)
     first.read(begun, begun=True)
     for sent in (b'"method": "ping"}\n', b'{"id": 8'):
         os.write(target, sent)
@@ -258,10 +258,10 @@ def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: in
         os.pwrite(memory, record[:8], 0)
         os.pwrite(memory, record[16:landing], 16)
         os.pwrite(memory, sent, landing)
-        kept = Journal(memory).take_over()
+        kept = SessionMemory(memory).take_over()
         assert kept is not None
         assert (kept.landed if short else kept.rest) == (sent if short else begun + sent)
-        first = Journal(memory)
+        first = SessionMemory(memory)
         first.take_over()
         first.read(begun, begun=True)
 
@@ -269,20 +269,20 @@ def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: in
 def test_input_that_is_not_there_yet_leaves_nothing(memory: int) -> None:
     source, _target = os.pipe()
     os.set_blocking(source, False)
-    journal = Journal(memory)
+    session_memory = SessionMemory(memory)
     with pytest.raises(BlockingIOError):
-        journal.receive(source)
-    kept = Journal(memory).take_over()
+        session_memory.receive(source)
+    kept = SessionMemory(memory).take_over()
     assert kept is not None
     assert (kept.rest, kept.asked) == (b"", [])
 
 
 def test_more_than_there_is_room_for_is_kept_in_part(memory: int) -> None:
-    journal = Journal(memory)
+    session_memory = SessionMemory(memory)
     for key in range(100):
         message = b'{"id": %d, "method": "tools/call", "params": "%b"}' % (key, b"x" * LONGEST_BYTES)
-        journal.ask(key, "tools/call", message, b"rest")
-    kept = Journal(memory).take_over()
+        session_memory.ask(key, "tools/call", message, b"rest")
+    kept = SessionMemory(memory).take_over()
     assert kept is not None
     assert [message[:8] for message in kept.asked[:2]] == [b'{"id": 0', b'{"id": 1']
     assert len(kept.asked) == 100
@@ -292,5 +292,5 @@ def test_more_than_there_is_room_for_is_kept_in_part(memory: int) -> None:
 def test_memory_that_is_none_of_a_session_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"x")
     with (tmp_path / "other").open("r+b") as other, pytest.raises(ValueError, match="mmap length"):
-        Journal(other.fileno())
+        SessionMemory(other.fileno())
     assert BYTES > 2 * BEGUN_BYTES
