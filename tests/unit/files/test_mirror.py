@@ -13,20 +13,23 @@ import pytest
 import trio
 
 from proto.ops.files_resources import MODES
-from services.files import entries, resources, sets, space, sums, times
-from services.files import mirror as mirror_module
-from services.files.database import Database
-from services.files.entries import BY_PATH, Order, Select
-from services.files.filters import has_extension, is_kind
-from services.files.held import Held
-from services.files.matching import COLUMNS, Condition, between, text_matches
-from services.files.mirror import Mirror
+from services.files import times
+from services.files.column_cache import mirror as mirror_module
+from services.files.column_cache.held import Held
+from services.files.column_cache.mirror import Mirror
+from services.files.index.invalidations import Touched
+from services.files.index.scan import Scan
+from services.files.index.tree import Edit, below, find
 from services.files.paths import as_folder
-from services.files.rows import fetch_all
-from services.files.scan import Scan
-from services.files.schema import KINDS
-from services.files.touched import Touched
-from services.files.tree import Edit, below, find
+from services.files.query import entries
+from services.files.query.entries import BY_PATH, Order, Select
+from services.files.query.filters import has_extension, is_kind
+from services.files.query.matching import COLUMNS, Condition, between, text_matches
+from services.files.sets import resources, sets, sums
+from services.files.space import space
+from services.files.store.database import Database
+from services.files.store.rows import fetch_all
+from services.files.store.schema import KINDS
 from tests.unit.files.rig import change_tree, make_tree, write
 
 KELVIN, LONG_S = "\u212a", "\u017f"
