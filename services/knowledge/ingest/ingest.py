@@ -19,15 +19,16 @@ import trio
 
 from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
 from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
-from services.knowledge import markdown, nodes
-from services.knowledge.batch import BATCH_FILES, Batch, gather
-from services.knowledge.changes import Changes, compare, moves, renamed, within
-from services.knowledge.files import Place, Stamp
-from services.knowledge.nodes import Known
-from services.knowledge.progress import SCAN_CPU_SHARE, SCAN_INTERVAL_S, SCAN_TIME_SHARE, Failed, Progress
-from services.knowledge.store import Store
-from services.knowledge.touched import Touched
-from services.knowledge.walking import Walk, Walker
+from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
+from services.knowledge.ingest.changes import Changes, compare, moves, renamed, within
+from services.knowledge.ingest.invalidations import Touched
+from services.knowledge.ingest.progress import SCAN_CPU_SHARE, SCAN_INTERVAL_S, SCAN_TIME_SHARE, Failed, Progress
+from services.knowledge.ingest.walking import Walk, Walker
+from services.knowledge.notes import markdown
+from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.store import nodes
+from services.knowledge.store.nodes import Known
+from services.knowledge.store.store import Store
 from services.runtime.handlers import Environment
 
 COLLECTION = "notes"

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from proto.ops.retrieve import Group, Item, Value
-from services.knowledge import files
-from services.knowledge.files import Place
-from services.knowledge.markdown import Note, parse
-from services.knowledge.nodes import Known, Update
-from services.knowledge.sections import Section
+from services.knowledge.notes import files
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import Note, parse
+from services.knowledge.notes.sections import Section
+from services.knowledge.store.nodes import Known, Update
 
 BATCH_FILES = 64
 BATCH_BYTES = 2 * 1024 * 1024

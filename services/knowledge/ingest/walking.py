@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from pathspec import GitIgnoreSpec
 
-from services.knowledge.files import OutsideRoots, Place, Stamp, TooLarge, is_below, printable, read
+from services.knowledge.notes.files import OutsideRoots, Place, Stamp, TooLarge, is_below, printable, read
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""

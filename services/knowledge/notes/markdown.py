@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.knowledge import frontmatter
-from services.knowledge.files import Place
-from services.knowledge.links import Reference, pointers
-from services.knowledge.sections import Part, Section, outline
+from services.knowledge.notes import frontmatter
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import Reference, pointers
+from services.knowledge.notes.sections import Part, Section, outline
 
 VERSION = 3
 """Counts up when the same text would give another note: then all notes are read anew."""

@@ -11,9 +11,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from services.knowledge.files import Place
-from services.knowledge.links import Reference, name_key, path_key
-from services.knowledge.markdown import stem
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import Reference, name_key, path_key
+from services.knowledge.notes.markdown import stem
 
 MAX_EDGES = 10_000
 """One answer holds no more; past this a neighbourhood is the whole base."""

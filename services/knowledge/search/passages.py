@@ -12,8 +12,8 @@ import msgspec
 from proto.errors import InvalidParams
 from proto.ops.knowledge import Instant, SearchDocuments, SearchHit
 from proto.ops.retrieve import Filter, Hit, Value
-from services.knowledge.frontmatter import instant
-from services.knowledge.links import clean_tags
+from services.knowledge.notes.frontmatter import instant
+from services.knowledge.notes.links import clean_tags
 
 CANDIDATES = 50
 SNIPPET_CHARS = 300

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proto.errors import InvalidParams
-from services.knowledge.links import entries, tag_comments
-from services.knowledge.sections import outline
+from services.knowledge.notes.links import entries, tag_comments
+from services.knowledge.notes.sections import outline
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")

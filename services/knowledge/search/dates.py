@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from services.knowledge.frontmatter import instant
+from services.knowledge.notes.frontmatter import instant
 
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d{1,2})")

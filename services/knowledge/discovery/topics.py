@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import trio
 
 from proto.ops.knowledge import Cluster, ClusteredNote
-from services.knowledge import files, vocabulary
-from services.knowledge.files import Place
-from services.knowledge.markdown import parse
+from services.knowledge.discovery import vocabulary
+from services.knowledge.notes import files
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
 
 LABEL_TERMS = 3
 MAX_READ = 200

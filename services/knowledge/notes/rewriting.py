@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from services.knowledge.files import MAX_READ_BYTES, OutsideRoots, TooLarge, is_below, printable
+from services.knowledge.notes.files import MAX_READ_BYTES, OutsideRoots, TooLarge, is_below, printable
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
 
 _ATTEMPTS = 20

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.knowledge.files import OutsideRoots, Place, Stamp, TooLarge, digest, read
-from services.knowledge.nodes import Known
-from services.knowledge.walking import Walk, Walker
+from services.knowledge.ingest.walking import Walk, Walker
+from services.knowledge.notes.files import OutsideRoots, Place, Stamp, TooLarge, digest, read
+from services.knowledge.store.nodes import Known
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair, Pairs, RetrievePairs
-from services.knowledge import files, vocabulary
-from services.knowledge.files import Place
-from services.knowledge.markdown import parse
+from services.knowledge.discovery import vocabulary
+from services.knowledge.notes import files
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
 
 FIRST_PAIRS = 2000
 MOST_PAIRS = 100_000

@@ -14,8 +14,8 @@ import trio
 
 from proto.errors import Kind, LinckiaError
 from proto.ops.watch import Change, ChangeKind, EntryKind, WatchChanges, WatchSubscribe
-from services.knowledge.ingest import Ingest
-from services.knowledge.walking import IGNORE_FILES, SKIPPED_FOLDERS
+from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.ingest.walking import IGNORE_FILES, SKIPPED_FOLDERS
 from services.runtime.handlers import Environment
 
 NAME = "notes"

@@ -27,8 +27,8 @@ from proto.ops.llm import (
     Unlinked,
 )
 from proto.ops.retrieve import Hit, Pair
-from services.knowledge import search
-from services.knowledge.gaps import Content
+from services.knowledge.discovery.gaps import Content
+from services.knowledge.search import passages
 from services.runtime.handlers import Context
 
 R = TypeVar("R")
@@ -84,7 +84,7 @@ class Sonar:
 
     async def refined(self, query: str, found: Sequence[Hit], source: str, ctx: Context) -> Refined:
         """`found` as an answer, refined where a model does so in time.  Raises no LinckiaError."""
-        hits = [search.hit(each, query, source) for each in found]
+        hits = [passages.hit(each, query, source) for each in found]
         if self._model is None:
             with trio.move_on_at(self._began + _FIRST_WAIT_S):
                 await self._learned.wait()

@@ -14,8 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from services.knowledge.files import Place
-from services.knowledge.frontmatter import FrontMatter
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.frontmatter import FrontMatter
 
 MAX_REFERENCES = 10_000
 """Of one note; more than this is generated, and nobody follows it."""

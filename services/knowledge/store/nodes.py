@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.knowledge import edges
-from services.knowledge.files import Place, Stamp
-from services.knowledge.links import slug
-from services.knowledge.markdown import Note, stem
+from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.notes.links import slug
+from services.knowledge.notes.markdown import Note, stem
+from services.knowledge.store import edges
 
 MAX_ID_CHARS = 500
 MAX_DEPARTED = 10_000

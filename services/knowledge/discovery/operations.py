@@ -29,13 +29,14 @@ from proto.ops.knowledge import (
     TemporalSearchResult,
 )
 from proto.ops.retrieve import Clustering, Pair, Pairs, RetrieveClusters, RetrievePairs, RetrieveStatus
-from services.knowledge import gaps, nodes, reading, topics
-from services.knowledge.dates import date_range
-from services.knowledge.ingest import COLLECTION, Ingest
-from services.knowledge.links import clean_tags
-from services.knowledge.nodes import Node
-from services.knowledge.sonar import Sonar
-from services.knowledge.store import Store
+from services.knowledge.discovery import gaps, reading, topics
+from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.notes.links import clean_tags
+from services.knowledge.search.dates import date_range
+from services.knowledge.search.refinement import Sonar
+from services.knowledge.store import nodes
+from services.knowledge.store.nodes import Node
+from services.knowledge.store.store import Store
 from services.runtime.handlers import Context, Handlers
 
 SEARCHED_CHARS = 8192

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.knowledge.files import Place, Stamp
-from services.knowledge.nodes import Known
+from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.store.nodes import Known
 
 SCAN_INTERVAL_S = 1.0
 SCAN_CPU_SHARE = 0.05

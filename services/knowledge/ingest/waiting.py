@@ -15,9 +15,9 @@ import trio
 from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
 from proto.ops.retrieve import CollectionStatus, RetrieveStatus
-from services.knowledge import files
-from services.knowledge.files import Place
-from services.knowledge.ingest import COLLECTION, Ingest
+from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.notes import files
+from services.knowledge.notes.files import Place
 from services.runtime.handlers import Context
 
 MAX_FAILED = 100

@@ -16,8 +16,8 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
-from services.knowledge import nodes
-from services.knowledge.store import Store
+from services.knowledge.store import nodes
+from services.knowledge.store.store import Store
 from services.runtime.handlers import Environment
 
 CORPUS = "notes"
