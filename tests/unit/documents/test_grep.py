@@ -15,8 +15,9 @@ from proto.errors import InvalidParams
 from proto.ops.documents import DocumentsStatus
 from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, GrepResult
-from services.documents import pieces, schema
-from services.documents.trigrams import fts5, terms, thinned
+from services.documents.store import schema
+from services.documents.text import pieces
+from services.documents.text.trigrams import fts5, terms, thinned
 from services.runtime.literals import trigrams_of
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, tree
@@ -214,7 +215,7 @@ async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Pat
 async def test_a_long_text_that_no_document_holds_is_not_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.documents.texts.WHOLE_BYTES", 1000)
+    monkeypatch.setattr("services.documents.store.texts.WHOLE_BYTES", 1000)
     tree(tmp_path / "root", {"long.txt": "needle\n" * 1000})
     async with documents(tmp_path) as bench:
         # Its snapshot keeps the content.
