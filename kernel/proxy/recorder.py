@@ -16,9 +16,9 @@ from pathlib import Path
 import trio
 
 from kernel.control.address import connect
+from kernel.json_types import JsonObject
 from kernel.proxy.passage import Exchange
 from kernel.proxy.spool import Spool
-from kernel.untyped import JsonObject
 
 log = logging.getLogger("linckia.proxy")
 

@@ -13,12 +13,23 @@
 What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
 orderly end.  A handler is cancelled when its caller cancels, disconnects or runs out of time.
 
+A family of handlers that share state is a class, and `Handlers.add` registers its methods:
+
+    class Documents:
+        def __init__(self, env: Environment) -> None: ...
+
+        @handles(NoyalibGet)
+        async def get(self, params: NoyalibGet, ctx: Context) -> NoyalibGetResult: ...
+
+    handlers = Handlers(Documents(env), Searches(env))      # or handlers.add(Documents(env))
+
 A module may also have `warm_up` and `rehearse`, which take work out of a restart: see `WarmUp` and `Rehearse`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -30,6 +41,7 @@ from proto.operation import Params, operation_of
 
 P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Context(Protocol):
@@ -133,12 +145,45 @@ class Environment(Protocol):
 
 Handler = Callable[[Any, Context], Awaitable[object]]
 
+_OPERATIONS = "_operations_handled"
+
+
+def handles(
+    params: type[P],
+) -> Callable[[Callable[[S, P, Context], Awaitable[R]]], Callable[[S, P, Context], Awaitable[R]]]:
+    """Mark a method as the handler of the operation that `params` declares; `Handlers.add` registers it.
+
+    The method itself stays as it is and can be called directly.  A method may carry several marks.  A subclass that
+    overrides a marked method repeats the mark.
+    """
+
+    def mark(method: Callable[[S, P, Context], Awaitable[R]]) -> Callable[[S, P, Context], Awaitable[R]]:
+        setattr(method, _OPERATIONS, (*getattr(method, _OPERATIONS, ()), params))
+        return method
+
+    return mark
+
 
 class Handlers:
     """The handlers of one service by operation."""
 
-    def __init__(self) -> None:
+    def __init__(self, *families: object) -> None:
         self.by_name: dict[str, tuple[type[Params[Any]], Handler]] = {}
+        for family in families:
+            self.add(family)
+
+    def add(self, family: object) -> None:
+        """Register each method of `family` that is marked with `handles`.
+
+        Raises ValueError where no method is marked, or where an operation has a handler already.
+        """
+        found = False
+        for name in dir(type(family)):
+            for params in getattr(inspect.getattr_static(type(family), name), _OPERATIONS, ()):
+                self.handle(params)(getattr(family, name))
+                found = True
+        if not found:
+            raise ValueError(f"{type(family).__name__} has no method that is marked with @handles")
 
     def handle(
         self, params: type[P]
@@ -193,4 +238,5 @@ __all__ = [
     "OpenService",
     "Rehearse",
     "WarmUp",
+    "handles",
 ]
