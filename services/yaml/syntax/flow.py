@@ -3,12 +3,11 @@
 import re
 from typing import Final
 
-from services.yaml.builder import Builder
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import ALIAS, EMPTY, MAPPING, SCALAR, SEQUENCE
-from services.yaml.properties import Properties, read_properties
-from services.yaml.scalars import count_breaks, fold_plain, read_quoted
-from services.yaml.tokens import ANCHOR, MARKER, PLAIN_FLOW, PLAIN_FOLD, PLAIN_NEXT_FLOW
+from services.yaml.syntax.events import ALIAS, EMPTY, MAPPING, SCALAR, SEQUENCE, Stream
+from services.yaml.syntax.properties import Properties, read_alias, read_properties
+from services.yaml.syntax.scalars import count_breaks, fold_plain, read_quoted
+from services.yaml.syntax.tokens import MARKER, PLAIN_FLOW, PLAIN_FOLD, PLAIN_NEXT_FLOW
 
 # What may come next in the innermost collection.
 ENTRY: Final = 0  # an entry or the closing bracket
@@ -34,7 +33,7 @@ class FlowReader:
     """Reads one flow collection, with all inside it. `parent` is the column of the block collection around it (-1 for
     a document): further lines need more indentation. `multiline` says afterwards whether it covered several lines."""
 
-    def __init__(self, out: Builder, tags: dict[str, str], parent: int, max_depth: int, lenient_closers: bool) -> None:
+    def __init__(self, out: Stream, tags: dict[str, str], parent: int, max_depth: int, lenient_closers: bool) -> None:
         self.out = out
         self.text = out.text
         self.size = len(out.text)
@@ -122,17 +121,13 @@ class FlowReader:
             if mark == "#":
                 if at == begin and text[at - 1] not in " \t\r\n":
                     raise SyntaxFault("a comment needs white space before its #", at)
-                stop = at
-                while stop < self.size and text[stop] not in "\r\n":
-                    stop += 1
-                self.out.comment(at, stop)
-                at = stop
+                self.out.comment_line(at)
+                at = self.out.comments[-1][1]
                 continue
             if mark not in "\r\n":
                 return at
             line = _NEXT_LINE.match(text, at)
-            if line is None:
-                raise AssertionError("a line break always matches")
+            assert line is not None  # it begins with a line break
             self.multiline = True
             self.key_line_safe = False
             at = line.end()
@@ -255,7 +250,6 @@ class FlowReader:
         start = at
         own: Properties | None = None
         if text[at] in "&!":
-            own = None
             while True:
                 found, at = read_properties(text, at, self.tags, flow=True)
                 own = found if own is None else own.joined(found)
@@ -275,13 +269,8 @@ class FlowReader:
         anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
         index = len(out.events)
         if mark == "*":
-            match = ANCHOR.match(text, at)
-            if match is None:
-                raise SyntaxFault("an alias needs a name after *", at)
-            if own is not None:
-                raise SyntaxFault("an alias can have no anchor or tag", at)
-            stop = match.end()
-            out.node((ALIAS, "", match.group(1), None, None), start, at, stop)
+            value, stop = read_alias(text, at, own)
+            out.node((ALIAS, "", value, None, None), start, at, stop)
         elif mark in "\"'":
             value, stop, multiline = read_quoted(text, at, at, self.need)
             self.multiline |= multiline

@@ -5,17 +5,17 @@ A candidate is only a guess at what a careful person would type. The check decid
 
 from collections.abc import Iterator
 
-from services.yaml.check import Expected, Splice, check
+from services.yaml.check.edits import Expected, Splice, check
+from services.yaml.edit.fragment import Fragment
+from services.yaml.edit.slot import Slot, find_slot, is_sequence
+from services.yaml.edit.style import Style
 from services.yaml.errors import Code, YamlError
-from services.yaml.events import Document
-from services.yaml.fragment import Fragment
-from services.yaml.slot import Slot, find_slot, is_sequence
-from services.yaml.style import Style
-from services.yaml.tokens import BREAK
+from services.yaml.syntax.events import Document
+from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
 
 
-def replace(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
+def replace_value(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
     """The tree after the value at `place` has become `fragment`. Raises YamlError (-32003) where no edit is right."""
     stream = tree.stream
     node = place.node

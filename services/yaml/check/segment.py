@@ -8,12 +8,13 @@ Anything that does not fit this exactly (a pair left open, a byte order mark, a 
 """
 
 from array import array
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import DOCUMENT, MAPPING_END, SEQUENCE_END, Document, Stream
-from services.yaml.parser import parse
-from services.yaml.tokens import COLON
+from services.yaml.syntax.events import DOCUMENT, MAPPING_END, SEQUENCE_END, Document, Stream
+from services.yaml.syntax.parser import parse
+from services.yaml.syntax.tokens import COLON
 from services.yaml.tree import Place, Tree
 
 
@@ -32,7 +33,7 @@ class Segment(NamedTuple):
 def find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> Segment | None:
     """The smallest segment around an edit of the characters from `low` to `high` and the events `start` to `stop`."""
     stream = tree.stream
-    document = _document_of(stream, start)
+    document = stream.document_of(start)
     if document is None or stop > document.close:
         return None
     node = document.event + 1
@@ -41,28 +42,23 @@ def find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> Segm
     depth = 1
     while tree.is_block_collection(node) and node < start and high <= end:
         children = tree.children(node)
-        at = _last_before(children, start)
+        # The last child whose events begin at or before the edit's, and the first one behind them.
+        at = max(bisect_right(children, start, key=_first_event) - 1, 0)
+        following = bisect_left(children, stop, key=_first_event)
         inside = children[at]
-        if at + 1 < len(children):
-            following = _first_from(children, stop)
-            if following < len(children):
-                end = tree.line_start(_entry_offset(tree, children, following))
-                last = _first_event(children[following])
-                if not _begins_line(tree, children[following], _entry_offset(tree, children, following)):
-                    return found
-            else:
-                last = stream.closes[node]
-        else:
-            last = stream.closes[node]
+        last = stream.closes[node]
+        if following < len(children):
+            offset = _entry_offset(tree, children, following)
+            if not _begins_line(tree, children[following], offset):
+                return found
+            end, last = tree.line_start(offset), _first_event(children[following])
         if high > end or stop > last:
             break
-        while at >= 0:
-            offset = _entry_offset(tree, children, at)
-            line = tree.line_start(offset)
-            if offset < low and _begins_line(tree, children[at], offset):
-                found = Segment(line, end, _first_event(children[at]), last, node, depth)
+        for number in range(at, -1, -1):
+            offset = _entry_offset(tree, children, number)
+            if offset < low and _begins_line(tree, children[number], offset):
+                found = Segment(tree.line_start(offset), end, _first_event(children[number]), last, node, depth)
                 break
-            at -= 1
         if stop > stream.after(inside.node):
             break
         node = inside.node
@@ -80,39 +76,8 @@ def _begins_line(tree: Tree, place: Place, offset: int) -> bool:
     return stream.stops[place.key] > offset and COLON.match(tree.text, stream.stops[place.key]) is not None
 
 
-def _document_of(stream: Stream, index: int) -> Document | None:
-    for document in stream.documents:
-        if document.event < index <= document.close:
-            return document
-    return None
-
-
 def _first_event(place: Place) -> int:
     return place.key if place.key >= 0 else place.node
-
-
-def _last_before(children: list[Place], index: int) -> int:
-    """The position of the last child whose events begin at or before an event."""
-    low, high = 0, len(children)
-    while low < high:
-        middle = (low + high) // 2
-        if _first_event(children[middle]) <= index:
-            low = middle + 1
-        else:
-            high = middle
-    return max(low - 1, 0)
-
-
-def _first_from(children: list[Place], index: int) -> int:
-    """The position of the first child whose events begin at or behind an event."""
-    low, high = 0, len(children)
-    while low < high:
-        middle = (low + high) // 2
-        if _first_event(children[middle]) < index:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _entry_offset(tree: Tree, children: list[Place], number: int) -> int:
@@ -136,6 +101,7 @@ def read_segment(tree: Tree, segment: Segment, edited: str) -> Stream | None:
     stream = tree.stream
     stop = segment.stop + len(edited) - len(tree.text)
     text = edited[segment.start : stop]
+    document = stream.document_of(segment.first)
     if "\ufeff" in text or (stop < len(edited) and text[-1:] not in ("\n", "\r")):
         return None
     try:
@@ -143,7 +109,7 @@ def read_segment(tree: Tree, segment: Segment, edited: str) -> Stream | None:
             text,
             max_depth=stream.max_depth - segment.depth + 1,
             lenient_closers=stream.lenient,
-            tags=_document_tags(stream, segment.first),
+            tags=None if document is None else document.tags,
         )
     except SyntaxFault:
         return None
@@ -160,11 +126,6 @@ def read_segment(tree: Tree, segment: Segment, edited: str) -> Stream | None:
     return _graft(stream, segment, part, edited)
 
 
-def _document_tags(stream: Stream, index: int) -> dict[str, str] | None:
-    document = _document_of(stream, index)
-    return document.tags if document is not None else None
-
-
 def _graft(stream: Stream, segment: Segment, part: Stream, edited: str) -> Stream:
     """The edited stream: the old one with the segment's events and offsets replaced, and what follows moved."""
     first, last, base = segment.first, segment.last, segment.start
@@ -177,9 +138,7 @@ def _graft(stream: Stream, segment: Segment, part: Stream, edited: str) -> Strea
     while stream.events[run][0] in (SEQUENCE_END, MAPPING_END):
         run += 1
     last_stop = part.stops[-2] + base
-    result = Stream(edited)
-    result.max_depth = stream.max_depth
-    result.lenient = stream.lenient
+    result = Stream(edited, max_depth=stream.max_depth, lenient=stream.lenient)
     result.events = stream.events[:first] + part.events[2:-2] + stream.events[last:]
     for name in ("starts", "bodies", "stops"):
         old: array[int] = getattr(stream, name)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.yaml.errors import Code, SyntaxFault, YamlError, line_and_column
-from services.yaml.events import ALIAS, Event
-from services.yaml.parser import parse
-from services.yaml.scalars import read_block_scalar
-from services.yaml.tokens import BREAK
+from services.yaml.syntax.events import ALIAS, Event
+from services.yaml.syntax.parser import parse
+from services.yaml.syntax.scalars import read_block_scalar
+from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Tree
 
 # The indentation indicator in the header of a block scalar, after its properties.

@@ -4,7 +4,7 @@ import re
 from typing import Final, NamedTuple
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.tokens import ANCHOR, SPACING, TAG
+from services.yaml.syntax.tokens import ANCHOR, SPACING, TAG
 
 DEFAULT_TAGS: Final = {"!": "!", "!!": "tag:yaml.org,2002:"}
 
@@ -68,6 +68,16 @@ def read_properties(text: str, start: int, tags: dict[str, str], flow: bool) -> 
         if text[at] not in "&!":
             break
     return Properties(anchor, tag, start, stop), at
+
+
+def read_alias(text: str, at: int, own: Properties | None) -> tuple[str, int]:
+    """The name of the alias at `at`, and the offset after it; `own`: properties before it. Raises SyntaxFault."""
+    match = ANCHOR.match(text, at)
+    if match is None:
+        raise SyntaxFault("an alias needs a name after *", at)
+    if own is not None:
+        raise SyntaxFault("an alias can have no anchor or tag", at)
+    return match.group(1), match.end()
 
 
 def resolve_tag(match: re.Match[str], tags: dict[str, str]) -> str:

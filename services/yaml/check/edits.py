@@ -7,10 +7,10 @@ parses to the expected events, with the expected comments, every alias still at 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from services.yaml.check.segment import find_segment, read_segment
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import ALIAS, Event
-from services.yaml.parser import parse
-from services.yaml.segment import find_segment, read_segment
+from services.yaml.syntax.events import ALIAS, Event
+from services.yaml.syntax.parser import parse
 from services.yaml.tree import Tree
 
 _SMALL: Final = 32 * 1024  # characters: read whole in some milliseconds

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import SEQUENCE, Document
-from services.yaml.properties import read_properties
+from services.yaml.syntax.events import SEQUENCE, Document
+from services.yaml.syntax.properties import read_properties
 from services.yaml.tree import Place, Tree
 
 

@@ -1,21 +1,19 @@
 """Validating a document against a JSON Schema: the document as plain data, each fault with its place in the file."""
 
-import json
 import math
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from jsonschema import exceptions, validators
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from services.yaml.errors import Code, SyntaxFault, YamlError, line_and_column
-from services.yaml.events import ALIAS, MAPPING, SCALAR, Document
-from services.yaml.parser import parse
+from services.yaml.errors import Code, YamlError, line_and_column
 from services.yaml.path import Index, Key, show_path
+from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
 from services.yaml.tree import Place, Tree
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
@@ -123,35 +121,15 @@ class _Composer:
         return {**merged, **own}, size, deepest + 1
 
 
-def read_schema(text: str) -> Data:
-    """A JSON Schema written as JSON or YAML. Raises YamlError (-32602)."""
-    try:
-        tree = Tree(parse(text))
-        if len(tree.stream.documents) != 1:
-            raise YamlError(Code.INVALID_PARAMS, "schema: expected one JSON or YAML document")
-        schema = to_data(tree, tree.stream.documents[0])
-    except SyntaxFault as fault:
-        line, column = line_and_column(text, fault.offset)
-        raise YamlError(
-            Code.INVALID_PARAMS, f"schema: not valid JSON or YAML at line {line}, column {column}: {fault.message}"
-        ) from None
-    if not isinstance(schema, dict | bool):
-        raise YamlError(Code.INVALID_PARAMS, "schema: a JSON Schema is an object, true or false")
-    return schema
-
-
-def validate(tree: Tree, document: Document, schema: Data) -> list[SchemaFault]:
+def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[SchemaFault]:
     """The faults of a document under a schema, at most `MAX_FAULTS`, in the order of the document.
 
     References to other files or hosts are not followed. Raises YamlError (-32602) where the schema itself is wrong.
     """
-    if not isinstance(schema, dict | bool):
-        raise YamlError(Code.INVALID_PARAMS, "schema: a JSON Schema is an object, true or false")
     data = to_data(tree, document)
     made = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
-        if isinstance(schema, dict):
-            made.check_schema(schema)
+        made.check_schema(schema)
         validator: Validator = made(schema, registry=EMPTY_REGISTRY)
         found = list(islice(_errors(validator, data), MAX_FAULTS))
     except exceptions.SchemaError as fault:
@@ -193,8 +171,3 @@ def _located(tree: Tree, document: Document, fault: exceptions.ValidationError) 
 
 def _brief(message: str) -> str:
     return message if len(message) <= 300 else message[:200] + " … " + message[-80:]
-
-
-def as_json(data: Data) -> str:
-    """Data as JSON text, for messages."""
-    return json.dumps(data, ensure_ascii=False)

@@ -6,12 +6,11 @@ aliases stay aliases, so no input can make the result larger than a small multip
 
 from typing import Final
 
-from services.yaml.block import BlockReader
-from services.yaml.builder import Builder
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import DOCUMENT, DOCUMENT_END, SCALAR, Document, Stream
-from services.yaml.properties import Directives
-from services.yaml.tokens import BLANK_LINES, COMMENT, LINE_REST, MARKER, NEVER_ALLOWED, QUOTED_ONLY
+from services.yaml.syntax.block import BlockReader
+from services.yaml.syntax.events import DOCUMENT, DOCUMENT_END, SCALAR, Document, Stream
+from services.yaml.syntax.properties import Directives
+from services.yaml.syntax.tokens import BLANK_LINES, LINE_REST, MARKER, NEVER_ALLOWED, QUOTED_ONLY
 
 MAX_DEPTH: Final = 2000
 _BYTE_ORDER_MARK: Final = "\ufeff"
@@ -30,22 +29,19 @@ def parse(
     it, which YAML 1.2 forbids and most other loaders accept; `Stream.lenient` then says that this was needed. `tags`
     are tag handles declared beforehand, for text that is to stand inside a document.
     """
-    stream = Stream(text)
-    stream.max_depth = max_depth
+    stream = Stream(text, max_depth=max_depth)
     if found := NEVER_ALLOWED.search(text):
         raise SyntaxFault(f"the character U+{ord(found.group()):04X} is not allowed in YAML", found.start())
-    _Documents(stream, max_depth, lenient_closers, tags).read()
+    _Documents(stream, lenient_closers, tags).read()
     _check_characters(stream)
     return stream
 
 
 class _Documents:
-    def __init__(self, stream: Stream, max_depth: int, lenient_closers: bool, tags: dict[str, str] | None) -> None:
+    def __init__(self, stream: Stream, lenient_closers: bool, tags: dict[str, str] | None) -> None:
         self.given_tags = tags
         self.stream = stream
         self.text = stream.text
-        self.out = Builder(stream)
-        self.max_depth = max_depth
         self.lenient_closers = lenient_closers
 
     def read(self) -> None:
@@ -86,15 +82,10 @@ class _Documents:
             if text.startswith(_BYTE_ORDER_MARK, pos):
                 pos += 1
             match = BLANK_LINES.match(text, pos)
-            if match is None:
-                raise AssertionError("a pattern of stars always matches")
+            assert match is not None  # a pattern of stars always matches
             at = match.end()
             if text.startswith("#", at):
-                comment = COMMENT.match(text, at)
-                if comment is None:
-                    raise AssertionError("a comment always matches at #")
-                pos = comment.end()
-                self.out.comment(at, pos)
+                pos = self.stream.comment_line(at)
                 continue
             if text.startswith(_BYTE_ORDER_MARK, match.start(1)):
                 pos = match.start(1)
@@ -103,17 +94,15 @@ class _Documents:
 
     def _document(self, pos: int, line: int, directives: Directives, *, explicit: bool) -> tuple[int, bool]:
         """Read one document; returns the offset after it and whether the next may begin without ---."""
-        out = self.out
         stream = self.stream
         event = len(stream.events)
-        out.node((DOCUMENT, "---" if explicit else "", "", None, None), line, pos, pos)
+        stream.node((DOCUMENT, "---" if explicit else "", "", None, None), line, pos, pos)
         tags = directives.tags if self.given_tags is None else self.given_tags
-        reader = BlockReader(out, tags, self.max_depth, self.lenient_closers)
+        reader = BlockReader(stream, tags, self.lenient_closers)
         stop = reader.read(pos, line, explicit)
         ended = MARKER.match(self.text, stop) is not None and self.text[stop] == "."
         close = len(stream.events)
-        out.node((DOCUMENT_END, "..." if ended else "", "", None, None), stop, stop, stop)
-        stream.lenient = stream.lenient or out.lenient
+        stream.node((DOCUMENT_END, "..." if ended else "", "", None, None), stop, stop, stop)
         stream.stops[event] = stop
         stream.closes[event] = close
         stream.documents.append(Document(event, close, pos, stop, tags))
@@ -124,7 +113,7 @@ class _Documents:
         if match is None or match.group(3) is None or (match.group(2) and not match.group(1)):
             raise SyntaxFault("only a comment may follow ... on its line", at)
         if match.group(2):
-            self.out.comment(match.start(2), match.end(2))
+            self.stream.comments.append(match.span(2))
         return match.end()
 
 

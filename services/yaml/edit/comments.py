@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from services.yaml.check import Expected, Splice, check
+from services.yaml.check.edits import Expected, Splice, check
+from services.yaml.edit.slot import Slot, find_slot
+from services.yaml.edit.style import Style
 from services.yaml.errors import Code, YamlError
-from services.yaml.events import Document
-from services.yaml.slot import Slot, find_slot
-from services.yaml.style import Style
-from services.yaml.tokens import BREAK
+from services.yaml.syntax.events import Document
+from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
 
 
@@ -32,7 +32,7 @@ def read_comments(tree: Tree, document: Document, place: Place) -> Comments:
 def write_comments(
     tree: Tree, document: Document, place: Place, *, above: str | None = None, beside: str | None = None
 ) -> Tree:
-    """The tree with the comments of a node written anew; None leaves one as it is, "" takes it away.
+    """The tree with the comments of a node replaced; None leaves one as it is, "" takes it away.
 
     Raises YamlError (-32003).
     """

@@ -5,9 +5,10 @@ lists are: the check behind every edit is a comparison of lists. Positions live 
 """
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
+
+from services.yaml.syntax.tokens import COMMENT
 
 # kind, style, value, anchor, resolved tag. The style of a scalar is its indicator (":" for plain), of a flow
 # collection its brackets, of a block collection "", of an explicit document marker the marker.
@@ -51,7 +52,8 @@ class Stream:
     """A parsed stream. For event i: `starts[i]` is its first character (properties included), `bodies[i]` the first
     after the properties, `stops[i]` the end of the node; offsets are characters of `text`.
 
-    `closes` maps the index of an opening event to that of its closing one.
+    `closes` maps the index of an opening event to that of its closing one. `last_stop` is the end of the last node,
+    where an open collection would end. `lenient` says that a closing bracket stood further left than YAML 1.2 allows.
     """
 
     text: str
@@ -64,39 +66,65 @@ class Stream:
     documents: list[Document] = field(default_factory=list)
     lenient: bool = False
     max_depth: int = 0
+    last_stop: int = 0
 
     def after(self, index: int) -> int:
         """The index of the event that follows the whole node at `index`."""
         return self.closes.get(index, index) + 1
 
+    def document_of(self, index: int) -> Document | None:
+        """The document that the event at `index` is in."""
+        return next((each for each in self.documents if each.event < index <= each.close), None)
+
     def comment_texts(self) -> list[str]:
         text = self.text
         return [text[start:stop] for start, stop in self.comments]
 
+    # What the readers append with.
 
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\0": "\\0"})
+    def node(self, event: Event, start: int, body: int, stop: int) -> None:
+        self.events.append(event)
+        self.starts.append(start)
+        self.bodies.append(body)
+        self.stops.append(stop)
+        self.last_stop = stop
 
+    def open(self, event: Event, start: int, body: int, index: int) -> None:
+        """Open a collection before the event `index`, which is mostly the next one."""
+        count = len(self.events)
+        if index == count:
+            self.events.append(event)
+            self.starts.append(start)
+            self.bodies.append(body)
+            self.stops.append(start)
+            return
+        # A flow collection turned out to be the first key of a block mapping: its events move up by one.
+        self.events.insert(index, event)
+        self.starts.insert(index, start)
+        self.bodies.insert(index, body)
+        self.stops.insert(index, start)
+        for moved in range(count - 1, index - 1, -1):
+            if (close := self.closes.pop(moved, None)) is not None:
+                self.closes[moved + 1] = close + 1
 
-def suite_lines(stream: Stream) -> Iterator[str]:
-    """The stream in the event notation of the YAML test suite, one line per event."""
-    yield "+STR"
-    for kind, style, value, anchor, tag in stream.events:
-        properties = (f" &{anchor}" if anchor is not None else "") + (f" <{tag}>" if tag is not None else "")
-        match kind:
-            case 0:
-                yield "+DOC" + (" ---" if style else "")
-            case 1:
-                yield "-DOC" + (" ..." if style else "")
-            case 2:
-                yield "+SEQ" + (" []" if style else "") + properties
-            case 4:
-                yield "+MAP" + (" {}" if style else "") + properties
-            case 3:
-                yield "-SEQ"
-            case 5:
-                yield "-MAP"
-            case 6:
-                yield f"=VAL{properties} {style}{value.translate(_ESCAPES)}"
-            case _:
-                yield f"=ALI *{value}"
-    yield "-STR"
+    def close(self, index: int, kind: int) -> None:
+        stop = self.last_stop
+        self.stops[index] = stop
+        self.closes[index] = len(self.events)
+        self.events.append(CLOSING[kind])
+        self.starts.append(stop)
+        self.bodies.append(stop)
+        self.stops.append(stop)
+
+    def rename(self, index: int, anchor: str | None, tag: str | None, start: int) -> None:
+        """Give the collection at `index` properties that were found on the lines before it."""
+        kind, style, value, _, _ = self.events[index]
+        self.events[index] = (kind, style, value, anchor, tag)
+        self.starts[index] = start
+
+    def comment_line(self, start: int) -> int:
+        """Keep the comment at `start`, which ends its line; where the next line begins."""
+        found = COMMENT.match(self.text, start)
+        assert found is not None  # `start` is at a #
+        self.comments.append(found.span(1))
+        return found.end()

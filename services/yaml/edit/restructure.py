@@ -1,14 +1,14 @@
 """Deleting an entry, appending an item and renaming a key, each under the same check as a set."""
 
-from services.yaml.check import Expected, Splice, check
-from services.yaml.create import insertions_block, insertions_flow, key_event, key_source
+from services.yaml.check.edits import Expected, Splice, check
+from services.yaml.edit.create import insertions_block, insertions_flow, key_event, key_source
+from services.yaml.edit.fragment import Fragment, read_fragment
+from services.yaml.edit.replacement import replace_value
+from services.yaml.edit.slot import enclosing, find_slot
 from services.yaml.errors import Code, YamlError
-from services.yaml.events import MAPPING, SCALAR, SEQUENCE, Document, Event
-from services.yaml.fragment import Fragment, read_fragment
 from services.yaml.path import Key
-from services.yaml.replace import replace
-from services.yaml.slot import enclosing, find_slot
-from services.yaml.tokens import BREAK
+from services.yaml.syntax.events import MAPPING, SCALAR, SEQUENCE, Document, Event
+from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
 
 
@@ -28,7 +28,7 @@ def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
     flow = tree.is_flow(parent.node)
     if len(siblings) == 1 and not flow:
         empty = "{}" if stream.events[parent.node][0] == MAPPING else "[]"
-        return replace(tree, document, parent, read_fragment(empty, document.tags))
+        return replace_value(tree, document, parent, read_fragment(empty, document.tags))
     first = place.key if place.key >= 0 else place.node
     candidates = _flow_removals(tree, place, siblings) if flow else _block_removals(tree, document, place, siblings)
     for splices, dropped in candidates:
@@ -119,7 +119,7 @@ def append(tree: Tree, document: Document, place: Place, fragment: Fragment) -> 
     if tree.is_null(place.node):
         _, flow = enclosing(tree, place, document)
         source = f"[{fragment.head}]" if flow else "\n".join(_item_lines(fragment, 0, 1))
-        return replace(tree, document, place, read_fragment(source, document.tags))
+        return replace_value(tree, document, place, read_fragment(source, document.tags))
     if kind != SEQUENCE:
         what = "mapping" if kind == MAPPING else "scalar" if kind == SCALAR else "alias"
         raise YamlError(Code.NOT_APPLICABLE, f"only a sequence can be appended to: this is a {what}")

@@ -1,15 +1,15 @@
-"""Reading and setting the value at a path in a parsed file: where the path leads decides what is done."""
+"""Reading and setting the value at a path in a parsed file: the kind of place that the path leads to decides how."""
 
-from services.yaml.create import create, create_first
+from services.yaml.edit.create import create, create_first
+from services.yaml.edit.fragment import Fragment, looks_like_entries, read_fragment, read_pair
+from services.yaml.edit.replacement import replace_value
+from services.yaml.edit.slot import find_slot
 from services.yaml.errors import Code, SyntaxFault, YamlError, line_and_column
-from services.yaml.events import ALIAS, MAPPING, Document
-from services.yaml.fragment import Fragment, looks_like_entries, read_fragment, read_pair
-from services.yaml.parser import MAX_DEPTH, parse
 from services.yaml.path import Index, Key, PathFault, Step, parse_path, show_path
-from services.yaml.properties import DEFAULT_TAGS
-from services.yaml.replace import replace
-from services.yaml.slot import find_slot
-from services.yaml.tokens import BLOCK_HEADER
+from services.yaml.syntax.events import ALIAS, MAPPING, Document
+from services.yaml.syntax.parser import MAX_DEPTH, parse
+from services.yaml.syntax.properties import DEFAULT_TAGS
+from services.yaml.syntax.tokens import BLOCK_HEADER
 from services.yaml.tree import NotThere, Place, Tree
 
 
@@ -79,7 +79,7 @@ def set_at(tree: Tree, path: str, value: str, document: int = 0, *, json_file: b
         return create(tree, found, fault.parent, keys, read_fragment(value, found.tags), json_file=json_file)
     if tree.source(place.node) == value:
         return tree
-    return replace(tree, found, place, _read_value(tree, found, place, value))
+    return replace_value(tree, found, place, _read_value(tree, found, place, value))
 
 
 def _keys(steps: list[Step], path: str) -> list[Key]:

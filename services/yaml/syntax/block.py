@@ -7,9 +7,8 @@ most of a real file, whole lines `key: value` and `- value`, is read by one patt
 
 from typing import Final
 
-from services.yaml.builder import Builder
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import (
+from services.yaml.syntax.events import (
     ALIAS,
     BLOCK_MAPPING,
     BLOCK_SEQUENCE,
@@ -17,16 +16,15 @@ from services.yaml.events import (
     MAPPING,
     SCALAR,
     SEQUENCE,
+    Stream,
 )
-from services.yaml.fastlines import HEADER, read_items, read_pair, read_pairs
-from services.yaml.flow import LONGEST_KEY, FlowReader
-from services.yaml.properties import Properties, read_properties
-from services.yaml.scalars import count_breaks, fold_plain, read_block_scalar, read_quoted
-from services.yaml.tokens import (
-    ANCHOR,
+from services.yaml.syntax.fastlines import HEADER, read_items, read_pair, read_pairs
+from services.yaml.syntax.flow import LONGEST_KEY, FlowReader
+from services.yaml.syntax.properties import Properties, read_alias, read_properties
+from services.yaml.syntax.scalars import count_breaks, fold_plain, read_block_scalar, read_quoted
+from services.yaml.syntax.tokens import (
     BLANK_LINES,
     COLON,
-    COMMENT,
     LINE_REST,
     MARKER,
     PLAIN_BLOCK,
@@ -38,18 +36,18 @@ from services.yaml.tokens import (
 
 ROOT: Final = -1
 _MARKS: Final = frozenset("-?:")
-_SPACE: Final = frozenset(" \t\r\n")
+_SPACE_OR_END: Final = frozenset(("", " ", "\t", "\r", "\n"))
 
 
 class BlockReader:
-    """Reads the content of one document into a `Builder`. Made anew for each document."""
+    """Reads the content of one document into a `Stream`. One for each document."""
 
-    def __init__(self, builder: Builder, tags: dict[str, str], max_depth: int, lenient_closers: bool) -> None:
-        self.out = builder
-        self.text = builder.text
-        self.size = len(builder.text)
+    def __init__(self, stream: Stream, tags: dict[str, str], lenient_closers: bool) -> None:
+        self.out = stream
+        self.text = stream.text
+        self.size = len(stream.text)
         self.tags = tags
-        self.max_depth = max_depth
+        self.max_depth = stream.max_depth
         self.lenient_closers = lenient_closers
         # The stack of open block collections: kind, column, index of the opening event, and for a mapping whether an
         # explicit key still awaits its value.
@@ -88,41 +86,46 @@ class BlockReader:
     # Each reading method returns the offset where the next line begins, or ~offset at the document's end.
 
     def _next_line(self, pos: int) -> int:
-        text = self.text
         if not self.awaiting:
-            kind = self.kinds[-1]
-            if kind == MAPPING:
-                if not self.explicit[-1]:
-                    pos = read_pairs(self.out, pos, self.columns[-1])
-            elif kind == SEQUENCE:
+            if self.kinds[-1] == MAPPING and not self.explicit[-1]:
+                pos = read_pairs(self.out, pos, self.columns[-1])
+            elif self.kinds[-1] == SEQUENCE:
                 pos = read_items(self.out, pos, self.columns[-1])
+        text = self.text
         while True:
             match = BLANK_LINES.match(text, pos)
-            if match is None:
-                raise AssertionError("a pattern of stars always matches")
+            assert match is not None  # a pattern of stars always matches
             at = match.end()
-            if at < self.size and text[at] == "#":
-                comment = COMMENT.match(text, at)
-                if comment is None:
-                    raise AssertionError("a comment always matches at #")
-                pos = comment.end()
-                self.out.comment(at, pos)
-                continue
-            break
-        column = match.end(1) - match.start(1)
-        self.line = match.start(1)
-        if at == self.size or (at == match.start(1) and text[at] in "-." and MARKER.match(text, at)):
+            if text[at : at + 1] != "#":
+                break
+            pos = self.out.comment_line(at)
+        self.line, spaces_stop = match.span(1)
+        column = spaces_stop - self.line
+        if at == self.size or (at == self.line and text[at] in "-." and MARKER.match(text, at)):
             self._finish()
-            return ~match.start(1)
-        tabbed = match.end(2) != -1
-        dash = text[at] == "-" and text[at + 1 : at + 2] in ("", " ", "\t", "\r", "\n")
+            return ~self.line
+        tabbed = at > spaces_stop
+        dash = text[at] == "-" and text[at + 1 : at + 2] in _SPACE_OR_END
         if self.awaiting:
             parent = self.columns[-1]
-            if column > parent:
+            indentless = column == parent and dash and self.may_be_indentless and not tabbed
+            if column > parent or indentless:
                 return self._node(at, block_allowed=not tabbed)
-            if column == parent and dash and self.may_be_indentless and not tabbed:
-                return self._node(at, block_allowed=True)
             self._empty()
+        self._close_beyond(at, column, dash)
+        if tabbed:
+            raise SyntaxFault("a tab cannot indent a line: use spaces", spaces_stop)
+        if self.kinds[-1] == MAPPING:
+            return self._mapping_entry(at)
+        if self.kinds[-1] == ROOT:
+            raise SyntaxFault("unexpected content after the end of the document's value", at)
+        if not dash:
+            raise SyntaxFault("expected a sequence entry: - and a space", at)
+        self._await(at + 1, indentless=False)
+        return self._after_indicator(at + 1, block_allowed=True)
+
+    def _close_beyond(self, at: int, column: int, dash: bool) -> None:
+        """Close the collections that the line at `column` ends, down to the one that it is an entry of."""
         columns = self.columns
         while columns[-1] > column:
             self._close()
@@ -132,21 +135,11 @@ class BlockReader:
             if self.kinds[-1] == ROOT:
                 raise SyntaxFault("unexpected content after the end of the document's value", at)
             raise SyntaxFault(f"this line is indented by {column}: the enclosing lines by {columns[-1]}", at)
-        if tabbed:
-            raise SyntaxFault("a tab cannot indent a line: use spaces", match.end(1))
-        if self.kinds[-1] == SEQUENCE:
-            if not dash:
-                raise SyntaxFault("expected a sequence entry: - and a space", at)
-            self._await(at + 1, indentless=False)
-            return self._after_indicator(at + 1, block_allowed=True)
-        if self.kinds[-1] == ROOT:
-            raise SyntaxFault("unexpected content after the end of the document's value", at)
-        return self._mapping_entry(at)
 
     def _mapping_entry(self, at: int) -> int:
         text = self.text
         mark = text[at]
-        if mark in "?:" and text[at + 1 : at + 2] in ("", " ", "\t", "\r", "\n"):
+        if mark in "?:" and text[at + 1 : at + 2] in _SPACE_OR_END:
             if mark == "?":
                 self._settle_explicit()
                 self.explicit[-1] = True
@@ -196,7 +189,7 @@ class BlockReader:
         if match.group(2):
             if not match.group(1) and at > self.line and self.text[at - 1] not in " \t":
                 raise SyntaxFault("a comment needs white space before its #", at)
-            self.out.comment(match.start(2), match.end(2))
+            self.out.comments.append(match.span(2))
         return match.end()
 
     def _node(self, at: int, *, block_allowed: bool, entry: bool = False) -> int:
@@ -211,80 +204,85 @@ class BlockReader:
         mark = text[at]
         if mark in "&!":
             own, at = read_properties(text, at, self.tags, flow=False)
-            if at == self.size or text[at] in "\r\n" or text[at] == "#":
+            if at == self.size or text[at] in "\r\n#":
                 if entry:
                     raise SyntaxFault("expected a key after this anchor or tag", start)
                 self.held = own if self.held is None else self.held.joined(own)
                 self.null_at = own.stop
                 return self._line_end(at)
             mark = text[at]
-        if mark in _MARKS and text[at + 1 : at + 2] in ("", " ", "\t", "\r", "\n"):
+        if mark in _MARKS and text[at + 1 : at + 2] in _SPACE_OR_END:
             return self._indicator(at, mark, own, block_allowed=block_allowed, entry=entry)
         if mark in "|>":
             return self._block_scalar(at, own, entry)
-        out = self.out
-        first_event = len(out.events)
+        first_event = len(self.out.events)
         line = self.line
-        anchor, tag = (own.anchor, own.tag) if own else (None, None)
+        value, stop = self._content(at, own)
+        colon = COLON.match(text, stop) if self.line == line else None
+        if colon is None:
+            if entry:
+                raise SyntaxFault("expected a key with a colon and white space after it", start)
+            return self._value(own, start, at, value, stop, first_event)
+        if not entry:
+            if not block_allowed:
+                raise SyntaxFault("a block mapping cannot begin on this line: quote the value or indent it below", at)
+            self._open(MAPPING, start, start - line, first_event)
+        self._key(own, start, at, value, stop)
+        self._await(colon.end(), indentless=True)
+        return self._after_indicator(colon.end(), block_allowed=False)
+
+    def _content(self, at: int, own: Properties | None) -> tuple[str, int]:
+        """The value and the end of an alias, a quoted scalar, a flow collection (whose events are complete then) or
+        the first line of a plain scalar."""
+        text = self.text
+        mark = text[at]
         if mark == "*":
-            match = ANCHOR.match(text, at)
-            if match is None:
-                raise SyntaxFault("an alias needs a name after *", at)
-            if own is not None:
-                raise SyntaxFault("an alias can have no anchor or tag", at)
-            stop = match.end()
-            value = match.group(1)
-        elif mark in "\"'":
-            value, stop, multiline = read_quoted(text, at, line, self.columns[-1] + 1)
-            if multiline:
-                self.line = self._line_of(stop)
+            return read_alias(text, at, own)
+        if mark in "\"'":
+            value, stop, multiline = read_quoted(text, at, self.line, self.columns[-1] + 1)
         elif mark in "[{":
-            value = ""
-            reader = FlowReader(
-                out, self.tags, self.columns[-1], self.max_depth - len(self.columns) + 1, self.lenient_closers
-            )
-            stop = reader.read(at, own)
-            if reader.multiline:
-                self.line = self._line_of(stop)
+            depth = self.max_depth - len(self.columns) + 1
+            reader = FlowReader(self.out, self.tags, self.columns[-1], depth, self.lenient_closers)
+            value, stop, multiline = "", reader.read(at, own), reader.multiline
         else:
             match = PLAIN_BLOCK.match(text, at)
             if match is None:
                 raise SyntaxFault(f"a value cannot begin with {mark!r}: quote it", at)
-            stop = match.end()
-            value = match.group()
-        colon = COLON.match(text, stop) if self.line == line else None
-        if colon is not None:
-            if not entry:
-                if not block_allowed:
-                    raise SyntaxFault(
-                        "a block mapping cannot begin on this line: quote the value or indent it below", at
-                    )
-                self._open(MAPPING, start, start - line, first_event)
-            if mark in "[{" and stop - start > LONGEST_KEY:
+            return match.group(), match.end()
+        if multiline:
+            self.line = self._line_of(stop)
+        return value, stop
+
+    def _key(self, own: Properties | None, start: int, at: int, value: str, stop: int) -> None:
+        mark = self.text[at]
+        if mark in "[{":
+            if stop - start > LONGEST_KEY:
                 raise SyntaxFault(f"a collection as a key can have at most {LONGEST_KEY} characters", start)
-            if mark not in "[{":
-                style = mark if mark in "\"'" else ":"
-                key = (ALIAS, "", value, None, None) if mark == "*" else (SCALAR, style, value, anchor, tag)
-                out.node(key, start, at, stop)
-            self._await(colon.end(), indentless=True)
-            return self._after_indicator(colon.end(), block_allowed=False)
-        if entry:
-            raise SyntaxFault("expected a key with a colon and white space after it", start)
+        elif mark == "*":
+            self.out.node((ALIAS, "", value, None, None), start, at, stop)
+        else:
+            anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
+            self.out.node((SCALAR, mark if mark in "\"'" else ":", value, anchor, tag), start, at, stop)
+
+    def _value(self, own: Properties | None, start: int, at: int, value: str, stop: int, first_event: int) -> int:
+        """Complete a node that is no key, with the properties that the lines before hold for it."""
         held = self.held
         self.held = None
         self.awaiting = False
+        mark = self.text[at]
         if held is not None:
             if mark == "*":
                 raise SyntaxFault("an alias can have no anchor or tag", at)
             own = held if own is None else held.joined(own)
-            anchor, tag, start = own.anchor, own.tag, own.start
+            start = own.start
+        anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
         if mark == "*":
-            out.node((ALIAS, "", value, None, None), start, at, stop)
+            self.out.node((ALIAS, "", value, None, None), start, at, stop)
         elif mark in "\"'":
-            out.node((SCALAR, mark, value, anchor, tag), start, at, stop)
+            self.out.node((SCALAR, mark, value, anchor, tag), start, at, stop)
         elif mark in "[{":
             if held is not None:
-                out.rename(first_event, anchor, tag, start)
+                self.out.rename(first_event, anchor, tag, start)
         else:
             stop = self._plain(value, start, at, stop, anchor, tag)
         return self._line_end(stop)

@@ -5,8 +5,8 @@ from collections import Counter
 from functools import cached_property
 from typing import Final
 
-from services.yaml.events import MAPPING, SEQUENCE
-from services.yaml.tokens import BREAK
+from services.yaml.syntax.events import MAPPING, SEQUENCE
+from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Tree
 
 _SAMPLE: Final = 4000  # events looked at: a file that changes its style after that many is read by its beginning

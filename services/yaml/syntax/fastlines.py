@@ -8,8 +8,7 @@ import re
 from functools import cache
 from typing import Final
 
-from services.yaml.builder import Builder
-from services.yaml.events import SCALAR
+from services.yaml.syntax.events import SCALAR, Stream
 
 WIDEST: Final = 120  # columns that have patterns of their own
 
@@ -37,7 +36,7 @@ def _items(column: int) -> re.Pattern[str]:
     return re.compile(rf" {{{column}}}- ++{_VALUE}(?= {{0,{column}}}[^ \t\r\n#])")
 
 
-def read_pairs(out: Builder, pos: int, column: int) -> int:
+def read_pairs(out: Stream, pos: int, column: int) -> int:
     """Read lines of a block mapping at a column from the line at `pos` on; returns the first line not read."""
     if column > WIDEST:
         return pos
@@ -49,7 +48,7 @@ def read_pairs(out: Builder, pos: int, column: int) -> int:
     return pos
 
 
-def read_pair(out: Builder, at: int, column: int) -> int:
+def read_pair(out: Stream, at: int, column: int) -> int:
     """Read the line whose key is at `at`, the first of a mapping there; returns the next line, or -1.
 
     The caller then opens the mapping before these two events.
@@ -63,7 +62,7 @@ def read_pair(out: Builder, at: int, column: int) -> int:
     return found.end()
 
 
-def _pair_read(out: Builder, found: re.Match[str], start: int) -> None:
+def _pair_read(out: Stream, found: re.Match[str], start: int) -> None:
     key, plain, double, single, comment = found.groups()
     events, starts, bodies, stops = out.events, out.starts, out.bodies, out.stops
     events.append((SCALAR, ":", key, None, None))
@@ -87,7 +86,7 @@ def _pair_read(out: Builder, found: re.Match[str], start: int) -> None:
         out.comments.append(found.span(5))
 
 
-def read_items(out: Builder, pos: int, column: int) -> int:
+def read_items(out: Stream, pos: int, column: int) -> int:
     """Read lines of a block sequence at a column from the line at `pos` on; returns the first line not read."""
     if column > WIDEST:
         return pos

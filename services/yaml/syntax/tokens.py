@@ -13,7 +13,7 @@ BLANK_LINES: Final = re.compile(r"(?:[ \t]*+(?:\r\n?|\n))*+( *+)(\t[ \t]*+)?")
 SPACING: Final = re.compile(r"[ \t]*+")
 LINE_REST: Final = re.compile(r"([ \t]*+)(#[^\r\n]*+)?(\r\n?|\n|\Z)?")
 TAB_LINE: Final = re.compile(r" *+\t[ \t]*+(?:[\r\n]|\Z)")
-COMMENT: Final = re.compile(r"#[^\r\n]*+(?:\r\n?|\n|\Z)")
+COMMENT: Final = re.compile(r"(#[^\r\n]*+)(?:\r\n?|\n|\Z)")
 COLON: Final = re.compile(r"[ \t]*+:(?=[ \t\r\n]|\Z)")
 MARKER: Final = re.compile(r"(?:---|\.\.\.)(?=[ \t\r\n]|\Z)")
 

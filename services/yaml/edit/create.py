@@ -4,16 +4,16 @@ import json
 import re
 from typing import Final
 
-from services.yaml.check import Expected, Splice, check
+from services.yaml.check.edits import Expected, Splice, check
+from services.yaml.edit.fragment import Fragment, read_fragment
+from services.yaml.edit.replacement import replace_value
+from services.yaml.edit.slot import enclosing, is_sequence
+from services.yaml.edit.style import Style
 from services.yaml.errors import Code, SyntaxFault, YamlError
-from services.yaml.events import CLOSING, MAPPING, SCALAR, Document, Event
-from services.yaml.fragment import Fragment, read_fragment
-from services.yaml.parser import parse
 from services.yaml.path import Key, show_path
-from services.yaml.replace import replace
-from services.yaml.slot import enclosing, is_sequence
-from services.yaml.style import Style
-from services.yaml.tokens import BREAK
+from services.yaml.syntax.events import CLOSING, MAPPING, SCALAR, Document, Event
+from services.yaml.syntax.parser import parse
+from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
 
 _SAMPLE: Final = 2000  # events looked at to find out how a file writes its keys
@@ -62,11 +62,11 @@ def create(
     if flow:
         quoted = quotes_keys(tree, document) or json_file
         text = _flow_entry(keys, fragment, quoted, ": ")
-        return replace(tree, document, parent, read_fragment("{" + text + "}", document.tags))
+        return replace_value(tree, document, parent, read_fragment("{" + text + "}", document.tags))
     lines = _block_entry(keys, fragment, style, 0, quoted=False)
     if lines is None:
         raise YamlError(Code.NOT_APPLICABLE, f"the value cannot be indented to stand under {show_path([*keys])}")
-    return replace(tree, document, parent, read_fragment("\n".join(lines), document.tags))
+    return replace_value(tree, document, parent, read_fragment("\n".join(lines), document.tags))
 
 
 def create_first(tree: Tree, keys: list[Key], fragment: Fragment) -> Tree:

@@ -4,7 +4,7 @@ import re
 from typing import Final, NamedTuple
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.tokens import (
+from services.yaml.syntax.tokens import (
     BLOCK_HEADER,
     BREAK,
     DOUBLE_QUOTED,
