@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernel.untyped import Layer
+from kernel.json_types import Layer
 
 YAML_NAME = "config.yaml"
 

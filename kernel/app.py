@@ -159,7 +159,7 @@ async def run(
                 assert config.http is not None
                 await gateway.loaded.wait()
                 await trio.to_thread.run_sync(_load_http)
-                from kernel.gateway.http import serve_http
+                from kernel.gateway.transport.http import serve_http
                 from kernel.web import content, metrics, page, transcripts
                 from kernel.web.models import Models
 
@@ -196,7 +196,7 @@ async def run(
 
 
 def _load_http() -> None:
-    import kernel.gateway.http
+    import kernel.gateway.transport.http
     import kernel.web.metrics
     import kernel.web.models
     import kernel.web.page

@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from kernel import aliases
 from kernel.control.address import find_data_dir
-from kernel.untyped import Layer
+from kernel.json_types import Layer
 
 FILE_NAME = "linckia.toml"
 

@@ -88,7 +88,7 @@ class GenerationSink(Protocol):
         planned."""
 
 
-class Upcalls(Protocol):
+class ClientRequests(Protocol):
     """What a running call may want of the client that made it.  Synchronous ones never block."""
 
     def progress(self, done: float, total: float | None, message: str | None) -> None: ...
@@ -110,7 +110,7 @@ class Dispatcher(Protocol):
         caller: str = "client",
         timeout_s: float | None = None,
         trace: str | None = None,
-        upcalls: Upcalls | None = None,
+        client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
         """Route one call and wait for its result, as plain data (dict, list, str, int, float, bool, None, bytes).

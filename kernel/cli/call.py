@@ -10,7 +10,7 @@ import sys
 from kernel.cli.main import Failed, Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 BAR_CELLS = 30
 

@@ -16,7 +16,7 @@ from kernel.cli import table
 from kernel.cli.main import Failed, Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 PIECE_BYTES = 1024 * 1024
 PAGE = 1000

@@ -14,7 +14,7 @@ from kernel.cli.call import Progress
 from kernel.cli.main import Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"

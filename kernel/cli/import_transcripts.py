@@ -20,7 +20,7 @@ from kernel.cli import records
 from kernel.cli.main import Failed
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Of the files in a folder."""

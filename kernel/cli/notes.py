@@ -14,7 +14,7 @@ from kernel.cli import table
 from kernel.cli.main import Usage
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 SNIPPET_CHARS = 160
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernel.cli.main import Failed
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, NoKernel
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0
 """Services are given their shutdown time-outs, one after the other where they depend on each other."""

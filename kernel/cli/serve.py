@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from kernel.cli.journal import open_journal
+from kernel.cli.kernel_log import open_log
 from kernel.cli.main import EXIT_HELD, Failed, Usage
 from kernel.config import Config, ConfigError, Flags, load
 from kernel.control.address import log_dir, socket_path
@@ -28,7 +28,7 @@ def serve(arguments: argparse.Namespace) -> int:
     try:
         config = load(flags_of(arguments), os.environ)
         with hold(config.data_dir) as held:
-            open_journal(config.data_dir, config.log_level, watched=not arguments.ephemeral)
+            open_log(config.data_dir, config.log_level, watched=not arguments.ephemeral)
             _run(config, held, ephemeral=arguments.ephemeral, conformance=arguments.conformance)
     except ConfigError as error:
         raise Usage(str(error)) from None

@@ -15,7 +15,7 @@ from kernel.cli.main import Failed, Usage
 from kernel.cli.table import Cell
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 

@@ -2,8 +2,8 @@
 
 The kernel speaks MCP on the two descriptors itself, so nothing is relayed and this process stays small. Where no kernel
 runs it starts one, detached, that ends when its last client has left. A kernel that dies is followed by another, to
-which the session is handed as it stood (`kernel.gateway.journal`): the client notices a pause. Standard library only:
-this stands between an MCP client and its first answer.
+which the session is handed as it stood (`kernel.gateway.transport.session_memory`): the client notices a pause.
+Standard library only: this stands between an MCP client and its first answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from kernel.cli.main import EXIT_HELD, Failed, Usage
 from kernel.control.address import find_data_dir, log_dir
 from kernel.control.client import CallFailed, Client, ControlError, KernelGone, NoKernel
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 if TYPE_CHECKING:
     import subprocess

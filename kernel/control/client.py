@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from kernel.control.address import connect, socket_path
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 
 READ_BYTES = 256 * 1024
 """About what the socket holds: a long answer is taken in few pieces."""
@@ -115,7 +115,7 @@ class Client:
         Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
 
         Args:
-            memory: the session's, for the kernel to note it in (`kernel.gateway.journal`).
+            memory: the session's, for the kernel to note it in (`kernel.gateway.transport.session_memory`).
 
         Raises:
             CallFailed: it does not serve this surface, or has other roots.

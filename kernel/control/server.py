@@ -20,8 +20,8 @@ from typing import Protocol
 import msgspec
 import trio
 
+from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
-from kernel.untyped import JsonObject
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
 from proto.operation import OPERATOR
 from proto.ops import Table
@@ -295,18 +295,18 @@ class _Connection:
         )
         if not request.progress:
             return await call()
-        upcalls = _Upcalls()
+        client_requests = _Upcalls()
         failure: LinckiaError | None = None
         result: object = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(upcalls.forward, self)
+            nursery.start_soon(client_requests.forward, self)
             try:
-                result = await call(upcalls=upcalls)
+                result = await call(client_requests=client_requests)
             except LinckiaError as error:
                 # Kept, since a nursery would wrap it in a group.
                 failure = error
             finally:
-                upcalls.finish()
+                client_requests.finish()
         if failure is not None:
             raise failure
         return result

@@ -1,8 +1,8 @@
 """The gateway: every surface's server, the clients on them, and the ways in.
 
-The control socket hands descriptors of local clients to `attach`; `kernel.gateway.http` serves the rest.  The SDK is
-loaded beside the event loop, so that neither a client's first message nor the supervisor waits for a second of
-imports; what needs the SDK waits for it.
+The control socket hands descriptors of local clients to `attach`; `kernel.gateway.transport.http` serves the rest.
+The SDK is loaded beside the event loop, so that neither a client's first message nor the supervisor waits for a second
+of imports; what needs the SDK waits for it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 import trio
 
 from kernel.gateway.composite.dispatch import Composites
-from kernel.gateway.journal import Journal
-from kernel.gateway.opening import Opening
 from kernel.gateway.prompts import FilePrompts, Folder
+from kernel.gateway.protocol.handshake import Handshake
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.stdio import DRAIN_S, serve_stdio
 from kernel.gateway.surfaces import ALL, SURFACES, Surface
+from kernel.gateway.transport.session_memory import SessionMemory
+from kernel.gateway.transport.stdio import DRAIN_S, serve_stdio
 from kernel.ports import Dispatcher
 from kernel.version import VERSION
 from proto.errors import InvalidParams
 from proto.ops import Table
 
 if TYPE_CHECKING:
-    from kernel.gateway.server import SurfaceServer
-    from kernel.gateway.servers import Servers
+    from kernel.gateway.protocol.server import SurfaceServer
+    from kernel.gateway.protocol.servers import Servers
 
 FIRST_MESSAGE_S = 0.25
 """How long loading the SDK waits for a client to be answered first, with which it would share the interpreter."""
@@ -64,7 +64,7 @@ class Gateway:
             await self.opened.wait()
         # In a thread: a second in which the event loop goes on, if more slowly.
         await trio.to_thread.run_sync(_load_sdk)
-        from kernel.gateway.servers import Servers
+        from kernel.gateway.protocol.servers import Servers
 
         self._servers = Servers(
             self._surfaces,
@@ -111,7 +111,7 @@ class Gateway:
         Returns when the client has gone and what it had asked is answered.  Cancellation ends it at once.
 
         Args:
-            memory: of the session, where it is to outlive this kernel (`kernel.gateway.journal`).
+            memory: of the session, where it is to outlive this kernel (`kernel.gateway.transport.session_memory`).
 
         Raises:
             InvalidParams: there is no such surface.
@@ -125,11 +125,18 @@ class Gateway:
 
         self._count(1)
         try:
-            opening = Opening(shown, self._version)
+            handshake = Handshake(shown, self._version)
             pad = self._scratchpads.open()
-            with contextlib.closing(Journal(memory)) as journal:
+            with contextlib.closing(SessionMemory(memory)) as session_memory:
                 await serve_stdio(
-                    server, opening, pad, fd_in, fd_out, journal=journal, drain_s=drain_s, opened=self.opened.set
+                    server,
+                    handshake,
+                    pad,
+                    fd_in,
+                    fd_out,
+                    session_memory=session_memory,
+                    drain_s=drain_s,
+                    opened=self.opened.set,
                 )
         finally:
             self._count(-1)
@@ -141,8 +148,8 @@ class Gateway:
 
 
 def _load_sdk() -> None:
-    import kernel.gateway.sdkside
-    import kernel.gateway.servers  # noqa: F401
+    import kernel.gateway.protocol.servers
+    import kernel.gateway.transport.sdk_session  # noqa: F401
 
 
 @contextlib.asynccontextmanager

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
+from kernel.json_types import JsonObject
 from kernel.router.session import current as current_session
-from kernel.untyped import JsonObject
 from proto.errors import OperationError
 from proto.operation import Operation
 from proto.ops.scratchpad import (

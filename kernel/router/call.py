@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from kernel.ports import Upcalls
+from kernel.ports import ClientRequests
 from proto.errors import LinckiaError
 from proto.frames import Progress
 from proto.operation import Operation
@@ -23,6 +23,7 @@ class RoutedCall:
 
     __slots__ = (
         "caller",
+        "client_requests",
         "credit",
         "deadline",
         "deaths",
@@ -38,7 +39,6 @@ class RoutedCall:
         "session",
         "suspect",
         "trace",
-        "upcalls",
         "withdrawn",
     )
 
@@ -54,7 +54,7 @@ class RoutedCall:
         done: Done,
         item: Callable[[Raw], None],
         progress: Callable[[Progress], None] | None,
-        upcalls: Upcalls | None,
+        client_requests: ClientRequests | None,
         session: str = "",
         for_client: bool = True,
     ) -> None:
@@ -71,7 +71,7 @@ class RoutedCall:
         self.done = done
         self.item = item
         self.progress = progress
-        self.upcalls = upcalls
+        self.client_requests = client_requests
         self.session = session
         self.for_client = for_client
         self.frame_id = 0

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from kernel.ports import Cause, ServiceState, Upcalls
+from kernel.ports import Cause, ClientRequests, ServiceState
 from kernel.router.call import RoutedCall
 from kernel.router.lane import Lane, Limits
 from kernel.router.session import current as current_session
@@ -128,7 +128,7 @@ class Router:
         caller: str = "client",
         timeout_s: float | None = None,
         trace: str | None = None,
-        upcalls: Upcalls | None = None,
+        client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
         """See `kernel.ports.Dispatcher.call`."""
@@ -155,8 +155,8 @@ class Router:
             lane.grant(routed, 1)
 
         def progress(frame: Progress) -> None:
-            if upcalls is not None:
-                upcalls.progress(frame.done, frame.total, frame.message)
+            if client_requests is not None:
+                client_requests.progress(frame.done, frame.total, frame.message)
 
         routed = RoutedCall(
             operation,
@@ -167,8 +167,8 @@ class Router:
             credit=WINDOW if operation.stream else 0,
             done=done,
             item=item,
-            progress=None if upcalls is None else progress,
-            upcalls=upcalls,
+            progress=None if client_requests is None else progress,
+            client_requests=client_requests,
             session=current_session.get(),
         )
         lane.submit(routed)
@@ -256,10 +256,10 @@ class Router:
 
     def _from_service(self, service: str, generation: int, call: Call) -> None:
         parent = self._lanes[service].find(service, generation, call.parent)
-        upcalls = parent.upcalls if parent is not None else None
+        client_requests = parent.client_requests if parent is not None else None
         try:
             if call.op == ASK_CLIENT:
-                self._ask_client(service, generation, call, upcalls)
+                self._ask_client(service, generation, call, client_requests)
             else:
                 self._pass_on(service, generation, call, parent)
         except LinckiaError as error:
@@ -298,7 +298,7 @@ class Router:
             progress=(lambda p: self._post(service, generation, Progress(call.id, p.done, p.total, p.message)))
             if call.progress
             else None,
-            upcalls=parent.upcalls if parent is not None else None,
+            client_requests=parent.client_requests if parent is not None else None,
             for_client=parent is not None and parent.for_client,
         )
         made[call.id] = (lane, routed)
@@ -317,8 +317,8 @@ class Router:
         if scope is not None:
             scope.cancel()
 
-    def _ask_client(self, service: str, generation: int, call: Call, upcalls: Upcalls | None) -> None:
-        if upcalls is None:
+    def _ask_client(self, service: str, generation: int, call: Call, client_requests: ClientRequests | None) -> None:
+        if client_requests is None:
             raise Unavailable("the call being served was not made by a client that can be asked")
         request = msgspec.msgpack.decode(call.params, type=dict[str, Any])
         scope = self._asks[service, generation, call.id] = trio.CancelScope()
@@ -327,7 +327,7 @@ class Router:
             outcome: Raw | LinckiaError = Internal("the question was withdrawn")
             with scope:
                 try:
-                    outcome = frames.pack_body(await upcalls.ask(request["method"], request["params"]))
+                    outcome = frames.pack_body(await client_requests.ask(request["method"], request["params"]))
                 except LinckiaError as error:
                     outcome = error
             if self._asks.pop((service, generation, call.id), None) is not None:
@@ -386,8 +386,8 @@ class Router:
 
     def _relay_log(self, service: str, generation: int, frame: Log) -> None:
         call = self._lanes[service].find(service, generation, frame.call)
-        if call is not None and call.upcalls is not None:
-            call.upcalls.log(frame.level, frame.logger or service, frame.message)
+        if call is not None and call.client_requests is not None:
+            call.client_requests.log(frame.level, frame.logger or service, frame.message)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         if self._nursery is None:

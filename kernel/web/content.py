@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from kernel.gateway.failures import message_of
+from kernel.gateway.protocol.failures import message_of
 from kernel.ports import Dispatcher
 from proto.errors import Kind, LinckiaError
 from proto.operation import operation_of

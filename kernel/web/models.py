@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 from starlette.routing import BaseRoute, Route
 
+from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
-from kernel.untyped import JsonObject
 from kernel.web.openai import ModelNotFound, endpoint
 from proto.errors import InvalidParams, LinckiaError
 from proto.operation import Params, operation_of

@@ -14,7 +14,7 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from kernel.gateway.failures import as_failure, message_of
+from kernel.gateway.protocol.failures import as_failure, message_of
 from proto.errors import Failure, InvalidParams, Kind, LinckiaError
 from proto.operation import Params, validate
 

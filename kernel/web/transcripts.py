@@ -17,9 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from kernel.gateway.failures import as_failure, message_of
+from kernel.gateway.protocol.failures import as_failure, message_of
+from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
-from kernel.untyped import JsonObject
 from proto.errors import Failure, Kind, LinckiaError
 from proto.operation import Params, operation_of
 from proto.ops.transcripts import (

@@ -1,12 +1,18 @@
 """The index of the file system.
 
-`schema` has the tables, `database` the transactions on them, `core` what every family of operations is given. Beneath,
-`listing` reads one directory, `tree` changes the stored tree and keeps every sum right, `scan` does both for all below
-a path, of which `comparing` says what is as it was, with the help of `others`: processes of the service `compare`
-(`compare_main`); `jobs` runs scans; `touched` tells scans what others changed meanwhile. Above, each family has an
-`add_…` that registers its handlers: `indexing`, `reading`, `resources`, `queries`, `grouping`, `sources`, `plans`,
-`classifying`; `sets`, `filters`, `matching`, `entries` and `named` serve them all. `live` takes single changes in,
-`followers` has them from the watcher; `executions` runs plans, `finding` says what their sources find, `conditions`
-which of it is meant, `outcomes` does what is to be done with it. `node` is the view to read from; only a `tree.Edit`
-writes `entry` and `folder`.
+Packages, each of which imports only those before it (and `core`, which holds what every family of operations is given):
+
+    store          the database: tables, connections, functions of SQL
+    index          one directory listed, the stored tree and its sums, scans and their jobs, single changes
+    column_cache   the entries as columns in memory, for questions that look at very many of them
+    query          conditions, orders, pages, saved queries
+    sets           resource sets: their graph, what is in them, searches over them
+    browse         `index`, `navigate`, `inspect`, `synthesis://…`
+    sources        folders that are followed or scanned under a name
+    changes        renames, moves, deletions and the trash
+    space          maps, duplicates, growth
+    plans          plans, what their sources find, what is done with it
+
+`main` opens the service; `compare_main` is the service `compare`, which looks at directories on behalf of scans. Only a
+`tree.Edit` writes `entry` and `folder`; everything else reads the view `node`.
 """

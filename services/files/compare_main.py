@@ -16,8 +16,9 @@ import trio
 
 from proto.operation import Params
 from proto.ops.compare import Compared, CompareFolders
-from services.files import ignoring, paths
-from services.files.comparing import different
+from services.files import paths
+from services.files.index import ignoring
+from services.files.index.comparing import different
 from services.files.main import COLLECTIONS
 from services.runtime.handlers import Context, Environment, Handlers
 

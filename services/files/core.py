@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.files.database import Database
-from services.files.jobs import Jobs
-from services.files.listing import Ignored
-from services.files.mirror import Mirror
+from services.files.column_cache.mirror import Mirror
+from services.files.index.invalidations import Touched
+from services.files.index.jobs import Jobs
+from services.files.index.listing import Ignored
 from services.files.paths import Roots
 from services.files.settings import Settings
-from services.files.touched import Touched
+from services.files.store.database import Database
 from services.runtime.handlers import Environment
 
 

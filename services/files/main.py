@@ -15,31 +15,33 @@ from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files_index import Index, ListJobs
 from proto.ops.files_reading import Inspect, Navigate
-from services.files import ignoring, settings, trashed
-from services.files.changes import Changes
-from services.files.changing import add_changing, rejoin, scan_all
-from services.files.classifying import Classifying, add_classifying
+from services.files import settings
+from services.files.browse.indexing import add_indexing
+from services.files.browse.reading import add_reading, node_uri
+from services.files.browse.uris import add_uris
+from services.files.changes import trashed
+from services.files.changes.changes import Changes
+from services.files.changes.changing import add_changing, rejoin, scan_all
+from services.files.changes.following import Follow
+from services.files.column_cache.mirror import Mirror
 from services.files.core import Core
-from services.files.database import Database
-from services.files.executions import Executions
-from services.files.followers import Followers
-from services.files.following import Follow
-from services.files.grouping import add_grouping
-from services.files.indexing import add_indexing
-from services.files.jobs import Jobs
-from services.files.mirror import Mirror
-from services.files.others import Others
-from services.files.outcomes import Doing
+from services.files.index import ignoring
+from services.files.index.compare_client import Others
+from services.files.index.invalidations import Touched
+from services.files.index.jobs import Jobs
 from services.files.paths import Roots
-from services.files.plan_uris import add_plan_uris
-from services.files.plans import add_plans
-from services.files.queries import add_queries
-from services.files.reading import add_reading, node_uri
-from services.files.resources import add_resources
-from services.files.sources import add_sources, resume_sources
-from services.files.space import add_space
-from services.files.touched import Touched
-from services.files.uris import add_uris
+from services.files.plans.classifying import Classifying, add_classifying
+from services.files.plans.executions import Executions
+from services.files.plans.outcomes import Doing
+from services.files.plans.plan_uris import add_plan_uris
+from services.files.plans.plans import add_plans
+from services.files.query.queries import add_queries
+from services.files.sets.grouping import add_grouping
+from services.files.sets.resources import add_resources
+from services.files.sources.followers import Followers
+from services.files.sources.sources import add_sources, resume_sources
+from services.files.space.space import add_space
+from services.files.store.database import Database
 from services.runtime.handlers import Environment, Handlers
 
 _SWITCH_S = 0.001

@@ -38,15 +38,17 @@ from proto.ops.knowledge import (
     StatsSummary,
 )
 from proto.ops.retrieve import RetrieveSearch, RetrieveSimilar, RetrieveStatus
-from services.knowledge import edges, files, graph_feed, nodes, search, tags
-from services.knowledge.discovery import add_discovery
-from services.knowledge.following import Following
-from services.knowledge.graph_feed import GraphFeed
-from services.knowledge.ingest import COLLECTION, Ingest
-from services.knowledge.replace import Contended, rewrite
-from services.knowledge.sonar import SONAR, Sonar
-from services.knowledge.store import Store
-from services.knowledge.waiting import wait_for
+from services.knowledge.discovery.operations import add_discovery
+from services.knowledge.ingest.following import Following
+from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.ingest.waiting import wait_for
+from services.knowledge.notes import files, tags
+from services.knowledge.notes.rewriting import Contended, rewrite
+from services.knowledge.search import passages
+from services.knowledge.search.refinement import SONAR, Sonar
+from services.knowledge.store import edges, graph_feed, nodes
+from services.knowledge.store.graph_feed import GraphFeed
+from services.knowledge.store.store import Store
 from services.runtime.handlers import Context, Environment, Handlers
 
 SIMILAR = "SIMILAR"
@@ -111,7 +113,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
     async def search_documents(params: SearchDocuments, ctx: Context) -> SearchDocumentsResult:
         if not params.query.strip():
             raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
-        conditions = search.filters(params)
+        conditions = passages.filters(params)
         await ingest.caught_up()
         # Notes that are on their way out are dropped below; so many more are asked for.
         going = await store.read(lambda connection: len(nodes.leaving(connection, 100))) if ingest.leaving else 0
@@ -120,14 +122,14 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
                 collection=COLLECTION,
                 query=params.query,
                 limit=min(1000, params.limit + going),
-                candidates=max(search.CANDIDATES, params.limit + going),
+                candidates=max(passages.CANDIDATES, params.limit + going),
                 filters=conditions,
             )
         )
         there = await store.read(lambda connection: nodes.existing(connection, (hit.group for hit in found.hits)))
         kept = [hit for hit in found.hits if hit.group in there][: params.limit]
         refined = await sonar.refined(params.query, kept, found.source, ctx)
-        results = refined.hits if params.max_tokens is None else search.within(refined.hits, params.max_tokens)
+        results = refined.hits if params.max_tokens is None else passages.within(refined.hits, params.max_tokens)
         return SearchDocumentsResult(
             results=results,
             left_out=len(refined.hits) - len(results),

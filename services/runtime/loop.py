@@ -109,7 +109,7 @@ class _Environment:
             await trio.sleep(BACKGROUND_S)
 
     def info(self, **values: str) -> None:
-        self.shown.update(values)
+        self.shown = {name: value for name, value in (self.shown | values).items() if value}
 
     def publish(self, topic: str, body: object) -> None:
         self._sequence += 1

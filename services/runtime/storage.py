@@ -1,7 +1,7 @@
-"""What goes wrong with the disk under a service, told as such to whoever called it: full, read-only, failing.
+"""Failures of the disk under a service, told as such to the caller: full, over quota, read-only, failing, damaged.
 
-Libraries say it in their own ways (`OSError`, the result codes of SQLite in `sqlite3` and `apsw`); a caller can do
-something about it only once it is named.
+Libraries report them in their own ways (`OSError`, the result codes of SQLite); a caller can act on them only once
+they are named.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+import apsw
 
 from proto.errors import Executed, OperationError
 
@@ -20,25 +22,46 @@ _FAILS: Final = "the disk fails"
 _ERRNO: Final = {
     errno.ENOSPC: _FULL, errno.EDQUOT: "the disk quota is used up", errno.EROFS: _READ_ONLY, errno.EIO: _FAILS,
 }  # fmt: skip
-_SQLITE: Final = {13: _FULL, 8: _READ_ONLY, 10: _FAILS}
-"""SQLITE_FULL, SQLITE_READONLY, SQLITE_IOERR; https://www.sqlite.org/rescode.html"""
+_SQLITE: Final = {apsw.SQLITE_FULL: _FULL, apsw.SQLITE_READONLY: _READ_ONLY, apsw.SQLITE_IOERR: _FAILS}
+"""https://www.sqlite.org/rescode.html; a quota that is used up is an I/O error to SQLite."""
+
+RETRY_MS: Final = 500
+
+
+class DiskFull(OperationError):
+    """The disk cannot take the write: it is full, over quota, read-only or failing. Nothing was done."""
+
+
+class Damaged(OperationError):
+    """A file that cannot be made again from other data has a part that cannot be read. Nothing was done."""
 
 
 def trouble_of(error: BaseException) -> str:
-    """What is wrong with the disk, in words, where that is what `error` tells (or a cause or a member of it); or ''."""
+    """What is wrong with the disk, in words, where `error` (or a cause or a member of it) says so; else ''."""
     return next((said for each in _all_of(error) if (said := _said(each))), "")
 
 
-def as_failure(error: BaseException, data_dir: Path) -> OperationError | None:
-    """What a caller is told of an `error` that is the disk's; None for any other."""
+def disk_full(error: BaseException, path: Path) -> DiskFull | None:
+    """The failure of a transaction that was undone because of the disk under `path`; None for any other error."""
     trouble = trouble_of(error)
     if not trouble:
         return None
-    return OperationError(
+    return DiskFull(
+        f"{trouble} ({path}): nothing was done, and what was acknowledged before is kept. Make room, and call again",
+        retry_after_ms=RETRY_MS,
+    )
+
+
+def as_failure(error: BaseException, data_dir: Path, executed: Executed = Executed.MAYBE) -> OperationError | None:
+    """What a caller is told of an `error` of the disk that no transaction has undone; None for any other error."""
+    trouble = trouble_of(error)
+    if not trouble:
+        return None
+    return DiskFull(
         f"{trouble} ({data_dir}, or where the call writes to); what was acknowledged before is kept. "
         "Make room, and call again",
-        # A transaction that failed so was undone; but a call may have made several.
-        executed=Executed.MAYBE,
+        # The call may have made several transactions before this.
+        executed=executed,
     )
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from services.knowledge import markdown, nodes
-from services.knowledge.files import Stamp
-from services.knowledge.store import Store
+from services.knowledge.notes import markdown
+from services.knowledge.notes.files import Stamp
+from services.knowledge.store import nodes
+from services.knowledge.store.store import Store
 from services.retrieve import lexical, schema, store
 from services.retrieve.lexical import Fts5, Words, row_of
 from services.retrieve.vectors import Matrix

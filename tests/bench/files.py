@@ -38,9 +38,10 @@ from proto.ops.files_resources import (
     ResourceTimeRange,
 )
 from proto.ops.files_space import SpaceSummaryOf, TopFiles
-from services.files import schema, sets
-from services.files.database import Database
 from services.files.main import open_service
+from services.files.sets import sets
+from services.files.store import schema
+from services.files.store.database import Database
 from services.runtime.testing import Bench, services_in_process
 from tests.system.running import RunningKernel, running
 

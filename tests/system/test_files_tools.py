@@ -60,9 +60,9 @@ def make_place(place: Path) -> None:
     (place / "checkout/100%_done").mkdir()
     (place / "checkout/100%_done/readme.TXT").write_text("x" * 1234)
     (place / "checkout/latest").symlink_to("services")
-    os.link(place / "checkout/services/files/scan.py", place / "checkout/scan-again.py")
+    os.link(place / "checkout/services/files/index/scan.py", place / "checkout/scan-again.py")
     old = time.time() - 400 * DAY_S
-    os.utime(place / "checkout/services/files/tree.py", (old, old))
+    os.utime(place / "checkout/services/files/index/tree.py", (old, old))
     photos = place / "photos"
     photos.mkdir()
     for number, (name, size) in enumerate(PHOTOS.items()):
@@ -267,7 +267,7 @@ async def sets(at: Place) -> None:
 
     year_ago = time.time() - 365 * DAY_S
     expected = of(lambda path, status: status.st_mtime <= year_ago)
-    assert f"{at.checkout}/services/files/tree.py" in expected
+    assert f"{at.checkout}/services/files/index/tree.py" in expected
     assert await found("resource-time-range", field="mtime", max=year_ago) == expected
     expected = of(lambda path, status: 1000 <= status.st_size <= 5000)
     assert await found("resource-metric-range", metric="size", min=1000, max=5000) == expected

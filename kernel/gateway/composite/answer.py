@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from kernel.gateway.failures import as_data, message_of
-from kernel.untyped import JsonObject
+from kernel.gateway.protocol.failures import as_data, message_of
+from kernel.json_types import JsonObject
 from proto.errors import Failure, OperationError
 from proto.operation import Operation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernel.gateway.composite.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
-from kernel.untyped import JsonObject
+from kernel.json_types import JsonObject
 from proto.operation import Access, Operation
 
 

@@ -11,7 +11,7 @@ from kernel.gateway.composite import run
 from kernel.gateway.composite.answer import Composed
 from kernel.gateway.composite.describe import describe
 from kernel.gateway.composite.steps import NAMES, Steps
-from kernel.ports import Dispatcher, Upcalls
+from kernel.ports import ClientRequests, Dispatcher
 from proto.errors import Executed, Forbidden, Timeout
 from proto.frames import Event
 from proto.operation import Access, Operation, Params
@@ -37,35 +37,43 @@ class Composites:
         caller: str = "client",
         timeout_s: float | None = None,
         trace: str | None = None,
-        upcalls: Upcalls | None = None,
+        client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
         """See `kernel.ports.Dispatcher.call`."""
         if operation.service != SERVICE or operation.name not in NAMES:
             return await self._dispatcher.call(
-                operation, params, caller=caller, timeout_s=timeout_s, trace=trace, upcalls=upcalls, written=written
+                operation,
+                params,
+                caller=caller,
+                timeout_s=timeout_s,
+                trace=trace,
+                client_requests=client_requests,
+                written=written,
             )
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
 
-        async def call_step(op: Operation[Any], arguments: Params[Any], own: Upcalls | None) -> object:
-            return await self.call(op, arguments, caller=caller, trace=trace, upcalls=own)
+        async def call_step(op: Operation[Any], arguments: Params[Any], own: ClientRequests | None) -> object:
+            return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)
 
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
-            value = await self._answer(params, call_step, upcalls)
+            value = await self._answer(params, call_step, client_requests)
             return value.plain() if self._plain and isinstance(value, Composed) else value
         executed = Executed.NO if operation.access is Access.READ else Executed.MAYBE
         raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s", executed=executed)
 
-    async def _answer(self, params: Params[Any], call_step: run.CallStep, upcalls: Upcalls | None) -> object:
+    async def _answer(
+        self, params: Params[Any], call_step: run.CallStep, client_requests: ClientRequests | None
+    ) -> object:
         match params:
             case Query():
-                return await run.query(params, self._steps, call_step, upcalls)
+                return await run.query(params, self._steps, call_step, client_requests)
             case Execute():
-                return await run.execute(params, self._steps, call_step, upcalls)
+                return await run.execute(params, self._steps, call_step, client_requests)
             case Session():
-                return await run.session(params, self._steps, call_step, upcalls)
+                return await run.session(params, self._steps, call_step, client_requests)
             case Describe():
                 return describe(self._steps, params.target)
             case _:

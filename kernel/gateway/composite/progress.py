@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel.ports import Upcalls
+from kernel.ports import ClientRequests
 
 _HALF_WAY = 100.0
 """Where a step that does not know its end stands half-way, in its own units."""
 
 
 class StepUpcalls:
-    """`kernel.ports.Upcalls` for one step of several."""
+    """`kernel.ports.ClientRequests` for one step of several."""
 
-    def __init__(self, call: Upcalls, index: int, count: int, name: str) -> None:
+    def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
         self._call = call
         self._index = index
         self._count = count

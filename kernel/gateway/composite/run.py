@@ -16,20 +16,20 @@ from kernel.gateway.composite.answer import Composed, as_json, composed, direct,
 from kernel.gateway.composite.plan import Planned, check, plan
 from kernel.gateway.composite.progress import StepUpcalls
 from kernel.gateway.composite.steps import Category, Steps
-from kernel.gateway.failures import as_failure
-from kernel.ports import Upcalls
+from kernel.gateway.protocol.failures import as_failure
+from kernel.ports import ClientRequests
 from proto.errors import InvalidParams, LinckiaError
 from proto.operation import Operation, Params
 from proto.ops.composite import Execute, Query, Session
 
-CallStep = Callable[[Operation[Any], Params[Any], Upcalls | None], Awaitable[object]]
+CallStep = Callable[[Operation[Any], Params[Any], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step for the caller of the tool."""
 
 
 _NAMES_SESSION = ("session_id", "sessionId", "label", "name")
 
 
-async def query(params: Query, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
+async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
     """Read in steps.
 
     Raises:
@@ -39,12 +39,12 @@ async def query(params: Query, steps: Steps, call: CallStep, upcalls: Upcalls | 
     planned = plan(Category.QUERY, steps, params.steps, "steps", chained=True)
     if len(planned) == 1:
         (only,) = planned
-        return direct(only.operation, await call(only.operation, only.params({}), upcalls))
+        return direct(only.operation, await call(only.operation, only.params({}), client_requests))
     entries: list[dict[str, Any]] = []
     completed = size = 0
     previous: object = {}
     for index, step in enumerate(planned):
-        step_upcalls = _begin(upcalls, index, len(planned), step)
+        step_upcalls = _begin(client_requests, index, len(planned), step)
         try:
             value = await call(step.operation, step.params(previous), step_upcalls)
             result = sized(value, size)
@@ -62,7 +62,7 @@ async def query(params: Query, steps: Steps, call: CallStep, upcalls: Upcalls | 
     return composed({"steps": entries, "totalSteps": len(planned), "completedSteps": completed})
 
 
-async def execute(params: Execute, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
+async def execute(params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
     """Change in order.
 
     Raises:
@@ -72,7 +72,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, upcalls: Upcall
     results: list[Raw] = []
     succeeded = size = 0
     for index, step in enumerate(planned):
-        step_upcalls = _begin(upcalls, index, len(planned), step)
+        step_upcalls = _begin(client_requests, index, len(planned), step)
         try:
             value = await call(step.operation, step.params({}), step_upcalls)
         except Exception as error:
@@ -91,7 +91,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, upcalls: Upcall
     return composed(answer, is_error=failures > 0)
 
 
-async def session(params: Session, steps: Steps, call: CallStep, upcalls: Upcalls | None) -> Composed:
+async def session(params: Session, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
     """One action; where no session is named, of the client's own last one.
 
     Raises:
@@ -113,7 +113,7 @@ async def session(params: Session, steps: Steps, call: CallStep, upcalls: Upcall
     ):
         given["session_id"] = pad.documents_session
     action = check(operation, params.action or "", {}, given, "session", chained=False)
-    value = await call(operation, action.params({}), upcalls)
+    value = await call(operation, action.params({}), client_requests)
     if pad is not None and isinstance(value, dict) and isinstance(value.get("session_id"), str):
         if params.action == "start":
             pad.documents_session = value["session_id"]
@@ -122,10 +122,10 @@ async def session(params: Session, steps: Steps, call: CallStep, upcalls: Upcall
     return direct(operation, value)
 
 
-def _begin(upcalls: Upcalls | None, index: int, count: int, step: Planned) -> Upcalls | None:
-    if upcalls is None or count == 1:
-        return upcalls
-    own = StepUpcalls(upcalls, index, count, step.name)
+def _begin(client_requests: ClientRequests | None, index: int, count: int, step: Planned) -> ClientRequests | None:
+    if client_requests is None or count == 1:
+        return client_requests
+    own = StepUpcalls(client_requests, index, count, step.name)
     own.begin()
     return own
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernel.cli import completion, status
-from kernel.cli.journal import HumanLines, JsonLines, Rotating
+from kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
 from kernel.cli.logs import last_lines
 from kernel.cli.main import describe, main
 from kernel.control.client import CallFailed
@@ -162,9 +162,9 @@ def test_the_journal_keeps_fields_and_tracebacks_on_one_line() -> None:
 def test_stderr_follows_the_log_through_its_rotation(tmp_path: Path) -> None:
     program = (
         "import logging, os, pathlib, sys\n"
-        "import kernel.cli.journal as journal\n"
+        "import kernel.cli.kernel_log as journal\n"
         "journal.ROTATE_BYTES = 2000\n"
-        "journal.open_journal(pathlib.Path(sys.argv[1]), 'info', watched=False)\n"
+        "journal.open_log(pathlib.Path(sys.argv[1]), 'info', watched=False)\n"
         "for n in range(60): logging.getLogger('linckia.x').info('line %d', n)\n"
         "os.write(2, b'last words\\n')\n"
     )

@@ -23,9 +23,10 @@ from proto.ops.files_changes import (
 )
 from proto.ops.files_index import Index
 from proto.ops.files_resources import ResourceSearch
-from services.files import copying, disk, sets
-from services.files.disk import Place
-from services.files.tree import find
+from services.files.changes import copying, disk
+from services.files.changes.disk import Place
+from services.files.index.tree import find
+from services.files.sets import sets
 from services.runtime.testing import Bench
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 

@@ -14,7 +14,7 @@ import trio
 
 from proto.ops.files_changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RestoreFiles, RestoreItem
 from proto.ops.files_reading import DbDiagnose
-from services.files import sets
+from services.files.sets import sets
 from tests.unit.files.rig import OnDisk, differences, files_service, index, make_tree
 
 REPOSITORY = Path(__file__).parents[3]

@@ -23,8 +23,9 @@ from proto.ops.files_plans import (
     SourceConfig,
     TimeCondition,
 )
-from services.files import conditions, functions
-from services.files.entries import Select
+from services.files.query import conditions
+from services.files.query.entries import Select
+from services.files.store import functions
 from tests.unit.files.rig import files_service, index
 
 FILES = {

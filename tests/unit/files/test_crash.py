@@ -16,7 +16,7 @@ import trio.lowlevel
 
 from proto.ops.files_index import Index, JobProgress, ListJobs
 from proto.ops.files_reading import DbDiagnose
-from services.files import scan
+from services.files.index import scan
 from tests.unit.files.rig import differences, files_service, make_tree, stored
 
 REPOSITORY = Path(__file__).parents[3]

@@ -36,9 +36,10 @@ from proto.ops.files_queries import QueryCreate
 from proto.ops.files_sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetGet, ResourceSetModify
 from proto.ops.files_shared import Filter
 from proto.ops.kernel import Called, KernelCall
-from services.files import outcomes, schema
-from services.files.finding import Entry
 from services.files.main import open_service as open_files
+from services.files.plans import outcomes
+from services.files.plans.finding import Entry
+from services.files.store import schema
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch

@@ -12,9 +12,9 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.ops.files_reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
-from services.files.birth import birth_ns
-from services.files.database import Database
+from services.files.browse.birth import birth_ns
 from services.files.main import rehearse
+from services.files.store.database import Database
 from services.files.times import rfc3339
 from tests.unit.files.rig import files_service, index
 

@@ -21,9 +21,9 @@ from proto.ops.files_resources import (
     ResourceSum,
     ResourceTimeRange,
 )
-from services.files import sets
-from services.files.database import Database
-from services.files.tree import find
+from services.files.index.tree import find
+from services.files.sets import sets
+from services.files.store.database import Database
 from services.runtime.testing import Bench
 from tests.unit.files.rig import files_service, index
 

@@ -16,8 +16,9 @@ from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.operation import validate
 from proto.ops.files_index import CancelJob, Index, Job, JobProgress, ListJobs
 from proto.ops.files_reading import Navigate
-from services.files import comparing, scan, settings
-from services.files.listing import open_folder
+from services.files import settings
+from services.files.index import comparing, scan
+from services.files.index.listing import open_folder
 from services.files.paths import to_text
 from services.runtime.testing import Bench
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored, write

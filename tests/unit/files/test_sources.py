@@ -26,10 +26,10 @@ from proto.ops.files_sources import (
     SourceStats,
     SourceStop,
 )
-from services.files.database import Database
-from services.files.live import Hint, Live
+from services.files.index.invalidations import Touched
+from services.files.index.live import Hint, Live
 from services.files.main import open_service as open_files
-from services.files.touched import Touched
+from services.files.store.database import Database
 from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
 from tests.unit.files.rig import change_tree, differences, files_service, followed, index, make_tree, stored

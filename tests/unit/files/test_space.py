@@ -24,7 +24,7 @@ from proto.ops.files_space import (
     TopDirectories,
     TopFiles,
 )
-from services.files import treemap
+from services.files.space import treemap
 from tests.unit.files.rig import OnDisk, files_service, index, make_tree
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proto.errors import InvalidParams
 from services.files import paths, times
-from services.files.matching import glob_to_regex
+from services.files.query.matching import glob_to_regex
 
 NOON = 1_718_452_800 * times.NS
 """2024-06-15T12:00:00Z"""

@@ -14,8 +14,8 @@ from proto import ops
 from proto.errors import InvalidParams, LinckiaError
 from proto.ops.files_index import Index
 from proto.ops.files_reading import Inspect
-from services.files import sets
-from services.files.tree import find
+from services.files.index.tree import find
+from services.files.sets import sets
 from services.runtime.testing import Bench
 from tests.unit.files.rig import files_service, index
 

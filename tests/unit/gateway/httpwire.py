@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from kernel.config import Http
 from kernel.gateway.gateway import Gateway
-from kernel.gateway.http import serve_http
+from kernel.gateway.transport.http import serve_http
 from tests.unit.gateway.inprocess import InProcess
 from tests.unit.gateway.wire import META, MODERN, gateway_in_process
 

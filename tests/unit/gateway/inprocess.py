@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.ports import Upcalls
+from kernel.ports import ClientRequests
 from kernel.router.session import current as current_session
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
@@ -42,7 +42,7 @@ class InProcess:
         caller: str = "client",
         timeout_s: float | None = None,
         trace: str | None = None,
-        upcalls: Upcalls | None = None,
+        client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
         self.calls.append(operation.name)
@@ -55,7 +55,7 @@ class InProcess:
         try:
             self.started.set()
             with trio.fail_after(operation.deadline_ms / 1000):
-                result = await handler(received, _Context(self, caller, upcalls))
+                result = await handler(received, _Context(self, caller, client_requests))
         except trio.Cancelled:
             self.cancelled.append(operation.name)
             self.withdrawn.set()
@@ -84,19 +84,19 @@ class _Context:
     trace = "00-00000000000000000000000000000001-0000000000000001-01"
     deadline = float("inf")
 
-    def __init__(self, dispatcher: InProcess, caller: str, upcalls: Upcalls | None) -> None:
+    def __init__(self, dispatcher: InProcess, caller: str, client_requests: ClientRequests | None) -> None:
         self.caller = caller
         self.session = current_session.get()
         self._dispatcher = dispatcher
-        self._upcalls = upcalls
+        self._client_requests = client_requests
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        if self._upcalls is not None:
-            self._upcalls.progress(done, total, message)
+        if self._client_requests is not None:
+            self._client_requests.progress(done, total, message)
 
     def log(self, level: str, message: str) -> None:
-        if self._upcalls is not None:
-            self._upcalls.log(level, "test", message)
+        if self._client_requests is not None:
+            self._client_requests.log(level, "test", message)
 
     async def emit(self, item: object) -> None:
         raise NotImplementedError
@@ -108,9 +108,9 @@ class _Context:
         raise NotImplementedError
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if self._upcalls is None:
+        if self._client_requests is None:
             raise Unavailable("nobody to ask")
-        return await self._upcalls.ask(method, params)
+        return await self._client_requests.ask(method, params)
 
 
 class _Environment:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.gateway import batch
+from kernel.gateway.protocol import batch
 from tests.unit.gateway.httpwire import HttpWire, Reply, served
 from tests.unit.gateway.wire import Wire, connected, gateway_in_process
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernel.gateway.completion import completion_result, listed_values
+from kernel.gateway.protocol.completion import completion_result, listed_values
 from proto import ops
 from services.conformance.main import open_service
 from tests.unit.gateway.operations import TABLE

@@ -12,7 +12,7 @@ import trio
 
 from kernel.gateway.composite import answer
 from kernel.gateway.composite.steps import Steps
-from kernel.gateway.failures import FAILURE_META
+from kernel.gateway.protocol.failures import FAILURE_META
 from tests.unit.gateway.inprocess import InProcess
 from tests.unit.gateway.steps import TABLE, open_service
 from tests.unit.gateway.wire import META, Wire, connected, gateway_in_process

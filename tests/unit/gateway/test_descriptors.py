@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from kernel.gateway.descriptors import PIPE_BYTES, Output, non_blocking
+from kernel.gateway.transport.descriptors import PIPE_BYTES, Output, non_blocking
 
 
 @pytest.mark.parametrize(

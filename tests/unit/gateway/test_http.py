@@ -16,11 +16,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from kernel.config import Http
-from kernel.gateway.access import InsecureBind
-from kernel.gateway.http import serve_http
-from kernel.gateway.short import ShortPath
+from kernel.gateway.protocol.fast_path import FastPath
+from kernel.gateway.transport.access import InsecureBind
+from kernel.gateway.transport.http import serve_http
 from tests.unit.gateway.httpwire import HttpWire, served
-from tests.unit.gateway.test_short_path import requests_for
+from tests.unit.gateway.test_fast_path import requests_for
 from tests.unit.gateway.wire import META, gateway_in_process
 
 TOKEN = "a-token-of-some-length"
@@ -73,7 +73,7 @@ async def test_both_paths_answer_the_same_over_http(version: str, monkeypatch: p
             return found
 
     short = await answers()
-    monkeypatch.setattr(ShortPath, "recognise", lambda *args, **kwargs: None)
+    monkeypatch.setattr(FastPath, "recognise", lambda *args, **kwargs: None)
     for left, right in zip(short, await answers(), strict=True):
         assert left == right
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kernel.gateway.calls import encoded_tool_result, may_be_written, resource_result, tool_result
+from kernel.gateway.protocol.calls import encoded_tool_result, may_be_written, resource_result, tool_result
 from proto import ops
 
 

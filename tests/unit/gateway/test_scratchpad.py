@@ -15,8 +15,8 @@ import pytest
 from kernel.config import Http
 from kernel.gateway import scratchpad
 from kernel.gateway.gateway import Gateway
+from kernel.gateway.protocol.fast_path import FastPath
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.short import ShortPath
 from proto.operation import Access, Params, operation, operation_of
 from proto.ops import Table
 from proto.ops.scratchpad import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
@@ -111,7 +111,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways through the gateway."""
     if request.param == "sdk":
-        monkeypatch.setattr(ShortPath, "recognise", lambda *_, **__: None)
+        monkeypatch.setattr(FastPath, "recognise", lambda *_, **__: None)
     return str(request.param)
 
 
@@ -197,7 +197,7 @@ async def test_entry_is_seen_by_its_own_session_alone_and_on_either_path(monkeyp
         id_ = (await result(one, "k_read", {"size": 5000}))["structuredContent"]["cached"]["id"]
         assert (await result(other, "scratchpad_read", {"id": id_}, META))["isError"]
         mine = (await result(other, "k_read", {"size": 6000}, META))["structuredContent"]["cached"]["id"]
-        monkeypatch.setattr(ShortPath, "recognise", lambda *_, **__: None)
+        monkeypatch.setattr(FastPath, "recognise", lambda *_, **__: None)
         assert said(await result(one, "scratchpad_read", {"id": id_})) == "x" * 5000
         assert said(await result(other, "scratchpad_read", {"id": mine}, META)) == "x" * 6000
 

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from mcp.server.connection import Connection, NotifyOnlyOutbound
 
-from kernel.gateway.sessions import Sessions
+from kernel.gateway.transport.http_sessions import Sessions
 from tests.unit.gateway.httpwire import HttpWire, served
 
 

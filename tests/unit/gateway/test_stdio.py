@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.gateway.descriptors import Input
-from kernel.gateway.lines import MAX_MESSAGE_BYTES, lines
+from kernel.gateway.transport.descriptors import Input
+from kernel.gateway.transport.json_lines import MAX_MESSAGE_BYTES, lines
 from proto.errors import InvalidParams
 from tests.unit.gateway.wire import META, connected, gateway_in_process
 

@@ -16,7 +16,7 @@ from proto.ops.knowledge import (
     TagMatch,
     TemporalSearch,
 )
-from services.knowledge import gaps
+from services.knowledge.discovery import gaps
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
 
 ZEBRA = "The striped zebra grazes beside quagga herds near water holes in the long dry season."

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.knowledge.files import OutsideRoots, Stamp, decode, digest, read
-from services.knowledge.walking import Walk, Walker
+from services.knowledge.ingest.walking import Walk, Walker
+from services.knowledge.notes.files import OutsideRoots, Stamp, decode, digest, read
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 

@@ -19,9 +19,9 @@ from proto.ops.graph import GraphNeighbors
 from services.graph import feed
 from services.graph.main import open_service as open_graph
 from services.graph.store import Store as GraphStore
-from services.knowledge import graph_feed
 from services.knowledge.main import open_service as open_knowledge
-from services.knowledge.store import Store
+from services.knowledge.store import graph_feed
+from services.knowledge.store.store import Store
 from services.llm.main import open_service as open_llm
 from services.runtime.testing import services_in_process
 from tests.unit.graph.rig import state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.knowledge.files import Place
-from services.knowledge.links import entries, slug, without_code
-from services.knowledge.markdown import parse
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import entries, slug, without_code
+from services.knowledge.notes.markdown import parse
 
 PLACE = Place("/notes", "guides/here.md")
 

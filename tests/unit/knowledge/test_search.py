@@ -10,10 +10,10 @@ import pytest
 from proto.errors import InvalidParams
 from proto.ops.knowledge import SearchDocuments, SearchHit
 from proto.ops.retrieve import Filter, Hit
-from services.knowledge import search
-from services.knowledge.batch import group
-from services.knowledge.files import Place
-from services.knowledge.markdown import parse
+from services.knowledge.ingest.batch import group
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
+from services.knowledge.search import passages
 
 FILLER = "Nothing of note is said in this sentence at all. "
 
@@ -28,7 +28,7 @@ def hits_of(text: str, query: str) -> list[tuple[str, str]]:
             group="guide", key=item.key, score=1.0, title=made.title, heading=item.heading, text=item.text,
             group_metadata=made.metadata, item_metadata=item.metadata,
         )  # fmt: skip
-        answer = search.hit(hit, query, "lexical")
+        answer = passages.hit(hit, query, "lexical")
         found.append((answer.context, answer.snippet))
     return found
 
@@ -38,9 +38,9 @@ def test_a_budget_keeps_the_best_that_fit_and_the_first_in_any_case() -> None:
         SearchHit(id=f"n{n}", score=1.0, preview="t", source="lexical", snippet="x" * 300, context="c")
         for n in range(9)
     ]
-    each = len(msgspec.json.encode(hits[0])) / search.CHARS_PER_TOKEN
+    each = len(msgspec.json.encode(hits[0])) / passages.CHARS_PER_TOKEN
     for tokens, kept in ((1, 1), (1.9 * each, 1), (3.1 * each, 3), (100 * each, 9)):
-        assert [hit.id for hit in search.within(hits, int(tokens))] == [f"n{n}" for n in range(kept)]
+        assert [hit.id for hit in passages.within(hits, int(tokens))] == [f"n{n}" for n in range(kept)]
 
 
 def test_words_are_found_in_ascii_as_in_any_text() -> None:
@@ -49,39 +49,39 @@ def test_words_are_found_in_ascii_as_in_any_text() -> None:
     for _ in range(300):
         text = "".join(dice.choices(parts, k=dice.randint(0, 60)))
         query = " ".join(dice.choices(["settings", "tide", "all", "y", "a", "what is"], k=dice.randint(1, 3)))
-        ours, general = search.best_passage(text, query), search.best_passage(text + "\u2003\u00e9", query)
+        ours, general = passages.best_passage(text, query), passages.best_passage(text + "\u2003\u00e9", query)
         assert (ours.start, ours.matched) == (general.start, general.matched), (text, query)
 
 
 def test_passage_is_cut_around_the_words_of_the_query() -> None:
     text = FILLER * 20 + "The zebra crossing is striped. " + FILLER * 20
-    passage = search.best_passage(text, "where is the striped zebra?")
+    passage = passages.best_passage(text, "where is the striped zebra?")
     assert "zebra crossing is striped" in passage.text
-    assert len(passage.text) <= search.SNIPPET_CHARS + 4
+    assert len(passage.text) <= passages.SNIPPET_CHARS + 4
     assert passage.text.startswith("… ")
     assert passage.text.endswith(" …")
 
 
 def test_passage_with_more_different_words_wins_over_one_word_repeated() -> None:
     text = "zebra zebra zebra zebra. " + FILLER * 10 + "A zebra met a giraffe. " + FILLER * 10
-    assert "giraffe" in search.best_passage(text, "zebra giraffe").text
+    assert "giraffe" in passages.best_passage(text, "zebra giraffe").text
 
 
 @pytest.mark.parametrize("query", ["installing", "install", "installs", "installed"])
 def test_passage_is_found_by_any_form_of_a_word(query: str) -> None:
-    assert "Installation" in search.best_passage(FILLER * 20 + "Installation needs a key. " + FILLER * 20, query).text
+    assert "Installation" in passages.best_passage(FILLER * 20 + "Installation needs a key. " + FILLER * 20, query).text
 
 
 def test_passage_found_by_meaning_alone_is_the_sections_beginning() -> None:
-    passage = search.best_passage("First words. " + FILLER * 20, "quux")
+    passage = passages.best_passage("First words. " + FILLER * 20, "quux")
     assert passage.text.startswith("First words.")
     assert not passage.matched
 
 
 @pytest.mark.parametrize("query", ["", "the", "???", "x" * 8000, "a\0b"])
 def test_any_query_gives_a_passage(query: str) -> None:
-    assert search.best_passage("", query).text == ""
-    assert search.best_passage(FILLER * 20, query).text
+    assert passages.best_passage("", query).text == ""
+    assert passages.best_passage(FILLER * 20, query).text
 
 
 def test_context_names_heading_path_and_lines() -> None:
@@ -107,14 +107,14 @@ def test_filters_become_conditions() -> None:
     params = SearchDocuments(
         query="q", tags=["#One", "Two"], path="./guides/", since="2026-01-17", until="2026-01-17"
     )  # fmt: skip
-    assert search.filters(params) == [
+    assert passages.filters(params) == [
         Filter(field="tags", any_of=["one"]),
         Filter(field="tags", any_of=["two"]),
         Filter(field="path", prefix="guides/"),
         Filter(field="date", at_least=1768608000.0),
         Filter(field="date", at_most=1768694399.999999),
     ]
-    assert search.filters(SearchDocuments(query="q", until=12)) == [Filter(field="date", at_most=12.0)]
+    assert passages.filters(SearchDocuments(query="q", until=12)) == [Filter(field="date", at_most=12.0)]
 
 
 @pytest.mark.parametrize(
@@ -127,5 +127,5 @@ def test_filters_become_conditions() -> None:
 )
 def test_filter_that_cannot_be_read_is_named(params: SearchDocuments, field: str) -> None:
     with pytest.raises(InvalidParams) as caught:
-        search.filters(params)
+        passages.filters(params)
     assert caught.value.failure.field == field

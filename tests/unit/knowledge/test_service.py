@@ -21,9 +21,9 @@ from proto.ops.knowledge import (
     ReadNodeContent,
     SearchDocuments,
 )
-from services.knowledge.files import Place
-from services.knowledge.markdown import Note
-from services.knowledge.markdown import parse as true_parse
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import Note
+from services.knowledge.notes.markdown import parse as true_parse
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
 
 
@@ -445,7 +445,7 @@ async def test_file_that_shrinks_or_grows_during_the_ingest_ends_up_as_it_is(tmp
 async def test_huge_note_is_searched_up_to_the_limit_read_whole_and_said(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.knowledge.markdown.MAX_INDEXED_CHARS", 1000)
+    monkeypatch.setattr("services.knowledge.notes.markdown.MAX_INDEXED_CHARS", 1000)
     text = "zebra\n\n" + "word " * 400 + "\n\nquagga"
     write(root, "big.md", text)
     async with notes_service(tmp_path / "data", root) as bench:
@@ -460,7 +460,7 @@ async def test_huge_note_is_searched_up_to_the_limit_read_whole_and_said(
 async def test_file_too_large_to_read_is_named_and_stops_no_other(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.knowledge.files.MAX_READ_BYTES", 100)
+    monkeypatch.setattr("services.knowledge.notes.files.MAX_READ_BYTES", 100)
     write(root, "big.md", "x" * 101)
     write(root, "small.md", "zebra")
     async with notes_service(tmp_path / "data", root) as bench:
@@ -485,7 +485,7 @@ async def test_note_the_parser_cannot_take_is_named_and_stops_no_other(
             raise ZeroDivisionError("defect")
         return true_parse(text, place)
 
-    monkeypatch.setattr("services.knowledge.batch.parse", parse)
+    monkeypatch.setattr("services.knowledge.ingest.batch.parse", parse)
     write(root, "a.md", "poison")
     write(root, "b.md", "zebra")
     async with notes_service(tmp_path / "data", root) as bench:

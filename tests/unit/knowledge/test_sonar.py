@@ -13,7 +13,7 @@ import trio
 from proto.ops.knowledge import FindGaps, SearchDocuments, SearchDocumentsResult, SearchHit
 from proto.ops.llm import LlmModel, Placed, Refinement
 from services.knowledge.main import open_service
-from services.knowledge.sonar import ordered
+from services.knowledge.search.refinement import ordered
 from services.llm.main import open_service as open_llm
 from services.runtime.testing import Bench, services_in_process
 from tests.unit.knowledge.rig import MemorySearch, settled, write

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.knowledge.files import Place, Stamp
-from services.knowledge.walking import Walker
+from services.knowledge.ingest.walking import Walker
+from services.knowledge.notes.files import Place, Stamp
 from tests.unit.knowledge.rig import write
 
 

@@ -82,7 +82,7 @@ async def test_progress_reaches_the_caller() -> None:
 
     heard = Heard()
     async with rig() as r:
-        await call(r, Say(text="x"), upcalls=heard)
+        await call(r, Say(text="x"), client_requests=heard)
     assert heard.progressed == [(1, 2, "half")]
 
 
@@ -99,7 +99,7 @@ async def test_service_calls_service_with_its_own_name_and_asks_the_client_of_th
         await r.up("relay")
         assert (await call(r, Relay(text="on")))["caller"] == "relay"
         assert (await call(r, Relay(text="secret")))["text"] == "secret"
-        assert (await call(r, Relay(text="ask"), upcalls=Asked()))["text"] == "elicitation/create: well?"
+        assert (await call(r, Relay(text="ask"), client_requests=Asked()))["text"] == "elicitation/create: well?"
         with pytest.raises(Unavailable, match="not made by a client"):
             await call(r, Relay(text="ask"))
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from kernel.config import Http
-from kernel.ports import Upcalls
+from kernel.ports import ClientRequests
 from kernel.web.transcripts import routes
 from proto import frames
 from proto.errors import LinckiaError, Unavailable
@@ -45,7 +45,7 @@ class OverBench:
         caller: str = "client",
         timeout_s: float | None = None,
         trace: str | None = None,
-        upcalls: Upcalls | None = None,
+        client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
         if self.failing is not None:

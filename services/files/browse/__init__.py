@@ -1,0 +1,1 @@
+"""Tools and resources that show the index: `index`, `navigate`, `inspect`, `synthesis://…`."""

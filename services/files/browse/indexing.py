@@ -1,0 +1,94 @@
+"""`index` and what there is to know of its jobs."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from proto.errors import OperationError
+from proto.ops.files_index import (
+    CancelJob,
+    CancelledJob,
+    Index,
+    IndexResult,
+    Job,
+    JobList,
+    JobProgress,
+    ListJobs,
+)
+from services.files import paths
+from services.files.core import Core
+from services.files.index.jobs import ACTIVE, skip_reason
+from services.files.index.listing import look
+from services.files.index.scan import Counts
+from services.files.query.entries import MAX_BYTES, fitting
+from services.runtime.handlers import Context, Handlers
+
+
+def add_indexing(handlers: Handlers, core: Core) -> None:
+    """The operations of `proto.ops.files_index`."""
+
+    @handlers.handle(Index)
+    async def index(params: Index, ctx: Context) -> IndexResult:
+        began = time.monotonic()
+        asked = paths.clean(params.root, "root")
+        root = await trio.to_thread.run_sync(core.roots.real, asked, "root")
+        if not params.force and params.max_age:
+            reason = await core.database.read(lambda db: skip_reason(db, root, params.max_age, time.time_ns()))
+            if reason:
+                return IndexResult(
+                    root=root, status="completed", files=0, directories=0, total_size=0,
+                    duration_ms=int((time.monotonic() - began) * 1000), skipped=True, skip_reason=reason,
+                )  # fmt: skip
+        if not params.async_ and await trio.to_thread.run_sync(look, root) is None:
+            # What was indexed of it goes with it, if what held it is there.
+            job = await core.jobs.start(root, background=False, force=True, max_age_s=0)
+            await core.jobs.wait(job, lambda counts: None)
+            raise OperationError(f"{paths.shown(root)} does not exist")
+        job = await core.jobs.start(root, background=params.async_, force=params.force, max_age_s=params.max_age)
+        if params.async_:
+            return IndexResult(root=root, status="pending", job_id=job.id, status_url=f"synthesis://jobs/{job.id}")
+
+        def on_progress(counts: Counts) -> None:
+            ctx.progress(counts.progress, 100, f"{counts.files + counts.directories} entries")
+
+        await core.jobs.wait(job, on_progress)
+        ended = await core.jobs.get(job.id)
+        if ended.status == "failed":
+            raise OperationError(f"{paths.shown(root)} was not indexed: {ended.error}")
+        return IndexResult(
+            root=root,
+            status=ended.status,
+            files=ended.files,
+            directories=ended.directories,
+            total_size=ended.total_size,
+            duration_ms=int((time.monotonic() - began) * 1000),
+            skipped=ended.skipped,
+            skip_reason=ended.skip_reason,
+            problem_count=ended.problem_count,
+            problems=ended.problems,
+        )
+
+    @handlers.handle(JobProgress)
+    async def job_progress(params: JobProgress, ctx: Context) -> Job:
+        return await core.jobs.get(int(params.job_id))
+
+    @handlers.handle(ListJobs)
+    async def list_jobs(params: ListJobs, ctx: Context) -> JobList:
+        statuses: tuple[str, ...] = (params.status,) if params.status is not None else ()
+        if params.active_only:
+            statuses = tuple(status for status in ACTIVE if not statuses or status in statuses) or ("none",)
+        jobs, total = await core.jobs.list(statuses, params.min_progress, params.max_progress, params.limit)
+        shown, cut = fitting(jobs)
+        summary = (
+            f"{total} jobs match; these are the {len(shown)} newest, as many as fit into {MAX_BYTES} bytes. Narrow it"
+            " by status or progress, or read synthesis://jobs page by page."
+        )
+        return JobList(jobs=shown, total=total, summary=summary if cut else None)
+
+    @handlers.handle(CancelJob)
+    async def cancel_job(params: CancelJob, ctx: Context) -> CancelledJob:
+        id_ = int(params.job_id)
+        await core.jobs.cancel(id_)
+        return CancelledJob(job_id=id_, status="cancelled", message=f"job {id_} was cancelled")

@@ -1,0 +1,1 @@
+"""Renames, moves, deletions and the trash."""

@@ -1,0 +1,404 @@
+"""Changes of the disk with the index in step: each is written down before it is begun, takes place while no scan can
+write, and is in the index, with every sum and set, in the transaction that takes the note away again. What a crash
+leaves noted is looked up on the disk at the next start, and the index told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+from services.files import paths
+from services.files.changes import disk, trashed
+from services.files.changes.copying import PREFIX, Copy
+from services.files.changes.disk import Place, Refused, opened, placed
+from services.files.changes.following import Follow
+from services.files.index.listing import MAX_INT, Found, look
+from services.files.index.tree import find
+from services.files.paths import Roots
+from services.files.store.database import Database
+from services.files.store.rows import fetch_all
+
+CHUNK_ITEMS = 100
+"""Of which one transaction takes care; none of them has to do with another."""
+
+_log = logging.getLogger("linckia.files")
+
+
+@dataclass(slots=True)
+class Item:
+    """One change, and what became of it."""
+
+    kind: str
+    """move, trash, restore or delete."""
+    source: str
+    target: str = ""
+    source_field: str = "from"
+    target_field: str = "to"
+    trash_id: int | None = None
+    force: bool = False
+    make: bool = False
+    error: str | None = None
+    scan: list[str] = field(default_factory=list)
+    """Paths that are to be scanned, for the index to know all of it."""
+    done: bool = False
+
+    def paths(self) -> tuple[str, ...]:
+        """Those that clients know."""
+        return tuple(path for path in (self.source, self.target) if path)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """An item with its places."""
+
+    item: Item
+    source: Place
+    target: Place | None
+    status: os.stat_result
+    intent: int = 0
+    crosses: bool = False
+
+
+class Changes:
+    """Makes changes, one call at a time; blocks."""
+
+    def __init__(self, database: Database, roots: Roots, follow: Follow, data_dir: Path) -> None:
+        self._database = database
+        self._roots = roots
+        self._follow = follow
+        self._trash = data_dir / "trash"
+        # What belongs to this program is not to be moved from under it.
+        services = data_dir.parent
+        own = services.parent if services.name == "services" else services
+        self._own = paths.to_text(os.path.realpath(own))
+
+    def run(self, items: Sequence[Item], go_on: Callable[[int], None]) -> None:
+        """Do all of them, in order, and note in each what became of it.
+
+        Args:
+            go_on: told after each few how many are done, and now and then; may raise to stop before the next.
+        """
+        done = 0
+        for chunk in self._chunks(items):
+            go_on(done)
+            self._run(chunk, functools.partial(go_on, done))
+            done += len(chunk)
+
+    def _chunks(self, items: Sequence[Item]) -> Iterator[list[Item]]:
+        chunk: list[Item] = []
+        used: set[str] = set()
+        above: set[str] = set()
+        for item in items:
+            own = {path for given in item.paths() for path in self._forms(given)}
+            over = {folder for path in own for folder in _above(path)}
+            if chunk and (len(chunk) >= CHUNK_ITEMS or used & (own | over) or above & own):
+                yield chunk
+                chunk, used, above = [], set(), set()
+            chunk.append(item)
+            used |= own
+            above |= over
+        if chunk:
+            yield chunk
+
+    def _forms(self, given: str) -> set[str]:
+        """As it was written, and where it leads now."""
+        with contextlib.suppress(Refused):
+            return {given, placed(self._roots, given, "path")}
+        return {given}
+
+    # One chunk
+
+    def _run(self, chunk: list[Item], go_on: Callable[[], None]) -> None:
+        with contextlib.ExitStack() as stack:
+            ready = []
+            for item in chunk:
+                try:
+                    ready.append(self._open(item, stack))
+                except Refused as error:
+                    item.error = str(error)
+            if not ready:
+                return
+            self._note(ready)
+            try:
+                for each in ready:
+                    if each.target is None:
+                        self._delete(each)
+                self._apply([each for each in ready if each.target is not None], ready)
+                for each in ready:
+                    if each.crosses:
+                        self._cross(each, go_on)
+            except BaseException:
+                # What was done on the disk is looked up there.
+                self.heal([each.intent for each in ready])
+                raise
+
+    def _open(self, item: Item, stack: contextlib.ExitStack) -> _Opened:
+        """Raises Refused."""
+        if item.kind == "restore":
+            source = Place(stack.enter_context(self._open_trash()), str(item.trash_id), str(self._trash))
+        else:
+            source = stack.enter_context(opened(self._roots, item.source, item.source_field))
+            self.check(source.path, item.source_field)
+            item.source = source.path
+        try:
+            status = source.status()
+            if status is None:
+                raise Refused(f"`{item.source_field}`: {paths.shown(item.source)} does not exist")
+            if item.kind in ("delete", "trash") and stat.S_ISDIR(status.st_mode):
+                check_deletable(source, item.force)
+        except OSError as error:
+            raise Refused(disk.said(item.source, error)) from None
+        if item.kind == "delete":
+            return _Opened(item, source, None, status)
+        if item.kind == "trash":
+            return _Opened(item, source, Place(stack.enter_context(self._open_trash()), "", str(self._trash)), status)
+        target = stack.enter_context(opened(self._roots, item.target, item.target_field, make=item.make))
+        self.check(target.path, item.target_field)
+        check_not_inside(source.path, target.path, item.target_field)
+        item.target = target.path
+        return _Opened(item, source, target, status)
+
+    def check(self, path: str, named: str) -> None:
+        """Raises Refused where changing a path would change what this program lives on, or a root."""
+        if paths.overlap(path, self._own):
+            raise Refused(f"`{named}`: {paths.shown(path)} holds, or is part of, this program's own data")
+        if inside := [root for root in self._roots.paths if paths.is_within(root, (path,))]:
+            raise Refused(f"`{named}`: {paths.shown(path)} holds the root {paths.shown(inside[0])}")
+
+    @contextlib.contextmanager
+    def _open_trash(self) -> Iterator[int]:
+        self._trash.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self._trash, disk.O_READ_FOLDER)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _note(self, ready: list[_Opened]) -> None:
+        with self._database.transaction() as db:
+            for each in ready:
+                item = each.item
+                if item.kind == "trash":
+                    stored = find(db, item.source)
+                    found = Found.of("", each.status)
+                    db.execute(
+                        "INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)",
+                        (item.source, found.kind, stored.size if stored else found.size, time.time_ns()),
+                    )
+                    item.trash_id = db.last_insert_rowid()
+                    trashed.remember(db, item.trash_id, item.source)
+                    assert each.target is not None
+                    each.target = each.target._replace(name=str(item.trash_id))
+                db.execute(
+                    "INSERT INTO intent(kind, source, target, inode, device, trash_id) VALUES(?,?,?,?,?,?)",
+                    (
+                        item.kind, item.source, item.target or None, each.status.st_ino & MAX_INT,
+                        each.status.st_dev & MAX_INT, item.trash_id,
+                    ),
+                )  # fmt: skip
+                each.intent = db.last_insert_rowid()
+
+    def _delete(self, each: _Opened) -> None:
+        try:
+            disk.remove(each.source, force=each.item.force)
+        except OSError as error:
+            each.item.error = f"{disk.said(each.item.source, error)}{_where(error)}"
+
+    def _apply(self, moves: list[_Opened], ready: list[_Opened]) -> None:
+        """Rename what is to be moved, and have the index follow that and what was deleted."""
+        with self._database.transaction() as db:
+            for each in moves:
+                assert each.target is not None
+                try:
+                    disk.rename(each.source, each.target)
+                except FileExistsError:
+                    each.item.error = exists(each.item.target_field, each.item.target)
+                except OSError as error:
+                    if error.errno == errno.EXDEV:
+                        each.crosses = True
+                    else:
+                        each.item.error = disk.said(each.item.source, error)
+            _sync(ready)
+            for each in ready:
+                if not each.crosses:
+                    if each.item.error is None or each.target is None:
+                        self._followed(db, each.item)
+                    self._forget(db, each)
+
+    def _followed(self, db: apsw.Connection, item: Item) -> None:
+        item.done = item.error is None
+        if item.kind == "move":
+            if self._follow.moved(db, item.source, item.target):
+                item.scan.append(item.target)
+            return
+        changed = item.target if item.kind == "restore" else item.source
+        if self._follow.seen(db, changed):
+            item.scan.append(changed)
+        if item.kind == "restore":
+            assert item.trash_id is not None
+            trashed.came_back(db, item.trash_id, item.target)
+            db.execute("DELETE FROM trash WHERE id = ?", (item.trash_id,))
+
+    @staticmethod
+    def _forget(db: apsw.Connection, each: _Opened) -> None:
+        db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
+        if each.item.kind == "trash" and each.item.error is not None:
+            db.execute("DELETE FROM trash WHERE id = ?", (each.item.trash_id,))
+            each.item.trash_id = None
+
+    def _cross(self, each: _Opened, go_on: Callable[[], None]) -> None:
+        """Move by a verified copy: it takes its place, and then the original goes."""
+        item, target = each.item, each.target
+        assert target is not None
+        copy_place = target._replace(name=f"{PREFIX}{each.intent}")
+        copy = Copy(each.source, copy_place, go_on)
+        try:
+            if target.status() is not None:
+                raise Refused(exists(item.target_field, item.target))
+            copy.make()
+        except Refused as error:
+            item.error = str(error)
+            with self._database.transaction() as db:
+                self._forget(db, each)
+            return
+        with self._database.transaction() as db:
+            try:
+                disk.rename(copy_place, target)
+                disk.sync(target.folder)
+            except OSError as error:
+                item.error = (
+                    exists(item.target_field, item.target)
+                    if isinstance(error, FileExistsError)
+                    else disk.said(item.target or item.source, error)
+                )
+                self._forget(db, each)
+            else:
+                if item.kind == "move":
+                    self._followed(db, item)
+                if item.target and stat.S_ISDIR(each.status.st_mode):
+                    # All in it has other inodes now.
+                    item.scan.append(item.target)
+        if item.error is not None:
+            disk.remove(copy_place, force=True)
+            return
+        try:
+            copy.delete_original()
+        except Refused as error:
+            item.error = str(error)
+        with self._database.transaction() as db:
+            if item.kind != "move":
+                self._followed(db, item)
+            elif self._follow.seen(db, item.source):
+                item.scan.append(item.source)
+            item.done = item.error is None
+            db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
+
+    # After a crash
+
+    def heal(self, only: Iterable[int] | None = None) -> list[str]:
+        """Have the index follow what was noted and not seen to its end; answers paths that are to be scanned."""
+        scan: list[str] = []
+        with self._database.transaction() as db:
+            for id_, *row in fetch_all(db, "SELECT id, kind, source, target, inode, device, trash_id FROM intent"):
+                if only is not None and id_ not in only:
+                    continue
+                scan += self._heal(db, id_, *row)
+                db.execute("DELETE FROM intent WHERE id = ?", (id_,))
+        return scan
+
+    def _heal(
+        self, db: apsw.Connection, id_: int, kind: str, source: str, target: str | None, inode: int, device: int,
+        trash_id: int | None,
+    ) -> list[str]:  # fmt: skip
+        _log.warning("%s of %s was not seen to its end: the index is told what is on the disk", kind, source)
+        self._remove_copy(id_, target)
+        is_in_trash = os.path.lexists(self._trash / str(trash_id))
+        if kind == "restore" and not is_in_trash and trash_id is not None and target is not None:
+            trashed.came_back(db, trash_id, target)
+        if kind in ("trash", "restore") and not is_in_trash:
+            db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
+        if kind == "move" and target is not None:
+            there = look(target)
+            if there is not None and (there.inode, there.device) == (inode, device) and look(source) is None:
+                return [target] if self._follow.moved(db, source, target) else []
+        changed = [path for path in (source if kind != "restore" else None, target) if path]
+        return [path for path in changed if self._follow.seen(db, path)]
+
+    def _remove_copy(self, intent: int, target: str | None) -> None:
+        """What a crash left of a copy under way."""
+        folder = str(self._trash) if target is None else paths.split(target)[0]
+        with contextlib.suppress(Refused, FileNotFoundError):
+            if target is None:
+                with self._open_trash() as descriptor:
+                    disk.remove(Place(descriptor, f"{PREFIX}{intent}", folder), force=True)
+            else:
+                with opened(self._roots, f"{folder}{PREFIX}{intent}", "to") as place:
+                    disk.remove(place, force=True)
+
+    # The trash
+
+    def empty(self, ids: Sequence[int]) -> list[str]:
+        """Delete these items of the trash for good; answers what could not be."""
+        problems = []
+        with self._open_trash() as folder:
+            for id_ in ids:
+                try:
+                    with contextlib.suppress(FileNotFoundError):
+                        disk.remove(Place(folder, str(id_), str(id_)), force=True)
+                except OSError as error:
+                    problems.append(f"{id_}: {os.strerror(error.errno or 0)}")
+                    continue
+                with self._database.transaction() as db:
+                    db.execute("DELETE FROM trash WHERE id = ?", (id_,))
+        return problems
+
+
+def check_deletable(place: Place, force: bool) -> None:
+    """Raises Refused where a directory is not empty; OSError where that cannot be seen."""
+    if not force and not disk.is_empty(place):
+        raise Refused(f"`path`: {paths.shown(place.path)} is a directory that is not empty; `force` deletes it")
+
+
+def check_not_inside(source: str, target: str, named: str) -> None:
+    """Raises Refused."""
+    if target != source and paths.is_within(target, (source,)):
+        raise Refused(f"`{named}`: {paths.shown(target)} lies within what is to be moved")
+
+
+def exists(named: str, path: str) -> str:
+    """That nothing is overwritten, in words."""
+    return f"`{named}`: {paths.shown(path)} exists already, and nothing is overwritten"
+
+
+def _above(path: str) -> Iterator[str]:
+    while path not in ("/", ""):
+        path = paths.split(path)[0].rstrip("/") or "/"
+        yield path
+
+
+def _where(error: OSError) -> str:
+    inside = error.filename
+    return f" ({paths.shown(paths.to_text(inside))}; what comes before it is gone)" if isinstance(inside, str) else ""
+
+
+def _sync(ready: Iterable[_Opened]) -> None:
+    """Have the names that changed on the disk, each directory once."""
+    synced = set()
+    for each in ready:
+        for place in (each.source, each.target):
+            if place is not None:
+                status = os.fstat(place.folder)
+                if (status.st_dev, status.st_ino) not in synced:
+                    synced.add((status.st_dev, status.st_ino))
+                    disk.sync(place.folder)

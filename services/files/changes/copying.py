@@ -1,0 +1,209 @@
+"""Copies to another file system that may take the original's place: verified byte by byte, with modes, owners, times,
+extended attributes and hard links, and forgotten where the original changed meanwhile.
+
+The copy is made under a name of its own beside its place, is on the disk before it gets its name, and the original is
+deleted only where it is still what was copied. Whatever goes wrong before that leaves the original alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from services.files import paths
+from services.files.changes import disk
+from services.files.changes.disk import Place, Refused
+
+PREFIX = ".linckia-moving-"
+"""Of names of copies under way, which a crash may leave."""
+
+CHUNK = 1 << 20
+MAX_DEPTH = 500
+"""Directories within each other that can be copied."""
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class _State(NamedTuple):
+    """What must still be so of an original when it is deleted."""
+
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> _State:
+        folder = stat.S_ISDIR(status.st_mode)
+        # Of a directory its names are compared instead.
+        return cls(status.st_ino, 0 if folder else status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class Copy:
+    """One copy; `make` it, then, with the copy in its place, `delete_original`."""
+
+    def __init__(self, source: Place, target: Place, go_on: Callable[[], None]) -> None:
+        """`go_on` is called now and then and may raise to stop the copy."""
+        self._source = source
+        self._target = target
+        self._go_on = go_on
+        self._states: dict[str, _State] = {}
+        self._links: dict[tuple[int, int], str] = {}
+        """Where, below the top of the copy, an inode of several links was copied to."""
+        self._top = -1
+
+    def make(self) -> None:
+        """Copy and verify.
+
+        Raises:
+            Refused: it cannot be copied, or changed meanwhile; nothing is left of the copy.
+        """
+        try:
+            self._copy(self._source.folder, self._source.name, self._target.folder, self._target.name, "", 0)
+            disk.sync(self._target.folder)
+        except BaseException as error:
+            with contextlib.suppress(FileNotFoundError):
+                disk.remove(self._target, force=True)
+            if isinstance(error, OSError):
+                raise Refused(f"it cannot be copied: {disk.said(self._source.path, error)}") from None
+            raise
+
+    def delete_original(self) -> None:
+        """Delete what was copied.
+
+        Raises:
+            Refused: something changed since or cannot be deleted; that, and what holds it, is still there.
+        """
+        left = self._delete(self._source.folder, self._source.name, "")
+        disk.sync(self._source.folder)
+        if left:
+            raise Refused(
+                f"it was copied, and some of the original is left: {len(left)} entries changed meanwhile or cannot be"
+                f" deleted, {paths.shown(paths.to_text(left[0]))} for one"
+            )
+
+    def _copy(self, from_: int, name: str, to: int, new: str, at: str, depth: int) -> None:
+        self._go_on()
+        status = os.stat(name, dir_fd=from_, follow_symlinks=False)
+        self._states[at] = _State.of(status)
+        kind = stat.S_IFMT(status.st_mode)
+        linked = (status.st_dev, status.st_ino)
+        if kind != stat.S_IFDIR and status.st_nlink > 1:
+            if linked in self._links:
+                os.link(self._links[linked], new, src_dir_fd=self._top, dst_dir_fd=to, follow_symlinks=False)
+                return
+            if self._top >= 0:
+                self._links[linked] = at.removeprefix("/")
+        if kind == stat.S_IFREG:
+            self._copy_file(from_, name, to, new, status)
+        elif kind == stat.S_IFLNK:
+            os.symlink(os.readlink(name, dir_fd=from_), new, dir_fd=to)
+            _keep_owner(new, to, status)
+            os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=to, follow_symlinks=False)
+        elif kind == stat.S_IFDIR:
+            self._copy_folder(from_, name, to, new, at, depth, status)
+        elif kind == stat.S_IFIFO:
+            os.mkfifo(new, stat.S_IMODE(status.st_mode), dir_fd=to)
+        else:
+            raise Refused(f"{paths.shown(self._source.path + paths.to_text(at))} is a device or socket: not copied")
+
+    def _copy_folder(
+        self, from_: int, name: str, to: int, new: str, at: str, depth: int, status: os.stat_result
+    ) -> None:
+        if depth >= MAX_DEPTH:
+            raise Refused(f"directories lie in each other more than {MAX_DEPTH} deep: not copied")
+        os.mkdir(new, 0o700, dir_fd=to)
+        with _folder(name, from_) as source, _folder(new, to) as target:
+            if self._top < 0:
+                self._top = target
+            for entry in sorted(os.listdir(source)):
+                self._copy(source, entry, target, entry, f"{at}/{entry}", depth + 1)
+            _keep(source, target, status)
+            os.fsync(target)
+
+    def _copy_file(self, from_: int, name: str, to: int, new: str, status: os.stat_result) -> None:
+        source = os.open(name, _OLD, dir_fd=from_)
+        try:
+            target = os.open(new, _NEW, 0o600, dir_fd=to)
+            try:
+                read = hashlib.blake2b()
+                while chunk := os.read(source, CHUNK):
+                    self._go_on()
+                    read.update(chunk)
+                    rest = memoryview(chunk)
+                    while rest:
+                        rest = rest[os.write(target, rest) :]
+                _keep(source, target, status)
+                os.fsync(target)
+                # What is read now shall come from the disk where the system allows that.
+                os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.lseek(target, 0, os.SEEK_SET)
+                written = hashlib.blake2b()
+                while chunk := os.read(target, CHUNK):
+                    self._go_on()
+                    written.update(chunk)
+                if read.digest() != written.digest():
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                if _State.of(os.fstat(source)) != _State.of(status):
+                    raise Refused(f"{paths.shown(self._source.path)} changed while it was copied")
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+    def _delete(self, above: int, name: str, at: str) -> list[str]:
+        """Delete what is still as it was copied; answers what is not."""
+        try:
+            status = os.stat(name, dir_fd=above, follow_symlinks=False)
+            state = self._states.get(at)
+            if not stat.S_ISDIR(status.st_mode):
+                now = _State.of(status)
+                # A name that went before, of the same inode, has changed its ctime.
+                if state is None or (now != state and not (status.st_nlink and now[:3] == state[:3] and self._links)):
+                    return [name]
+                os.unlink(name, dir_fd=above)
+                return []
+            if state is None or state.inode != status.st_ino:
+                return [name]
+            with _folder(name, above) as folder:
+                left = [each for entry in os.listdir(folder) for each in self._delete(folder, entry, f"{at}/{entry}")]
+            if not left:
+                os.rmdir(name, dir_fd=above)
+            return left
+        except FileNotFoundError:
+            return []
+        except OSError:
+            # It stays, and is named.
+            return [name]
+
+
+@contextlib.contextmanager
+def _folder(name: str, above: int) -> Iterator[int]:
+    descriptor = os.open(name, disk.O_READ_FOLDER, dir_fd=above)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _keep(source: int, target: int, status: os.stat_result) -> None:
+    """Attributes, owner, mode and times, as far as they may be set."""
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(source):
+            with contextlib.suppress(OSError):
+                os.setxattr(target, name, os.getxattr(source, name))
+    with contextlib.suppress(PermissionError):
+        os.fchown(target, status.st_uid, status.st_gid)
+    os.fchmod(target, stat.S_IMODE(status.st_mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _keep_owner(name: str, folder: int, status: os.stat_result) -> None:
+    with contextlib.suppress(PermissionError):
+        os.chown(name, status.st_uid, status.st_gid, dir_fd=folder, follow_symlinks=False)

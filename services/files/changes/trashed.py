@@ -1,0 +1,62 @@
+"""The resource sets of what is in the trash: an entry that comes back is in them again, when it was added included."""
+
+from __future__ import annotations
+
+import apsw
+
+from services.files import paths
+from services.files.index.tree import below, find
+from services.files.store.rows import fetch_all
+
+
+def remember(db: apsw.Connection, trash_id: int, path: str) -> None:
+    """Note the sets of the entry at a clean path, and of all below it, which goes into the trash."""
+    stored = find(db, path)
+    if stored is None:
+        return
+    db.execute("INSERT INTO trash_member SELECT ?, '', set_id, added, NULL FROM member WHERE entry_id = ?",
+               (trash_id, stored.id))  # fmt: skip
+    db.execute(
+        "INSERT INTO trash_member SELECT ?, substr(folder.path || entry.name, ?), member.set_id, member.added, NULL"
+        " FROM folder JOIN entry ON entry.parent = folder.id JOIN member ON member.entry_id = entry.id"
+        " WHERE folder.path >= ? AND folder.path < ?",
+        (trash_id, len(path) + 1, *below(paths.as_folder(path))),
+    )
+
+
+def came_back(db: apsw.Connection, trash_id: int, target: str) -> None:
+    """The item is at a clean path now; what the index has of it is in its sets again."""
+    db.execute("UPDATE trash_member SET target = ? WHERE trash_id = ?", (target, trash_id))
+    _rejoin(db, trash_id)
+
+
+def waiting(db: apsw.Connection) -> list[tuple[int, str]]:
+    """Items that came back, of which not all was in the index then: their number and where they are."""
+    rows = fetch_all(db, "SELECT DISTINCT trash_id, target FROM trash_member WHERE target IS NOT NULL")
+    return [(trash_id, target) for trash_id, target in rows]
+
+
+def scanned(db: apsw.Connection, trash_id: int) -> None:
+    """All of an item that came back is in the index; what is not there is gone."""
+    _rejoin(db, trash_id)
+    db.execute("DELETE FROM trash_member WHERE trash_id = ? AND target IS NOT NULL", (trash_id,))
+
+
+def _rejoin(db: apsw.Connection, trash_id: int) -> None:
+    rows = fetch_all(db, "SELECT DISTINCT target || inside, inside FROM trash_member WHERE trash_id = ?", (trash_id,))
+    for path, inside in rows:
+        stored = find(db, path)
+        if stored is None or not stored.scanned:
+            continue
+        key = (trash_id, inside)
+        db.execute(
+            "INSERT OR IGNORE INTO member SELECT set_id, ?, added FROM trash_member WHERE trash_id = ? AND inside = ?",
+            (stored.id, *key),
+        )
+        # Whoever keeps a copy of the sets is told of sets, not of members.
+        db.execute(
+            "UPDATE resource_set SET updated = updated WHERE id IN"
+            " (SELECT set_id FROM trash_member WHERE trash_id = ? AND inside = ?)",
+            key,
+        )
+        db.execute("DELETE FROM trash_member WHERE trash_id = ? AND inside = ?", key)

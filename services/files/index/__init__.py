@@ -1,0 +1,1 @@
+"""The tree as it is stored, and the scans and single changes that keep it in step with the disk."""

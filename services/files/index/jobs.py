@@ -1,0 +1,401 @@
+"""The jobs of `index`: each is a row that says how far it has come, and a scan in a worker thread.
+
+A job is durable before anyone hears of it. Of one path there is never more than one at a time: who asks again joins it.
+Jobs of which one path lies in the other's wait for each other; all others run side by side. A job whose process died is
+run once more at the next start, and fails with that cause if its process dies again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import apsw
+import trio
+
+from proto.errors import OperationError
+from proto.ops.files_index import Job, JobStatus
+from services.files import paths, times
+from services.files.index import history
+from services.files.index.compare_client import Others
+from services.files.index.invalidations import Touched
+from services.files.index.listing import Ignored
+from services.files.index.mounts import without_files
+from services.files.index.scan import Cancelled, Counts, Missing, Scan
+from services.files.index.tree import below, find
+from services.files.store.database import Database
+from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+
+SCANS_AT_ONCE = 4
+MAX_ATTEMPTS = 2
+KEPT_JOBS = 10_000
+"""Ended ones; older ones are forgotten."""
+
+ACTIVE = ("pending", "running")
+
+_log = logging.getLogger("linckia.files")
+
+_ROW = (
+    "id, root, status, progress, attempt, created, started, finished, files, directories, size, problems, problem,"
+    " skipped, error"
+)
+
+
+class Running:
+    """A job that waits or runs in this process."""
+
+    def __init__(self, id_: int, root: str, *, background: bool, force: bool, max_age_s: float, attempt: int) -> None:
+        self.id = id_
+        self.root = root
+        self.background = background
+        self.force = force
+        self.max_age_s = max_age_s
+        self.attempt = attempt
+        self.waiting = 0
+        """Calls that wait for its end."""
+        self.cancelled = False
+        self.scan: Scan | None = None
+        self.looked = False
+        """Whether the scan itself is over: whoever asks now wants to know of what may have changed since."""
+        self.ended = trio.Event()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.scan is not None:
+            self.scan.cancel()
+
+    @property
+    def counts(self) -> Counts | None:
+        return None if self.scan is None else self.scan.counts
+
+
+class Jobs:
+    """All jobs. `start` and `wait` belong to trio's thread."""
+
+    def __init__(
+        self, database: Database, touched: Touched, ignored: Ignored | None, nursery: trio.Nursery,
+        others: Others, on_change: Callable[[int, str, str], None],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            others: look at a part of what is scanned again.
+            on_change: told of each job whose status changed: its id, its status and its root.
+        """
+        self._database = database
+        self._touched = touched
+        self._ignored = ignored
+        self._nursery = nursery
+        self._others = others
+        self._on_change = on_change
+        self._running: dict[int, Running] = {}
+        self._recorded: dict[str, int] = {}
+        """By root, what others had changed when the sizes of its directories were last kept."""
+        self._stopping = False
+        self._creating = trio.Lock()
+        self._threads = trio.CapacityLimiter(SCANS_AT_ONCE)
+
+    async def resume(self) -> None:
+        """Take up, or fail, what a process that died left behind."""
+
+        def take_up(db: apsw.Connection) -> list[Row]:
+            db.execute(
+                "UPDATE job SET status='failed', finished=?, error='the process that ran it died' "
+                "|| CASE attempt WHEN 1 THEN '' ELSE ', and so it did when the job was begun anew' END"
+                " WHERE status IN ('pending', 'running') AND (attempt >= ? OR NOT background)",
+                (time.time_ns(), MAX_ATTEMPTS),
+            )
+            db.execute(
+                "UPDATE job SET attempt = attempt + 1, status = 'pending' WHERE status IN ('pending', 'running')"
+            )
+            return fetch_all(db, "SELECT id, root, background, force, attempt FROM job WHERE status='pending'")
+
+        for id_, root, background, force, attempt in await self._database.write(take_up):
+            job = Running(id_, root, background=bool(background), force=bool(force), max_age_s=0, attempt=attempt)
+            self._running[id_] = job
+            self._nursery.start_soon(self._run, job)
+
+    async def start(self, root: str, *, background: bool, force: bool, max_age_s: float) -> Running:
+        """The job that scans a path: a new one, or the one that does it already."""
+
+        def create(db: apsw.Connection) -> int:
+            db.execute(
+                "INSERT INTO job(root, status, background, force, created) VALUES(?, 'pending', ?, ?, ?)",
+                (root, background, force, time.time_ns()),
+            )
+            id_ = db.last_insert_rowid()
+            db.execute("DELETE FROM job WHERE id <= ? AND status NOT IN ('pending', 'running')", (id_ - KEPT_JOBS,))
+            return id_
+
+        # Until its id is known it cannot be joined.
+        async with self._creating:
+            for job in self._running.values():
+                if job.root == root and not (job.cancelled or job.looked):
+                    job.background |= background
+                    return job
+            with trio.CancelScope(shield=True):
+                id_ = await self._database.write(create)
+            job = Running(id_, root, background=background, force=force, max_age_s=max_age_s, attempt=1)
+            self._running[id_] = job
+        self._nursery.start_soon(self._run, job)
+        self._on_change(id_, "pending", root)
+        return job
+
+    async def wait(self, job: Running, on_progress: Callable[[Counts], None]) -> None:
+        """Until a job has ended. Whoever is cancelled here, and was the last to wait for it, cancels it too, unless
+        it was started to run in the background."""
+        job.waiting += 1
+        try:
+            while not job.ended.is_set():
+                with trio.move_on_after(0.25):
+                    await job.ended.wait()
+                if job.counts is not None:
+                    on_progress(job.counts)
+        finally:
+            job.waiting -= 1
+            if not job.ended.is_set() and not job.waiting and not job.background:
+                job.cancel()
+
+    async def stop(self) -> None:
+        """Stop all scans where they are, at the orderly end of the service; background jobs go on at the next start."""
+        self._stopping = True
+        for job in list(self._running.values()):
+            job.cancel()
+            await job.ended.wait()
+
+    def find(self, id_: int) -> Running | None:
+        """A job that waits or runs here."""
+        return self._running.get(id_)
+
+    def scanning(self, path: str) -> Running | None:
+        """A job here that has yet to finish what lies in `path`: its root is that, above it, or below."""
+        return next((job for job in self._running.values() if paths.overlap(job.root, path)), None)
+
+    async def cancel(self, id_: int) -> None:
+        """Stop a job and wait until it has stopped.
+
+        Raises:
+            OperationError: it has ended already, or there is none.
+        """
+        job = self._running.get(id_)
+        if job is None:
+            status = (await self.get(id_)).status
+            raise OperationError(f"job {id_} cannot be cancelled: it is {status} already")
+        job.cancel()
+        await job.ended.wait()
+        status = (await self.get(id_)).status
+        if status != "cancelled":
+            raise OperationError(f"job {id_} cannot be cancelled: it is {status} already")
+
+    # Reading
+
+    async def get(self, id_: int) -> Job:
+        """A job as it is now. Raises OperationError where there is none."""
+        row = await self._database.read(lambda db: fetch_one(db, f"SELECT {_ROW} FROM job WHERE id = ?", (id_,)))
+        if row is None:
+            raise OperationError(f"there is no job {id_}; list-jobs has those there are")
+        return self._job(row)
+
+    async def list(
+        self, statuses: tuple[str, ...], least: float | None, most: float | None, limit: int
+    ) -> tuple[list[Job], int]:
+        """Jobs of these statuses (all where there are none), newest first, and how many match."""
+
+        def query(db: apsw.Connection) -> list[Job]:
+            rows = fetch_all(db, f"SELECT {_ROW} FROM job ORDER BY id DESC")
+            return [
+                job
+                for job in map(self._job, rows)
+                if (not statuses or job.status in statuses)
+                and (least is None or job.progress >= least)
+                and (most is None or job.progress <= most)
+            ]
+
+        found = await self._database.read(query)
+        return found[:limit], len(found)
+
+    def _job(self, columns: Row) -> Job:
+        row = _Row(*columns)
+        live = self._running.get(row.id)
+        counts = live.counts if live is not None and row.status == "running" else None
+        if counts is not None:
+            row = row._replace(
+                progress=max(row.progress, counts.progress), files=counts.files, directories=counts.directories,
+                size=counts.size,
+            )  # fmt: skip
+        return _job_of(row)
+
+    # Running
+
+    async def _run(self, job: Running) -> None:
+        try:
+            await self._wait_for_others(job)
+            status: JobStatus = "cancelled"
+            error = skipped = None
+            if not job.cancelled:
+                skipped = await self._young(job)
+                if skipped:
+                    status = "completed"
+                else:
+                    status, error = await self._scan(job)
+            job.looked = True
+            if self._stopping and status == "cancelled" and job.background:
+                await self._put_off(job)
+            else:
+                await self._end(job, status, error, skipped)
+        finally:
+            self._running.pop(job.id, None)
+            job.ended.set()
+
+    async def _wait_for_others(self, job: Running) -> None:
+        """Until no job that began before this one has to do with the same entries."""
+        while not job.cancelled:
+            others = [
+                other for other in self._running.values() if other.id < job.id and paths.overlap(other.root, job.root)
+            ]
+            if not others:
+                return
+            with trio.move_on_after(0.1):
+                await others[0].ended.wait()
+
+    async def _young(self, job: Running) -> str | None:
+        """Why the scan can be skipped: another, for which this job waited, did it."""
+        if job.force or not job.max_age_s or job.attempt > 1:
+            return None
+        return await self._database.read(lambda db: skip_reason(db, job.root, job.max_age_s, time.time_ns()))
+
+    async def _scan(self, job: Running) -> tuple[JobStatus, str | None]:
+        def on_batch(db: apsw.Connection, counts: Counts) -> None:
+            db.execute(
+                "UPDATE job SET progress = max(progress, ?), files=?, directories=?, size=?, problems=? WHERE id=?",
+                (counts.progress, counts.files, counts.directories, counts.size, counts.problem_count, job.id),
+            )
+
+        await self._database.write(
+            lambda db: db.execute("UPDATE job SET status='running', started=? WHERE id=?", (time.time_ns(), job.id))
+        )
+        self._on_change(job.id, "running", job.root)
+        empty = without_files(job.root)
+        job.scan = Scan(
+            self._database, job.root, self._touched, self._ignored,
+            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._others.ask(folders, empty),
+        )  # fmt: skip
+        if job.cancelled:
+            job.scan.cancel()
+        try:
+            await trio.to_thread.run_sync(job.scan.run, limiter=self._threads)
+        except Cancelled:
+            return "cancelled", None
+        except Missing as error:
+            return "failed", str(error)
+        except OSError as error:
+            return "failed", f"{job.root} cannot be scanned: {os.strerror(error.errno or 0)}"
+        except apsw.Error as error:
+            _log.exception("job %d: the index cannot be written", job.id)
+            return "failed", f"the index cannot be written: {error}"
+        return "completed", None
+
+    async def _put_off(self, job: Running) -> None:
+        """Leave the job for the next start, which counts an attempt for those that died."""
+        with trio.CancelScope(shield=True):
+            await self._database.write(
+                lambda db: db.execute("UPDATE job SET status='pending', attempt=attempt-1 WHERE id=?", (job.id,))
+            )
+
+    async def _end(self, job: Running, status: JobStatus, error: str | None, skipped: str | None) -> None:
+        now = time.time_ns()
+        counts = job.counts or Counts()
+        mark = self._touched.mark
+
+        def finish(db: apsw.Connection) -> None:
+            db.execute(
+                "UPDATE job SET status=?, finished=?, started=coalesce(started, ?), progress=max(progress, ?), files=?,"
+                " directories=?, size=?, problems=?, problem=?, skipped=?, error=? WHERE id=?",
+                (
+                    status, now, now, 100.0 if status == "completed" else counts.progress, counts.files,
+                    counts.directories, counts.size, counts.problem_count, "\n".join(counts.problems) or None, skipped,
+                    error, job.id,
+                ),
+            )  # fmt: skip
+            if status == "completed" and not skipped:
+                # Older scans below it say nothing any more.
+                db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
+                db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))
+                if counts.changed or self._recorded.get(job.root) != mark:
+                    history.record(db, job.root, now)
+
+        with trio.CancelScope(shield=True):
+            await self._database.write(finish)
+        if status == "completed" and not skipped:
+            self._recorded[job.root] = mark
+        self._on_change(job.id, status, job.root)
+
+
+class _Row(NamedTuple):
+    """The columns of `_ROW`."""
+
+    id: int
+    root: str
+    status: JobStatus
+    progress: float
+    attempt: int
+    created: int
+    started: int | None
+    finished: int | None
+    files: int
+    directories: int
+    size: int
+    problems: int
+    problem: str | None
+    skipped: str | None
+    error: str | None
+
+
+def _job_of(row: _Row) -> Job:
+    ended = row.finished if row.finished is not None else time.time_ns()
+    return Job(
+        job_id=row.id,
+        root=row.root,
+        status=row.status,
+        progress=round(row.progress, 2),
+        files=row.files,
+        directories=row.directories,
+        total_size=row.size,
+        created_at=times.rfc3339(row.created),
+        status_url=f"synthesis://jobs/{row.id}",
+        started_at=None if row.started is None else times.rfc3339(row.started),
+        finished_at=None if row.finished is None else times.rfc3339(row.finished),
+        duration_ms=None if row.started is None else (ended - row.started) // 1_000_000,
+        skipped=bool(row.skipped),
+        skip_reason=row.skipped,
+        problem_count=row.problems,
+        problems=row.problem.split("\n") if row.problem else [],
+        error=row.error,
+        attempt=row.attempt,
+    )
+
+
+def skip_reason(db: apsw.Connection, root: str, max_age_s: float, now: int) -> str | None:
+    """Why a path need not be scanned: its own last scan, or that of a directory above it, is young enough."""
+    at = last_scan(db, root)
+    if at is None:
+        return None
+    known = find(db, root)
+    if known is None or not known.scanned:
+        return None
+    age_s = max(0, now - at) / 1e9
+    if age_s >= max_age_s:
+        return None
+    return f"Path was scanned {int(age_s)} seconds ago (max age: {max_age_s:.10g} seconds). Use force=true to re-index."
+
+
+def last_scan(db: apsw.Connection, path: str) -> int | None:
+    """When the last scan of a clean path, or of a directory above it, ended, in nanoseconds; None where none did."""
+    above = [path]
+    while above[-1] != "/":
+        above.append(paths.split(above[-1])[0].rstrip("/") or "/")
+    marks = ",".join("?" * len(above))
+    at: int | None = fetch_value(db, f"SELECT max(finished) FROM scan WHERE root IN ({marks})", above)
+    return at

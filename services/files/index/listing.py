@@ -1,0 +1,175 @@
+"""What is directly in a directory now: read through its descriptor, no link followed, and a fingerprint of all of it.
+
+Two listings with the same fingerprint found the same names with the same inodes, sizes, blocks and change times
+(`ctime`, which nobody can set): nothing in the directory itself was made, removed, renamed or written meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import stat
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from services.files import paths
+from services.files.store import schema
+
+MAX_INT = 2**63 - 1
+
+# Looping in C over a directory is half the time of a loop in Python.
+_STATUS = operator.methodcaller("stat", follow_symlinks=False)
+_NAME = operator.attrgetter("name")
+_CHANGING = operator.attrgetter("st_ino", "st_size", "st_blocks", "st_ctime_ns")
+
+_KINDS = {stat.S_IFREG: schema.FILE, stat.S_IFDIR: schema.DIRECTORY, stat.S_IFLNK: schema.SYMLINK}
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+Ignored = Callable[[str, str, bool], bool]
+"""Whether an entry is left out of the index: of its folder's path (with slash), its name, and whether it is one."""
+
+
+class Found(NamedTuple):
+    """An entry as it is on disk."""
+
+    name: str
+    kind: int
+    inode: int
+    device: int
+    links: int
+    size: int
+    disk: int
+    mtime: int
+    ctime: int
+
+    @classmethod
+    def of(cls, name: str, status: os.stat_result) -> Found:
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), schema.OTHER)
+        mtime, ctime = status.st_mtime_ns, status.st_ctime_ns
+        # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
+        if abs(mtime) > MAX_INT or abs(ctime) > MAX_INT:
+            mtime, ctime = (max(-MAX_INT, min(MAX_INT, time)) for time in (mtime, ctime))
+        return cls(
+            name, kind, status.st_ino & MAX_INT, status.st_dev & MAX_INT, status.st_nlink,
+            status.st_size if kind != schema.DIRECTORY else 0, status.st_blocks * 512, mtime, ctime,
+        )  # fmt: skip
+
+
+class Listing:
+    """All that is in a directory, and the names of what could not be examined."""
+
+    __slots__ = ("_totals", "fingerprint", "names", "statuses", "unknown")
+
+    def __init__(
+        self, names: list[str], statuses: list[os.stat_result], fingerprint: bytes, unknown: list[str]
+    ) -> None:
+        self.names = names
+        self.statuses = statuses
+        self.fingerprint = fingerprint
+        self.unknown = unknown
+        self._totals: tuple[int, int, int] | None = None
+
+    def found(self) -> list[Found]:
+        """The entries."""
+        return list(map(Found.of, self.names, self.statuses))
+
+    def totals(self) -> tuple[int, int, int]:
+        """How many files there are, how many bytes they and all but the subdirectories have, how many of those."""
+        if self._totals is None:
+            self._totals = _sums(self.statuses)
+        return self._totals
+
+    def folders(self) -> list[str]:
+        """The names of the subdirectories."""
+        return [name for name, status in zip(self.names, self.statuses, strict=True) if _is_folder(status.st_mode)]
+
+
+NOTHING = Listing([], [], b"nothing", [])
+"""Of a file system that holds no files."""
+
+
+def _is_folder(mode: int) -> bool:
+    return mode & 0o170000 == 0o040000
+
+
+def open_folder(name: str, above: int | None) -> int:
+    """A descriptor of a directory, by its name in an open one or by its path; no link is followed. Raises OSError."""
+    return os.open(paths.to_os(name), _OPEN, dir_fd=above)
+
+
+def is_at(descriptor: int, path: str) -> bool:
+    """Whether an open directory is the one of this clean path, to which no link led. Raises OSError."""
+    try:
+        real = os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        # A system without such a folder; of the two moments the first has passed.
+        real = os.path.realpath(paths.to_os(path))
+    return real == paths.to_os(path)
+
+
+def read_folder(descriptor: int, path: str, ignored: Ignored | None) -> Listing:
+    """List an open directory; `path` (with slash) is for the rules alone. Raises OSError."""
+    with os.scandir(descriptor) as scan:
+        entries = list(scan)
+    unknown: list[str] = []
+    try:
+        statuses = list(map(_STATUS, entries))
+    except OSError:
+        entries, statuses, unknown = _one_by_one(entries)
+    names = list(map(_NAME, entries))
+    if not all(map(str.isascii, names)):
+        names = list(map(paths.to_text, names))
+    if ignored is not None:
+        kept = [
+            (name, status)
+            for name, status in zip(names, statuses, strict=True)
+            if not ignored(path, name, _is_folder(status.st_mode))
+        ]
+        names, statuses = [name for name, _ in kept], [status for _, status in kept]
+    return Listing(names, statuses, _fingerprint(names, statuses), unknown)
+
+
+def _sums(statuses: Iterable[os.stat_result]) -> tuple[int, int, int]:
+    files = size = folders = 0
+    for status in statuses:
+        kind = status.st_mode & 0o170000
+        if kind == 0o100000:
+            files += 1
+            size += status.st_size
+        elif kind == 0o040000:
+            folders += 1
+        else:
+            size += status.st_size
+    return files, size, folders
+
+
+def _one_by_one(entries: Iterable[os.DirEntry[str]]) -> tuple[list[os.DirEntry[str]], list[os.stat_result], list[str]]:
+    """What is gone between listing and stat is not there; what cannot be examined is neither there nor gone."""
+    kept, statuses, unknown = [], [], []
+    for entry in entries:
+        try:
+            statuses.append(entry.stat(follow_symlinks=False))
+        except FileNotFoundError:
+            continue
+        except OSError:
+            unknown.append(paths.to_text(entry.name))
+            continue
+        kept.append(entry)
+    return kept, statuses, unknown
+
+
+def _fingerprint(names: list[str], statuses: list[os.stat_result]) -> bytes:
+    # The hash of numbers and tuples, unlike that of text, is the same in every process.
+    numbers = hash(tuple(map(_CHANGING, statuses))).to_bytes(8, "little", signed=True)
+    return hashlib.blake2b("\0".join(names).encode() + numbers, digest_size=16).digest()
+
+
+def look(path: str) -> Found | None:
+    """The entry at a clean path, no link followed at its end; None where there is none. Raises OSError."""
+    try:
+        status = os.lstat(paths.to_os(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Found.of(paths.split(path)[1], status)

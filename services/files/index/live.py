@@ -1,0 +1,358 @@
+"""Brings the index in step with single changes: what somebody else says has changed is looked at on the disk, entry by
+entry, and stored as it is found there.
+
+What is told are hints. A rename moves the entry in the index, so that its memberships and all below it stay; whatever
+else is named is looked up by name in its directory, opened without following a link. A directory that is new, or
+another one than was stored under its name, is listed with all below it. Looking and storing are one transaction, and
+each transaction leaves every sum right.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import apsw
+
+from services.files import paths
+from services.files.index.invalidations import Touched
+from services.files.index.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
+from services.files.index.tree import Edit, Stored, below, find
+from services.files.store import schema
+from services.files.store.database import Database
+from services.files.store.rows import fetch_all, fetch_value
+
+TURN_S = 0.2
+"""How long one transaction may keep others from writing."""
+
+NAMES_AT_ONCE = 500
+
+_log = logging.getLogger("linckia.files")
+
+
+class Hint(NamedTuple):
+    """Something happened to the entry at a clean path, or it came there from `old_path`."""
+
+    path: str
+    old_path: str | None = None
+    inode: int = 0
+    left: bool = False
+    """A directory left this path. What is there now, if anything, may hold something else, even if it is the same."""
+
+
+class Live:
+    """The changes below one path, which is real and below the roots. `apply` blocks; one at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        touched: Touched,
+        ignored: Ignored | None,
+        root: str,
+        *,
+        recursive: bool = True,
+        skipped_devices: frozenset[int] = frozenset(),
+    ) -> None:
+        """
+        Args:
+            recursive: whether what is in the directories directly below `root` is looked at.
+            skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
+        """
+        self._database = database
+        self._touched = touched
+        self._ignored = ignored
+        self._root = root
+        self._recursive = recursive
+        self._skipped_devices = skipped_devices
+        self._names: dict[str, dict[str, None]] = {}
+        self._whole: dict[str, None] = {}
+        self._doubtful: set[str] = set()
+        self._marks: set[str] = set()
+
+    def apply(self, hints: Iterable[Hint], note: Callable[[apsw.Connection], None] = lambda db: None) -> None:
+        """Look at all that is named; `note` is called in the last transaction, with which all of it is stored.
+
+        Raises:
+            OSError: the disk cannot be read; what was stored until then is right.
+        """
+        self._names.clear()
+        self._whole.clear()
+        self._doubtful.clear()
+        with self._database.transaction() as db:
+            edit = Edit(db, time.time_ns())
+            for hint in hints:
+                self._take(db, edit, hint)
+            self._end(edit)
+        while True:
+            with self._database.transaction() as db:
+                edit = Edit(db, time.time_ns())
+                until = time.monotonic() + TURN_S
+                while (self._names or self._whole) and time.monotonic() < until:
+                    self._next(db, edit)
+                self._end(edit)
+                if not self._names and not self._whole:
+                    note(db)
+                    return
+
+    def list_root(self) -> None:
+        """Store what is directly in the root, and what is new in it."""
+        self._whole[paths.as_folder(self._root)] = None
+        self.apply([Hint(self._root)])
+
+    def look_again(self, folders: Iterable[str]) -> None:
+        """Look at all that is stored of these directories (paths with slash); what is new in them is left alone."""
+        for folder in folders:
+            with self._database.reader() as db:
+                names = fetch_all(db, "SELECT name FROM node WHERE folder = ?", (folder,))
+            self.apply(Hint(f"{folder}{name}") for (name,) in names)
+
+    # What is named
+
+    def _take(self, db: apsw.Connection, edit: Edit, hint: Hint) -> None:
+        if hint.old_path is not None:
+            self._follow(db, edit, hint.path, hint.old_path, hint.inode)
+            self._name(hint.old_path)
+        if hint.left:
+            self._doubtful.add(paths.as_folder(hint.path))
+        self._name(hint.path)
+
+    def _name(self, path: str) -> None:
+        if paths.is_within(path, (self._root,)):
+            folder, name = paths.split(path)
+            self._names.setdefault(folder, {})[name] = None
+
+    def _follow(self, db: apsw.Connection, edit: Edit, path: str, old: str, inode: int) -> None:
+        """A rename, in the index alone; whether it is still so on the disk is looked at later."""
+        self._rename(paths.as_folder(old), paths.as_folder(path))
+        edit.flush()
+        moved = find(db, old)
+        above, name = paths.split(path)
+        parent = find(db, above.rstrip("/") or "/")
+        if (
+            moved is None or not moved.scanned or moved.inode != inode & MAX_INT
+            or parent is None or parent.kind != schema.DIRECTORY or not parent.scanned or paths.overlap(path, old)
+        ):  # fmt: skip
+            return
+        there = find(db, path)
+        if there is not None:
+            edit.remove(there)
+            edit.flush()
+        edit.move(moved, parent.id, name)
+        self._marks.update((above, paths.split(old)[0]))
+
+    def _rename(self, before: str, after: str) -> None:
+        """What was named in a directory by its old path is there by its new one; also where the index has the rename
+        already, from a time when the rest was not dealt with to its end."""
+        for folder in [folder for folder in self._names if folder.startswith(before)]:
+            names = self._names.pop(folder)
+            self._names.setdefault(after + folder[len(before) :], {}).update(names)
+        for folder in [folder for folder in self._doubtful if folder.startswith(before)]:
+            self._doubtful.discard(folder)
+            self._doubtful.add(after + folder[len(before) :])
+
+    # What is found
+
+    def _next(self, db: apsw.Connection, edit: Edit) -> None:
+        edit.flush()
+        if self._root_is_named():
+            self._look_at_root(db, edit)
+        elif self._names:
+            folder = next(iter(self._names))
+            names = self._names.pop(folder)
+            first = list(names)[:NAMES_AT_ONCE]
+            if len(first) < len(names):
+                self._names[folder] = dict.fromkeys(list(names)[NAMES_AT_ONCE:])
+            self._look_into(db, edit, folder, first)
+        else:
+            folder = next(iter(self._whole))
+            del self._whole[folder]
+            self._list(db, edit, folder)
+
+    def _root_is_named(self) -> bool:
+        folder, name = paths.split(self._root)
+        return name in self._names.get(folder, ())
+
+    def _look_at_root(self, db: apsw.Connection, edit: Edit) -> None:
+        above, _ = paths.split(self._root)
+        del self._names[above]
+        found, stored = look(self._root), find(db, self._root)
+        self._marks.add(above or "/")
+        if found is None:
+            if stored is not None and stored.scanned:
+                edit.remove(stored)
+            return
+        edit.put(edit.reach(above.rstrip("/") or "/", look) if above else 0, above, found)
+        self._descend(db, paths.as_folder(self._root), found, stored, from_root=True)
+
+    def _descend(
+        self, db: apsw.Connection, folder: str, found: Found, stored: Stored | None, *, from_root: bool = False
+    ) -> None:
+        """Have a directory listed, if it is not the one that is stored, or was stored by a process that died before it
+        could list it."""
+        if found.kind != schema.DIRECTORY or not (self._recursive or from_root):
+            return
+        known = stored is not None and stored.scanned and (stored.kind, stored.inode) == (found.kind, found.inode)
+        if stored is None or not known or folder in self._doubtful or not _was_listed(db, stored.id):
+            self._whole[folder] = None
+
+    def _open(self, folder: str) -> int | None:
+        """A descriptor of the directory at this very path; None where there is none, or only through a link.
+
+        Raises:
+            PermissionError: it is there and cannot be opened.
+        """
+        clean = folder.rstrip("/") or "/"
+        try:
+            descriptor = open_folder(clean, None)
+        except PermissionError:
+            raise
+        except OSError:
+            return None
+        if is_at(descriptor, clean):
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def _stored(self, db: apsw.Connection, folder: str) -> Stored | None:
+        """The directory as it is stored; where it is not, the one above it is to be looked at for it."""
+        clean = folder.rstrip("/") or "/"
+        stored = find(db, clean)
+        if stored is not None and stored.scanned and stored.kind == schema.DIRECTORY:
+            return stored
+        self._name(clean)
+        return None
+
+    def _look_into(self, db: apsw.Connection, edit: Edit, folder: str, names: list[str]) -> None:
+        stored = self._stored(db, folder)
+        if stored is None:
+            return
+        try:
+            descriptor = self._open(folder)
+        except PermissionError as error:
+            edit.set_problem(stored.id, f"it cannot be read: {os.strerror(error.errno or 0)}")
+            return
+        if descriptor is None:
+            # It went, and so it is known to the one above it.
+            self._name(folder.rstrip("/") or "/")
+            return
+        try:
+            self._put_itself(edit, folder, stored, descriptor)
+            for name in names:
+                self._look_at(db, edit, folder, stored, name, descriptor)
+        finally:
+            os.close(descriptor)
+        self._marks.add(folder)
+
+    def _look_at(self, db: apsw.Connection, edit: Edit, folder: str, above: Stored, name: str, descriptor: int) -> None:
+        edit.flush()
+        stored = find(db, folder + name)
+        try:
+            found = Found.of(name, os.stat(paths.to_os(name), dir_fd=descriptor, follow_symlinks=False))
+        except FileNotFoundError:
+            if stored is not None:
+                self._name_links(db, stored)
+                edit.remove(stored)
+            return
+        except OSError as error:
+            _log.warning("%s%s cannot be examined, and stays as it was: %s", folder, name, error.strerror)
+            return
+        if self._ignored is not None and self._ignored(folder, name, found.kind == schema.DIRECTORY):
+            return
+        edit.put(above.id, folder, found)
+        if stored is None or (found.size, found.ctime, found.inode) != (stored.size, stored.ctime, stored.inode):
+            self._name_links(db, found)
+            if stored is not None and stored.inode != found.inode:
+                self._name_links(db, stored)
+        self._descend(db, f"{folder}{name}/", found, stored)
+
+    def _name_links(self, db: apsw.Connection, changed: Found | Stored) -> None:
+        """A file of several names is told of by one of them, and is another one under all of them."""
+        if changed.links < 2 or changed.kind == schema.DIRECTORY:
+            return
+        others = "SELECT folder, name FROM node WHERE inode = ? AND device = ? AND kind <> 1"
+        for folder, name in fetch_all(db, others, (changed.inode, changed.device)):
+            self._names.setdefault(folder, {})[name] = None
+
+    def _put_itself(self, edit: Edit, folder: str, stored: Stored, descriptor: int) -> None:
+        """The directory's own times and size, which change with what is in it."""
+        above, name = paths.split(folder.rstrip("/") or "/")
+        edit.put(stored.parent, above, Found.of(name, os.fstat(descriptor)))
+        self._marks.add(above or "/")
+
+    def _list(self, db: apsw.Connection, edit: Edit, folder: str) -> None:
+        stored = self._stored(db, folder)
+        if stored is None:
+            return
+        try:
+            descriptor = self._open(folder)
+        except PermissionError as error:
+            edit.set_problem(stored.id, f"it cannot be read: {os.strerror(error.errno or 0)}")
+            return
+        if descriptor is None:
+            self._name(folder.rstrip("/") or "/")
+            return
+        try:
+            if os.fstat(descriptor).st_dev in self._skipped_devices:
+                return
+            listing = read_folder(descriptor, folder, self._ignored)
+            self._put_itself(edit, folder, stored, descriptor)
+        finally:
+            os.close(descriptor)
+        edit.flush()
+        fresh = fetch_value(db, "SELECT 1 FROM entry WHERE parent = ? LIMIT 1", (stored.id,)) is None
+        rows = [] if fresh else fetch_all(db, "SELECT * FROM entry WHERE parent = ? AND kind = 1", (stored.id,))
+        before = {each.name: each for each in (Stored(*row) for row in rows)}
+        new = edit.put_folder(stored.id, folder, listing, fresh=fresh)
+        doubt(db, stored.id, whole=False)
+        self._marks.add(folder)
+        for found in listing.found():
+            if found.kind == schema.DIRECTORY:
+                inside = f"{folder}{found.name}/"
+                if folder in self._doubtful:
+                    self._doubtful.add(inside)
+                self._descend(db, inside, found, None if found.name in new else before.get(found.name))
+        self._doubtful.discard(folder)
+
+    def _end(self, edit: Edit) -> None:
+        edit.finish()
+        # Before the transaction ends: a scan that read any of these earlier shall not write after it.
+        self._touched.touch(*self._marks)
+        self._marks.clear()
+
+
+def _was_listed(db: apsw.Connection, directory: int) -> bool:
+    query = "SELECT 1 FROM folder WHERE id = ? AND (fingerprint IS NOT NULL OR problem IS NOT NULL)"
+    return fetch_value(db, query, (directory,)) is not None
+
+
+def doubt(db: apsw.Connection, folder: int, *, whole: bool) -> None:
+    """Store that a directory, or all below it as well, is to be looked at again once the watcher has seen it."""
+    db.execute(
+        "INSERT INTO unsure VALUES(?,?) ON CONFLICT DO UPDATE SET below = below OR excluded.below", (folder, whole)
+    )
+
+
+def doubted(db: apsw.Connection, root: str) -> tuple[list[tuple[int, int]], list[str]]:
+    """What `doubt` stored at or below a clean path, and the paths (with slash) that it means."""
+    stored = fetch_all(
+        db,
+        "SELECT unsure.folder, below, path FROM unsure JOIN folder ON folder.id = unsure.folder"
+        " WHERE path >= ? AND path < ?",
+        below(paths.as_folder(root)),
+    )
+    folders: dict[str, None] = {}
+    for _, whole, path in stored:
+        folders[path] = None
+        if whole:
+            inside = fetch_all(db, "SELECT path FROM folder WHERE path >= ? AND path < ?", below(path))
+            folders.update((each, None) for (each,) in inside)
+    return [(folder, whole) for folder, whole, _ in stored], list(folders)
+
+
+def trust(db: apsw.Connection, rows: Iterable[tuple[int, int]]) -> None:
+    """They were looked at."""
+    db.executemany("DELETE FROM unsure WHERE folder = ? AND below = ?", rows)
+    db.execute("DELETE FROM unsure WHERE folder NOT IN (SELECT id FROM folder)")

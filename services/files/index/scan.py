@@ -1,0 +1,405 @@
+"""One scan: looks at all that lies below a directory and brings the index in step with it, a few thousand entries at a
+time.
+
+What is stored already is compared first, in the order of its paths (`comparing`); a directory that is not as it was is
+listed, and what is new in it is walked depth first. Each directory is listed through its descriptor, opened by name in
+the one above or at its real path, so that a path which is swapped for a link meanwhile leads nowhere else. One whose
+fingerprint is as stored costs no write. The others are collected and put into the index in one transaction after
+another, each of which leaves every sum right: a scan that ends early, or with its process, leaves an index that is true
+of a part and consistent as a whole. Memory holds the directories between the root and where the walk is, and one batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import apsw
+
+from services.files import paths
+from services.files.index.comparing import Ask, Known, Listed, compared, different
+from services.files.index.invalidations import Touched
+from services.files.index.listing import NOTHING, Ignored, Listing, is_at, look, open_folder, read_folder
+from services.files.index.tree import Edit, find, folder_path
+from services.files.store import schema
+from services.files.store.database import Database
+from services.files.store.rows import fetch_all, fetch_value
+
+BATCH_ENTRIES = 20_000
+BATCH_S = 0.5
+"""How long what was found may wait to be written, and a cancellation or a progress to be seen."""
+
+MAX_PROBLEMS = 20
+"""Kept in words; the others are counted."""
+
+
+class Missing(Exception):
+    """There is nothing at the path to be scanned."""
+
+
+class Cancelled(Exception):
+    """The scan was told to stop."""
+
+
+class Counts:
+    """What a scan has found so far; written by its thread alone."""
+
+    def __init__(self) -> None:
+        self.progress = 0.0
+        """0 to 100, never falling."""
+        self.files = 0
+        self.directories = 0
+        self.size = 0
+        self.changed = 0
+        """Directories that were not as stored."""
+        self.problem_count = 0
+        self.problems: list[str] = []
+
+    def problem(self, path: str, why: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(f"{path.rstrip('/') or '/'}: {why}")
+
+
+_KNOWN = "id, fingerprint, inside, own_files, own_size"
+
+
+class _Folder:
+    """A directory that is still to be listed, or of which subdirectories are."""
+
+    __slots__ = (
+        "above", "alone", "descriptor", "fingerprint", "fresh", "id", "inside", "is_root", "name", "own_files",
+        "own_size", "path", "share", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, above: _Folder | None, name: str, path: str, share: float, id_: int | None = None) -> None:
+        self.above = above
+        self.name = name
+        self.path = path
+        """With its slash."""
+        self.share = share
+        """Of the progress."""
+        self.id = id_
+        """None while it is not stored."""
+        self.is_root = False
+        self.alone = False
+        """Whether the stored ones of its subdirectories are looked at for themselves."""
+        self.fresh = True
+        """Whether nothing is stored of what is in it."""
+        self.fingerprint: bytes | None = None
+        self.inside = self.own_files = self.own_size = 0
+        self.descriptor: int | None = None
+        self.waiting = 0
+        """Subdirectories that are still to be opened."""
+
+    def stored(self, id_: int, fingerprint: bytes | None, inside: int, own_files: int, own_size: int) -> None:
+        """What is stored of it."""
+        self.fresh, self.id, self.fingerprint = False, id_, fingerprint
+        self.inside, self.own_files, self.own_size = inside, own_files, own_size
+
+    def opened_one(self) -> None:
+        self.waiting -= 1
+        if self.waiting <= 0:
+            self.close()
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+class _Listed(NamedTuple):
+    """A directory whose listing, or why there is none, is still to be written."""
+
+    folder: _Folder
+    listing: Listing | None
+    inside: list[_Folder]
+    mark: int
+    problem: str
+
+
+class Scan:
+    """A scan of one path, which is real and below the roots. `run` blocks; `cancel` may be called from any thread."""
+
+    def __init__(
+        self,
+        database: Database,
+        path: str,
+        touched: Touched,
+        ignored: Ignored | None,
+        *,
+        skipped_devices: frozenset[int] = frozenset(),
+        on_batch: Callable[[apsw.Connection, Counts], None] = lambda db, counts: None,
+        ask: Ask | None = None,
+    ) -> None:
+        """
+        Args:
+            ask: others who look at a part of what is stored.
+            skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
+            on_batch: called in each transaction.
+        """
+        self.counts = Counts()
+        self._database = database
+        self._path = path
+        self._touched = touched
+        self._ignored = ignored
+        self._skipped_devices = skipped_devices
+        self._on_batch = on_batch
+        self._ask = ask
+        self._cancelled = threading.Event()
+        self._batch: list[_Listed] = []
+        self._batch_entries = 0
+        self._batch_since = time.monotonic()
+        self._mark = touched.mark
+        self._last = 0
+        """The highest id there was: what has a higher one was stored since."""
+        self._incomplete: set[str] = set()
+        """Directories of which a subdirectory went after they were looked at."""
+
+    def cancel(self) -> None:
+        """Have `run` stop within a fraction of a second."""
+        self._cancelled.set()
+
+    def run(self) -> None:
+        """Scan to the end.
+
+        Raises:
+            Missing: there is nothing at the path; what was indexed of it has been taken out if the directory that
+                held it is there and can be read.
+            Cancelled: `cancel` was called; what was found until then is in the index.
+            OSError: the path cannot be examined.
+        """
+        mark = self._mark = self._touched.mark
+        root = self._root()
+        if root is not None:
+            with self._database.reader() as reader:
+                self._compare(root, reader)
+                # What was moved or changed by others meanwhile may have been passed over.
+                for path in {*self._touched.since(mark, self._path), *self._incomplete}:
+                    self._again(path, reader)
+                self._flush()
+        self.counts.progress = 100.0
+
+    # The path itself
+
+    def _root(self) -> _Folder | None:
+        found = look(self._path)
+        folder, _ = paths.split(self._path)
+        with self._database.transaction() as db:
+            edit = Edit(db, time.time_ns())
+            if found is None:
+                gone = find(db, self._path)
+                # Where nobody can look into what holds it, or that is gone too, it may be there again tomorrow.
+                if gone is not None and _readable(folder):
+                    edit.remove(gone)
+                    edit.finish()
+            else:
+                parent = edit.reach(folder.rstrip("/") or "/", look) if folder else 0
+                id_ = edit.put(parent, folder, found)
+                edit.finish()
+                self._on_batch(db, self.counts)
+        if found is None:
+            raise Missing(f"{self._path} does not exist")
+        if found.kind != schema.DIRECTORY:
+            self.counts.files += found.kind == schema.FILE
+            self.counts.size += found.size
+            return None
+        return _Folder(None, self._path, paths.as_folder(self._path), 100.0, id_)
+
+    # What is stored
+
+    def _compare(self, root: _Folder, reader: apsw.Connection) -> None:
+        """Look at all directories that are stored, and list those that are not as they were."""
+        counts = self.counts
+        self._last = fetch_value(reader, "SELECT max(id) FROM entry")
+        total = 1 + fetch_value(reader, "SELECT directories FROM entry WHERE id = ?", (root.id,))
+        share = 100.0 / total
+        for folders, others in compared(reader, root.path, self._last, self._look, self._ask, self._check_cancelled):
+            counts.directories += len(folders)
+            to_list = {folders[number].id for number in others}
+            for each in folders:
+                if each.id in to_list:
+                    self._walk(self._known(each, root, share), reader)
+                else:
+                    counts.files += each.own_files
+                    counts.size += each.own_size
+            counts.progress = min(99.9, counts.progress + (len(folders) - len(others)) * share)
+            self._flush_in_time()
+
+    def _look(self, folders: Listed) -> list[int]:
+        return different(folders, self._ignored, self._skipped_devices)
+
+    def _known(self, known: Known, root: _Folder, share: float) -> _Folder:
+        clean = known.path.rstrip("/") or "/"
+        folder = _Folder(None, clean, known.path, share, known.id)
+        folder.is_root = known.id == root.id
+        folder.alone = True
+        folder.stored(known.id, known.fingerprint, known.inside, known.own_files, known.own_size)
+        return folder
+
+    def _again(self, path: str, reader: apsw.Connection) -> None:
+        """List a directory once more, and what is new in it."""
+        stored = find(reader, path)
+        if stored is None or stored.kind != schema.DIRECTORY:
+            return
+        folder = _Folder(None, path, paths.as_folder(path), 0.0, stored.id)
+        folder.fresh = False
+        self._walk(folder, reader)
+
+    # The walk
+
+    def _walk(self, root: _Folder, reader: apsw.Connection) -> None:
+        pending = [root]
+        try:
+            while pending:
+                folder = pending.pop()
+                pending.extend(self._visit(folder, reader))
+                self._flush_in_time()
+        finally:
+            for folder in pending:
+                if folder.above is not None:
+                    folder.above.opened_one()
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            self._flush()
+            raise Cancelled
+
+    def _visit(self, folder: _Folder, reader: apsw.Connection) -> Iterator[_Folder]:
+        self._check_cancelled()
+        mark = self._touched.mark
+        above = folder.above
+        try:
+            folder.descriptor = open_folder(folder.name, None if above is None else above.descriptor)
+            if above is None and not is_at(folder.descriptor, folder.name):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        except OSError as error:
+            folder.close()
+            self._unreadable(folder, error, mark, reader)
+            return
+        finally:
+            if above is not None:
+                above.opened_one()
+        try:
+            if self._skipped_devices and os.fstat(folder.descriptor).st_dev in self._skipped_devices:
+                listing = NOTHING
+            else:
+                listing = read_folder(folder.descriptor, folder.path, self._ignored)
+        except OSError as error:
+            folder.close()
+            self._unreadable(folder, error, mark, reader)
+            return
+        counts = self.counts
+        for name in listing.unknown:
+            counts.problem(folder.path + name, "it could not be examined")
+        unchanged = folder.fingerprint == listing.fingerprint
+        names = None if unchanged else listing.folders()
+        inside = self._inside(folder, names, reader)
+        counts.directories += len(inside)
+        share = folder.share / (len(inside) + 1)
+        for each in inside:
+            each.share = share
+        counts.progress = min(99.9, counts.progress + share)
+        if unchanged:
+            counts.files += folder.own_files
+            counts.size += folder.own_size
+        else:
+            counts.changed += 1
+            self._batch.append(_Listed(folder, listing, inside, mark, ""))
+            self._batch_entries += len(listing.names) + 1
+        if inside:
+            folder.waiting = len(inside)
+        else:
+            folder.close()
+        yield from inside
+
+    def _inside(self, folder: _Folder, names: list[str] | None, reader: apsw.Connection) -> list[_Folder]:
+        """The subdirectories: those named, or all that are stored; with what is stored of them."""
+        if names == [] or (names is None and not folder.inside):
+            return []
+        known: dict[str, tuple[int, bytes | None, int, int, int]] = {}
+        if not folder.fresh:
+            rows = fetch_all(reader, f"SELECT path, {_KNOWN} FROM folder WHERE parent = ?", (folder.id,))
+            known = {row[0][len(folder.path) : -1]: row[1:] for row in rows}
+        inside = []
+        for name in known if names is None else names:
+            each = _Folder(folder, name, f"{folder.path}{name}/", 0.0)
+            if name in known:
+                if folder.alone and known[name][0] <= self._last:
+                    continue
+                each.stored(*known[name])
+            inside.append(each)
+        return inside
+
+    def _unreadable(self, folder: _Folder, error: OSError, mark: int, reader: apsw.Connection) -> None:
+        self.counts.progress = min(99.9, self.counts.progress + folder.share)
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) and not folder.is_root:
+            if folder.above is not None:
+                # It went between the listing of its parent and now, or something else is there in its place.
+                self._touched.touch(folder.above.path)
+            else:
+                self._gone(folder, reader)
+            return
+        why = f"it cannot be read: {os.strerror(error.errno or 0)}"
+        self.counts.problem(folder.path, why)
+        self._batch.append(_Listed(folder, None, [], mark, why))
+        self._batch_entries += 1
+
+    def _gone(self, folder: _Folder, reader: apsw.Connection) -> None:
+        """A stored directory is not there: what holds it has been listed without it, or was looked at before."""
+        self.counts.directories -= folder.alone
+        for _ in range(2):
+            if folder.id is None or folder_path(reader, folder.id) != folder.path:
+                return
+            if self._batch:
+                self._flush()
+        self._incomplete.add(paths.split(folder.name)[0].rstrip("/") or "/")
+
+    # Writing
+
+    def _flush_in_time(self) -> None:
+        if self._batch_entries >= BATCH_ENTRIES or time.monotonic() - self._batch_since > BATCH_S:
+            self._flush()
+
+    def _flush(self) -> None:
+        batch, self._batch, self._batch_entries = self._batch, [], 0
+        with self._database.transaction() as db:
+            edit = Edit(db, time.time_ns())
+            for each in batch:
+                self._put(db, edit, each)
+            edit.finish()
+            self._on_batch(db, self.counts)
+        self._batch_since = time.monotonic()
+
+    def _put(self, db: apsw.Connection, edit: Edit, listed: _Listed) -> None:
+        folder, listing, inside, mark, problem = listed
+        if folder.id is None or self._touched.is_touched(folder.path, mark):
+            # Others changed it since it was listed, or what holds it; it is listed again at the end.
+            return
+        if (not folder.fresh or self._touched.mark != self._mark) and edit.path_of(folder.id) != folder.path:
+            # A directory above it was moved or removed.
+            return
+        if listing is None:
+            edit.set_problem(folder.id, problem)
+            return
+        new = edit.put_folder(folder.id, folder.path, listing, fresh=folder.fresh)
+        files, size, _ = listing.totals()
+        self.counts.files += files
+        self.counts.size += size
+        for each in inside:
+            if each.id is None:
+                each.id = new.get(each.name)
+
+
+def _readable(folder: str) -> bool:
+    """Whether a directory, by its path with slash, is there and can be listed."""
+    try:
+        descriptor = open_folder(folder, None)
+    except OSError:
+        return False
+    os.close(descriptor)
+    return True

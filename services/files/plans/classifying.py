@@ -1,0 +1,195 @@
+"""Classifier jobs: files of which thumbnails and metadata are to be made, by the service `media`, one after the other.
+
+A job is durable before anyone hears of it. What a process that died left behind is done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import apsw
+import msgspec
+import trio
+
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.files_classifier import (
+    CLASSIFIERS,
+    ClassifierJob,
+    ClassifierJobProgress,
+    ClassifierJobs,
+    ClassifierStarted,
+    ClassifierStatus,
+    ListClassifierJobs,
+    RerunClassifier,
+)
+from proto.ops.media import MediaInspect
+from services.files import paths, times
+from services.files.core import Core
+from services.files.index.tree import find
+from services.files.store import schema
+from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.runtime.handlers import Context, Handlers
+
+KEPT_JOBS = 10_000
+"""Ended ones; older ones are forgotten."""
+
+_COLUMNS = "id, path, operations, status, created, started, finished, error"
+
+
+class Classifying:
+    """The worker. Its methods belong to trio's thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._news = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def wake(self) -> None:
+        """There are jobs to be done."""
+        self._news.set()
+
+    def close(self) -> None:
+        """At the orderly end of the service; what is left is done at the next start."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Until `close`."""
+        database = self._core.database
+        await database.write(lambda db: db.execute("UPDATE classifier_job SET status='pending' WHERE status='running'"))
+        with self._scope:
+            while True:
+                self._news = trio.Event()
+                row = await database.write(_take)
+                if row is None:
+                    await self._news.wait()
+                    continue
+                error = await self._do(row[1])
+                await database.write(partial(_finish, id_=row[0], error=error))
+
+    async def _do(self, path: str) -> str | None:
+        """Why it failed; None where it did not."""
+        try:
+            # What a content gives is made at once and kept by its hash, so that asking for it is all there is to do.
+            found = await self._core.env.call(MediaInspect(path=path))
+        except LinckiaError as error:
+            return str(error)
+        return found.problem
+
+
+def add_classifying(handlers: Handlers, core: Core, classifying: Classifying) -> None:
+    """The operations of `proto.ops.files_classifier`."""
+
+    @handlers.handle(RerunClassifier)
+    async def rerun(params: RerunClassifier, ctx: Context) -> ClassifierStarted:
+        check(params.operations, "operations")
+        path = paths.clean(params.source_path, "sourcePath")
+        path = await trio.to_thread.run_sync(core.roots.real, path, "sourcePath")
+
+        def change(db: apsw.Connection) -> int:
+            entry = find(db, path)
+            if entry is None or not entry.scanned:
+                raise InvalidParams(
+                    f"`sourcePath`: {paths.shown(path)} is not in the index; `index` takes it in", field="sourcePath"
+                )
+            if entry.kind != schema.FILE:
+                raise InvalidParams(
+                    f"`sourcePath`: {paths.shown(path)} is a {schema.KINDS[entry.kind]}, not a file", field="sourcePath"
+                )
+            return put(db, path, params.operations)
+
+        id_ = await core.database.write(change)
+        classifying.wake()
+        return ClassifierStarted(
+            job_id=id_, source_path=path, operations=params.operations or [*CLASSIFIERS], status="pending"
+        )
+
+    @handlers.handle(ClassifierJobProgress)
+    async def progress(params: ClassifierJobProgress, ctx: Context) -> ClassifierJob:
+        id_ = int(params.job_id)
+
+        def query(db: apsw.Connection) -> Row | None:
+            return fetch_one(db, f"SELECT {_COLUMNS} FROM classifier_job WHERE id = ?", (id_,))
+
+        row = await core.database.read(query)
+        if row is None:
+            raise OperationError(f"there is no classifier job {id_}; list-classifier-jobs has those there are")
+        return _job(row)
+
+    @handlers.handle(ListClassifierJobs)
+    async def listing(params: ListClassifierJobs, ctx: Context) -> ClassifierJobs:
+        where, bindings = ("WHERE status = ?", (params.status,)) if params.status is not None else ("", ())
+
+        def query(db: apsw.Connection) -> ClassifierJobs:
+            rows = fetch_all(
+                db, f"SELECT {_COLUMNS} FROM classifier_job {where} ORDER BY id DESC LIMIT ?", (*bindings, params.limit)
+            )
+            total: int = fetch_value(db, f"SELECT count(*) FROM classifier_job {where}", bindings)
+            return ClassifierJobs(jobs=[_job(row) for row in rows], total=total)
+
+        return await core.database.read(query)
+
+
+def check(operations: Sequence[str], field: str) -> None:
+    """Raises InvalidParams, which names the field, where there is none of a name."""
+    for n, name in enumerate(operations):
+        if name not in CLASSIFIERS:
+            where = f"{field}[{n}]"
+            raise InvalidParams(
+                f"`{where}`: there is no {name[:100]!r}; there are: {', '.join(CLASSIFIERS)}", field=where
+            )
+
+
+def put(db: apsw.Connection, path: str, operations: Sequence[str]) -> int:
+    """A job, by its id; one that still waits to do the same stands for both."""
+    wanted = msgspec.json.encode(list(operations) or list(CLASSIFIERS)).decode()
+    waiting: int | None = fetch_value(
+        db, "SELECT id FROM classifier_job WHERE path = ? AND status = 'pending' AND operations = ?", (path, wanted)
+    )
+    if waiting is not None:
+        return waiting
+    db.execute(
+        "INSERT INTO classifier_job(path, operations, status, created) VALUES(?,?,'pending',?)",
+        (path, wanted, time.time_ns()),
+    )
+    id_ = db.last_insert_rowid()
+    db.execute("DELETE FROM classifier_job WHERE id <= ? AND finished NOT NULL", (id_ - KEPT_JOBS,))
+    return id_
+
+
+def _take(db: apsw.Connection) -> Row | None:
+    row = fetch_one(db, f"SELECT {_COLUMNS} FROM classifier_job WHERE status = 'pending' ORDER BY id LIMIT 1")
+    if row is not None:
+        db.execute("UPDATE classifier_job SET status='running', started=? WHERE id=?", (time.time_ns(), row[0]))
+    return row
+
+
+def _finish(db: apsw.Connection, id_: int, error: str | None) -> None:
+    status = "completed" if error is None else "failed"
+    db.execute(
+        "UPDATE classifier_job SET status=?, finished=?, error=? WHERE id=?", (status, time.time_ns(), error, id_)
+    )
+
+
+_PROGRESS: dict[ClassifierStatus, int] = {"pending": 0, "running": 0, "completed": 100, "failed": 0}
+
+
+def _job(row: Row) -> ClassifierJob:
+    id_, path, operations, status, created, started, finished, error = row
+
+    def at(when: Any) -> str | None:
+        return None if when is None else times.rfc3339(when)
+
+    return ClassifierJob(
+        id=id_,
+        source_path=path,
+        operations=msgspec.json.decode(operations, type=list[str]),
+        status=status,
+        progress=_PROGRESS[status],
+        created_at=times.rfc3339(created),
+        started_at=at(started),
+        completed_at=at(finished),
+        error=error,
+    )

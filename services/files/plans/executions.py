@@ -1,0 +1,305 @@
+"""Executions of plans: each is a row that says how far it has come, and a task.
+
+A oneshot execution goes through its sources one after the other, by the ids of the entries. How far it is is stored
+with each batch: whichever process dies, it goes on there. An outcome that must not be done twice is noted before it is
+begun, entry by entry, and is not begun again. A continuous execution does the same once, and from then on acts on each
+change that its followers are told of, at least once, until it is ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import apsw
+import msgspec
+import trio
+
+from proto.errors import LinckiaError
+from proto.ops.files_plans import Condition, ExecutionStatus, Mode, Outcome, PlanSource
+from services.files.core import Core
+from services.files.index.listing import look
+from services.files.index.live import Live
+from services.files.index.mounts import without_files
+from services.files.index.scanning import scan_anew
+from services.files.plans import finding, outcomes
+from services.files.plans.finding import Batch
+from services.files.plans.outcomes import Doing, Tally
+from services.files.query import named
+from services.files.sets import sets
+from services.files.sources import followers
+from services.files.sources.followers import Deal, Followed, Followers
+from services.files.store.rows import fetch_all, fetch_one
+
+BATCH = 1_000
+CAREFUL_BATCH = 1
+"""Where outcomes call operations: what was done is noted after each."""
+
+KEPT_EXECUTIONS = 1_000
+"""Ended ones of a plan; older ones are forgotten."""
+
+_log = logging.getLogger("linckia.files")
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored of a plan."""
+
+    description: str = ""
+    mode: Mode = "oneshot"
+    sources: list[PlanSource]
+    conditions: Condition | None = None
+    outcomes: list[Outcome] = []
+
+
+class Executions:
+    """All executions of this process. Its methods belong to trio's thread."""
+
+    def __init__(self, core: Core, following: Followers, doing: Doing, nursery: trio.Nursery) -> None:
+        """`nursery`: ends before the database is closed."""
+        self._core = core
+        self._following = following
+        self._doing = doing
+        self._nursery = nursery
+        self._running: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
+
+    async def resume(self) -> None:
+        """Take up what a process that ended left behind."""
+        rows = await self._core.database.read(
+            lambda db: fetch_all(db, "SELECT id, definition FROM execution WHERE status = 'running'")
+        )
+        for id_, text in rows:
+            self.start(id_, msgspec.json.decode(text, type=Definition))
+
+    def start(self, id_: int, plan: Definition) -> None:
+        """Run an execution, whose row is stored already."""
+        scope, ended = self._running[id_] = trio.CancelScope(), trio.Event()
+
+        async def run() -> None:
+            try:
+                with scope:
+                    await self._run(_Execution(self._core, self._doing, id_, plan))
+            finally:
+                self._running.pop(id_, None)
+                ended.set()
+
+        self._nursery.start_soon(run)
+
+    async def stop(self, id_: int, plan: Definition) -> None:
+        """Until it does not run any more; its row says so already."""
+        for subscription in subscriptions(id_, plan):
+            await self._following.stop(subscription)
+        running = self._running.get(id_)
+        if running is not None:
+            scope, ended = running
+            scope.cancel()
+            await ended.wait()
+
+    async def close(self) -> None:
+        """At the orderly end of the service; what runs goes on at the next start."""
+        for scope, ended in list(self._running.values()):
+            scope.cancel()
+            await ended.wait()
+
+    async def _run(self, execution: _Execution) -> None:
+        plan = execution.plan
+        status: ExecutionStatus = "completed"
+        error = None
+        try:
+            await execution.go_through()
+            if followed := _followed(execution.id, plan):
+                for source, each in followed:
+                    self._following.start(each, execution.deal(source))
+                await trio.sleep_forever()
+        except (LinckiaError, OSError, apsw.Error) as failure:
+            _log.warning("execution %d failed: %s", execution.id, failure)
+            status, error = "failed", str(failure)
+        await self._core.database.write(lambda db: finish(db, execution.id, status, error))
+        named.tell(self._core.env, "plan-executions", "plans")
+
+
+class _Execution:
+    """One of them."""
+
+    def __init__(self, core: Core, doing: Doing, id_: int, plan: Definition) -> None:
+        self._core = core
+        self._doing = doing
+        self.id = id_
+        self.plan = plan
+        self._once = outcomes.must_not_repeat(plan.outcomes)
+        self._size = CAREFUL_BATCH if outcomes.calls_tools(plan.outcomes) else BATCH
+
+    async def go_through(self) -> None:
+        """All sources that are not followed, from where it was.
+
+        Raises:
+            LinckiaError, OSError: a source cannot be read.
+        """
+        first, after = await self._core.database.write(self._take_up)
+        for number, source in enumerate(self.plan.sources):
+            if number < first or is_followed(self.plan, source):
+                continue
+            if not after:
+                await self._prepare(source)
+            await self._all_of(number, source, after)
+            after = 0
+
+    def _take_up(self, db: apsw.Connection) -> tuple[int, int]:
+        row = fetch_one(db, "SELECT source, after, doing FROM execution WHERE id = ?", (self.id,))
+        if row is None:
+            raise LookupError(f"execution {self.id} is not stored")
+        source, after, doing = row
+        if doing is not None:
+            # What was begun and not seen to end may have been done; nobody knows.
+            db.execute(
+                "UPDATE execution SET doing = NULL, failed = failed + 1, error = coalesce(error, ?) WHERE id = ?",
+                (f"{doing}: the process ended meanwhile, so it may have been done or not", self.id),
+            )
+        return source, after
+
+    async def _prepare(self, source: PlanSource) -> None:
+        """Bring the index in step with what the source looks at."""
+        path = source.config.path
+        if not finding.is_filesystem(source) or path is None:
+            return
+        core = self._core
+        if source.config.recursive:
+            await scan_anew(core, path, must_exist=True)
+            return
+        if await trio.to_thread.run_sync(look, path) is None:
+            raise FileNotFoundError(f"{path} does not exist")
+        live = Live(
+            core.database, core.touched, core.ignored, path, recursive=False, skipped_devices=without_files(path)
+        )
+        await trio.to_thread.run_sync(live.list_root)
+
+    async def _all_of(self, number: int, source: PlanSource, after: int) -> None:
+        """Each entry of a source from the one with the id `after`; how far it is is stored."""
+        while True:
+            batch = await self._core.database.read(
+                partial(finding.after, source=source, wanted=self.plan.conditions, last=after, limit=self._size)
+            )
+            if not batch.ids:
+                break
+            after = batch.ids[-1]
+            await self._deal_with(source, batch, position=(number, after))
+        await self._settle(source, position=(number + 1, 0))
+
+    async def _settle(self, source: PlanSource, position: tuple[int, int] | None) -> None:
+        """The end of a pass through a source."""
+
+        def change(db: apsw.Connection) -> None:
+            if source.target_set is not None and source.update_mode == "replace":
+                id_ = sets.make(db, source.target_set)
+                members = {entry for (entry,) in fetch_all(db, "SELECT entry_id FROM member WHERE set_id = ?", (id_,))}
+                sets.remove(db, id_, members - finding.all_ids(db, source))
+            if position is not None:
+                db.execute("UPDATE execution SET source = ?, after = ? WHERE id = ?", (*position, self.id))
+
+        await self._core.database.write(change)
+
+    async def _deal_with(self, source: PlanSource, batch: Batch, position: tuple[int, int] | None = None) -> None:
+        """Some entries. With a position, what is done is noted, and what must not be repeated before it is begun."""
+        claims = position is not None and self._once and bool(batch.matched)
+
+        def begin(db: apsw.Connection) -> None:
+            if source.target_set is not None:
+                sets.add(db, sets.make(db, source.target_set), sorted(sets.present(db, batch.ids)))
+            if claims:
+                self._note(db, batch, position, Tally(), doing=batch.matched[0].path)
+
+        if source.target_set is not None or claims:
+            await self._core.database.write(begin)
+        tally = Tally()
+        if batch.matched:
+            await self._doing.do(self.plan.outcomes, batch.matched, tally)
+        counted = Batch([], []) if claims else batch
+        await self._core.database.write(lambda db: self._note(db, counted, position, tally, doing=None))
+
+    def _note(
+        self, db: apsw.Connection, batch: Batch, position: tuple[int, int] | None, tally: Tally, *, doing: str | None
+    ) -> None:
+        db.execute(
+            "UPDATE execution SET processed = processed + ?, matched = matched + ?, applied = applied + ?,"
+            " failed = failed + ?, error = coalesce(error, ?), doing = ? WHERE id = ?",
+            (len(batch.ids), len(batch.matched), tally.applied, tally.failed, tally.error, doing, self.id),
+        )
+        if position is not None:
+            db.execute("UPDATE execution SET source = ?, after = ? WHERE id = ?", (*position, self.id))
+
+    def deal(self, source: PlanSource) -> Deal:
+        """What a follower of the source's path is to do with changes."""
+
+        async def act(changed: Sequence[str] | None) -> None:
+            database, wanted = self._core.database, self.plan.conditions
+            if changed is not None:
+                for start in range(0, len(changed), BATCH):
+                    some = changed[start : start + BATCH]
+                    batch = await database.read(partial(finding.among, source=source, wanted=wanted, found=some))
+                    if batch.ids:
+                        await self._deal_with(source, batch)
+                return
+            last = 0
+            while True:
+                batch = await database.read(
+                    partial(finding.after, source=source, wanted=wanted, last=last, limit=self._size)
+                )
+                if not batch.ids:
+                    break
+                last = batch.ids[-1]
+                await self._deal_with(source, batch)
+            await self._settle(source, None)
+
+        return act
+
+
+def is_followed(plan: Definition, source: PlanSource) -> bool:
+    """Whether changes of what it looks at are acted on."""
+    return plan.mode == "continuous" and finding.is_filesystem(source)
+
+
+def subscriptions(id_: int, plan: Definition) -> list[str]:
+    """The names under which an execution follows what its sources look at."""
+    return [each.subscription for _, each in _followed(id_, plan)]
+
+
+def _followed(id_: int, plan: Definition) -> list[tuple[PlanSource, Followed]]:
+    found = []
+    for number, source in enumerate(plan.sources):
+        config = source.config
+        if is_followed(plan, source) and config.path is not None:
+            name = f"plan-{id_}-{number}"
+            found.append((source, Followed(name, config.path, config.recursive, config.debounce_ms / 1000)))
+    return found
+
+
+def begin(db: apsw.Connection, plan: str, definition: Definition) -> int:
+    """Store that a plan is executed from now on; answers the execution's id."""
+    db.execute(
+        "INSERT INTO execution(plan, definition, status, started) VALUES(?,?,'running',?)",
+        (plan, msgspec.json.encode(definition).decode(), time.time_ns()),
+    )
+    id_ = db.last_insert_rowid()
+    for subscription in subscriptions(id_, definition):
+        followers.begin(db, subscription)
+    db.execute(
+        "DELETE FROM execution WHERE plan = ? AND status <> 'running' AND id NOT IN"
+        " (SELECT id FROM execution WHERE plan = ? ORDER BY id DESC LIMIT ?)",
+        (plan, plan, KEPT_EXECUTIONS),
+    )
+    return id_
+
+
+def finish(db: apsw.Connection, id_: int, status: ExecutionStatus, error: str | None) -> None:
+    """Store that an execution ended, if it runs still."""
+    db.execute(
+        "UPDATE execution SET status = ?, finished = ?, error = coalesce(?, error) WHERE id = ? AND status = 'running'",
+        (status, time.time_ns(), error, id_),
+    )
+
+
+def running(db: apsw.Connection, plan: str) -> list[tuple[int, Definition]]:
+    """The executions of a plan that run: one at most."""
+    rows = fetch_all(db, "SELECT id, definition FROM execution WHERE plan = ? AND status = 'running'", (plan,))
+    return [(id_, msgspec.json.decode(text, type=Definition)) for id_, text in rows]

@@ -1,0 +1,233 @@
+"""What plans do with entries: put them into sets, have them classified, call operations for them, or several of these.
+
+An outcome that fails for an entry is counted and said, and does not keep others from theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import trio
+
+from proto import ops
+from proto.errors import Executed, InvalidParams, LinckiaError, Overloaded, Unavailable
+from proto.operation import CLIENT, Operation, Role
+from proto.ops.files_plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
+from proto.ops.kernel import SERVICE as KERNEL
+from proto.ops.kernel import KernelCall
+from services.files import times
+from services.files.core import Core
+from services.files.plans import classifying
+from services.files.plans.classifying import Classifying
+from services.files.plans.finding import Entry
+from services.files.sets import sets
+from services.files.store import schema
+
+MAX_DEPTH = 16
+
+ATTEMPTS = 5
+"""At an operation whose service is not there for the moment."""
+
+_PLACEHOLDER = re.compile(r"\{\{\s*entry\.(\w+)\s*\}\}")
+
+FIELDS = ("path", "name", "parent", "kind", "extension", "size", "mtime", "ctime")
+"""What `{{entry.…}}` may name."""
+
+TABLE = ops.load()
+
+
+class Tally:
+    """How many outcomes were done, each for each entry, and how many failed; why the first of them did."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.failed = 0
+        self.error: str | None = None
+
+    def fail(self, what: str, error: str) -> None:
+        self.failed += 1
+        if self.error is None:
+            self.error = f"{what}: {error}"[:2000]
+
+
+def check(outcomes: Sequence[Outcome], field: str, depth: int = 1) -> None:
+    """Raises InvalidParams, which names the field, where one could never be done."""
+    if depth > MAX_DEPTH:
+        raise InvalidParams(f"`{field}`: more than {MAX_DEPTH} levels", field=field)
+    for n, outcome in enumerate(outcomes):
+        where = f"{field}[{n}]"
+        match outcome:
+            case ToolOutcome():
+                _check_tool(outcome, where)
+            case ChainedOutcome():
+                check(outcome.outcomes, f"{where}.outcomes", depth + 1)
+            case ClassifierOutcome():
+                classifying.check(outcome.operations, f"{where}.operations")
+            case SelectionOutcome():
+                pass
+
+
+def _check_tool(outcome: ToolOutcome, field: str) -> None:
+    operation = TABLE.get(outcome.tool)
+    if operation is None or not may_be_called(operation):
+        why = "there is no operation" if operation is None else "a plan may not call"
+        raise InvalidParams(
+            f"`{field}.tool`: {why} {outcome.tool[:200]!r}; `linckia tools` lists those there are",
+            field=f"{field}.tool",
+        )
+    sample = Entry(1, "/folder/name.txt", "name.txt", "/folder/", schema.FILE, "txt", 1, 0, 0)
+    arguments = filled(outcome.arguments, sample, f"{field}.arguments")
+    try:
+        operation.parse(arguments)
+    except InvalidParams as error:
+        raise InvalidParams(f"`{field}.arguments` of {operation.name}: {error}", field=f"{field}.arguments") from None
+
+
+def may_be_called(operation: Operation[Any]) -> bool:
+    """Whether a plan may call it: what a client may, but for what the kernel itself answers."""
+    return operation.admits(CLIENT) and operation.role in (Role.TOOL, Role.STEP) and operation.service != KERNEL
+
+
+def must_not_repeat(outcomes: Sequence[Outcome]) -> bool:
+    """Whether one of them, done twice for an entry, is not the same as done once."""
+    return any(
+        (isinstance(outcome, ToolOutcome) and not TABLE[outcome.tool].idempotent)
+        or (isinstance(outcome, ChainedOutcome) and must_not_repeat(outcome.outcomes))
+        for outcome in outcomes
+    )
+
+
+def calls_tools(outcomes: Sequence[Outcome]) -> bool:
+    """Whether one of them takes the time of a call for each entry."""
+    return any(
+        isinstance(outcome, ToolOutcome) or (isinstance(outcome, ChainedOutcome) and calls_tools(outcome.outcomes))
+        for outcome in outcomes
+    )
+
+
+def filled(value: Any, entry: Entry, field: str) -> Any:
+    """A parameter with what the entry has in place of `{{entry.…}}`; one that is nothing else keeps its type.
+
+    Raises:
+        InvalidParams: an entry has nothing of that name.
+    """
+    match value:
+        case str():
+            whole = _PLACEHOLDER.fullmatch(value)
+            if whole is not None:
+                return _field(entry, whole[1], field)
+            return _PLACEHOLDER.sub(lambda match: str(_field(entry, match[1], field)), value)
+        case dict():
+            return {key: filled(item, entry, f"{field}.{key}") for key, item in value.items()}
+        case list():
+            return [filled(item, entry, f"{field}[{n}]") for n, item in enumerate(value)]
+        case _:
+            return value
+
+
+def _field(entry: Entry, name: str, field: str) -> str | int:
+    match name:
+        case "path":
+            return entry.path
+        case "name":
+            return entry.name
+        case "parent":
+            return entry.folder.rstrip("/") or "/"
+        case "kind":
+            return schema.KINDS[entry.kind]
+        case "extension":
+            return entry.extension
+        case "size":
+            return entry.size
+        case "mtime":
+            return times.rfc3339(entry.mtime)
+        case "ctime":
+            return times.rfc3339(entry.ctime)
+        case _:
+            raise InvalidParams(f"`{field}`: an entry has no {name[:100]!r}; it has: {', '.join(FIELDS)}", field=field)
+
+
+class Doing:
+    """Does outcomes."""
+
+    def __init__(self, core: Core, classifying: Classifying) -> None:
+        self._core = core
+        self._classifying = classifying
+
+    async def do(self, outcomes: Sequence[Outcome], entries: Sequence[Entry], tally: Tally) -> None:
+        """Do each outcome for all entries."""
+        for outcome in outcomes:
+            await self._do(outcome, entries, tally)
+
+    async def _do(self, outcome: Outcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
+        """Answers the entries that it was done for."""
+        match outcome:
+            case SelectionOutcome():
+                return await self._select(outcome, entries, tally)
+            case ClassifierOutcome():
+                return await self._classify(outcome, entries, tally)
+            case ToolOutcome():
+                done = []
+                for entry in entries:
+                    error = await self._call(outcome, entry)
+                    if error is None:
+                        tally.applied += 1
+                        done.append(entry)
+                    else:
+                        tally.fail(f"{outcome.tool} of {entry.path}", error)
+                return done
+            case ChainedOutcome():
+                left, all_done = list(entries), list(entries)
+                for each in outcome.outcomes:
+                    done = await self._do(each, left, tally)
+                    ids = {entry.id for entry in done}
+                    all_done = [entry for entry in all_done if entry.id in ids]
+                    if outcome.stopOnError:
+                        left = done
+                return all_done
+
+    async def _select(self, outcome: SelectionOutcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
+        def change(db: apsw.Connection) -> list[Entry]:
+            id_ = sets.make(db, outcome.selectionSetName)
+            if outcome.operation == "remove":
+                sets.remove(db, id_, [entry.id for entry in entries])
+                return list(entries)
+            # Not those that have left the index since they were found.
+            there = sets.present(db, [entry.id for entry in entries])
+            sets.add(db, id_, there)
+            return [entry for entry in entries if entry.id in there]
+
+        done = await self._core.database.write(change)
+        tally.applied += len(done)
+        return done
+
+    async def _classify(self, outcome: ClassifierOutcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
+        files = [entry for entry in entries if entry.kind == schema.FILE]
+
+        def change(db: apsw.Connection) -> None:
+            for entry in files:
+                classifying.put(db, entry.path, outcome.operations)
+
+        await self._core.database.write(change)
+        self._classifying.wake()
+        tally.applied += len(files)
+        return files
+
+    async def _call(self, outcome: ToolOutcome, entry: Entry) -> str | None:
+        """Why it failed; None where it did not."""
+        call = KernelCall(operation=outcome.tool, arguments=filled(outcome.arguments, entry, "arguments"))
+        timeout_s = TABLE[outcome.tool].deadline_ms / 1000
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await self._core.env.call(call, timeout_s=timeout_s)
+                return None
+            except (Unavailable, Overloaded) as error:
+                if attempt == ATTEMPTS or error.failure.executed is not Executed.NO:
+                    return str(error)
+                await trio.sleep((error.failure.retry_after_ms or 200 * attempt) / 1000)
+            except LinckiaError as error:
+                return str(error)
+        return None

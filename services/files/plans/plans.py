@@ -1,0 +1,268 @@
+"""The tools that define plans, begin them and tell how they go."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import apsw
+import msgspec
+import trio
+from msgspec import structs
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files_plans import (
+    Execution,
+    Plan,
+    PlanCreate,
+    PlanDelete,
+    PlanDetails,
+    PlanExecute,
+    PlanGet,
+    PlanList,
+    Plans,
+    PlanSource,
+    PlanStatus,
+    PlanUpdate,
+    Started,
+)
+from proto.ops.files_shared import Deleted
+from services.files import paths, times
+from services.files.core import Core
+from services.files.plans import executions, finding, outcomes
+from services.files.plans.executions import Definition, Executions
+from services.files.query import conditions, named
+from services.files.sources import followers
+from services.files.store.rows import Row, fetch_all, fetch_one
+from services.runtime.handlers import Context, Handlers
+
+_COLUMNS = (
+    "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"
+    " (SELECT max(started) FROM execution WHERE plan = name)"
+)
+
+_EXECUTION = "id, plan, definition, status, started, finished, processed, matched, applied, failed, error"
+
+
+class _Stored(NamedTuple):
+    """A row of `plan`, and how often and when last it was begun."""
+
+    name: str
+    definition: Definition
+    created: int
+    updated: int
+    status: PlanStatus
+    executions: int
+    last: int | None
+
+
+def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
+    """The operations of `proto.ops.files_plans`."""
+    changing = trio.Lock()
+
+    def tell(name: str) -> None:
+        named.tell(core.env, "plans", "plan-executions", f"plans/{name}", f"plans/{name}/executions")
+
+    async def checked(definition: Definition) -> Definition:
+        """With real paths. Raises InvalidParams, which names the field."""
+        sources = []
+        for n, source in enumerate(definition.sources):
+            finding.check(source, f"sources[{n}]")
+            sources.append(await _real(source, f"sources[{n}].config.path"))
+        if definition.conditions is not None:
+            conditions.check(definition.conditions)
+        outcomes.check(definition.outcomes, "outcomes")
+        return structs.replace(definition, sources=sources)
+
+    async def _real(source: PlanSource, field: str) -> PlanSource:
+        path = source.config.path
+        if path is None:
+            return source
+        real = await trio.to_thread.run_sync(core.roots.real, paths.clean(path, field), field)
+        return structs.replace(source, config=structs.replace(source.config, path=real))
+
+    @handlers.handle(PlanCreate)
+    async def create(params: PlanCreate, ctx: Context) -> Plan:
+        definition = await checked(
+            Definition(
+                description=params.description,
+                mode=params.mode,
+                sources=params.sources,
+                conditions=params.conditions,
+                outcomes=params.outcomes,
+            )
+        )
+
+        def change(db: apsw.Connection) -> Plan:
+            named.require_free(db, "plan", params.name)
+            now = time.time_ns()
+            text = msgspec.json.encode(definition).decode()
+            db.execute("INSERT INTO plan VALUES(?,?,?,?,'active')", (params.name, text, now, now))
+            return _plan(_find(db, params.name))
+
+        made = await core.database.write(change)
+        tell(params.name)
+        return made
+
+    @handlers.handle(PlanExecute)
+    async def execute(params: PlanExecute, ctx: Context) -> Started:
+        def change(db: apsw.Connection) -> tuple[int, int, Definition | None]:
+            stored = _find(db, params.name)
+            if stored.status != "active":
+                raise OperationError(
+                    f"plan {params.name!r} is {stored.status}; plan-update with status active lets it run"
+                )
+            for id_, _ in executions.running(db, params.name):
+                return id_, _started(db, id_), None
+            id_ = executions.begin(db, params.name, stored.definition)
+            return id_, _started(db, id_), stored.definition
+
+        async with changing:
+            id_, started, definition = await core.database.write(change)
+            if definition is not None:
+                running.start(id_, definition)
+        tell(params.name)
+        return Started(execution_id=id_, plan_name=params.name, status="running", started_at=started // times.NS)
+
+    @handlers.handle(PlanList)
+    async def listing(params: PlanList, ctx: Context) -> Plans:
+        def query(db: apsw.Connection) -> Plans:
+            plans = [_plan(_stored(row)) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM plan ORDER BY name")]
+            return Plans(plans=plans, total=len(plans))
+
+        return await core.database.read(query)
+
+    @handlers.handle(PlanGet)
+    async def get(params: PlanGet, ctx: Context) -> PlanDetails:
+        def query(db: apsw.Connection) -> PlanDetails:
+            plan = _plan(_find(db, params.name))
+            found = latest(db, params.name, params.execution_limit) if params.include_executions else None
+            return PlanDetails(**structs.asdict(plan), executions=found)
+
+        return await core.database.read(query)
+
+    @handlers.handle(PlanUpdate)
+    async def update(params: PlanUpdate, ctx: Context) -> Plan:
+        if params.clear_conditions and params.conditions is not None:
+            raise InvalidParams("`clear_conditions`: give new `conditions`, or clear them", field="clear_conditions")
+        async with changing:
+            before = await core.database.read(lambda db: _find(db, params.name))
+            definition = before.definition
+            given = {
+                name: value
+                for name in ("description", "mode", "sources", "conditions", "outcomes")
+                if (value := getattr(params, name)) is not None
+            }
+            if params.clear_conditions:
+                given["conditions"] = None
+            definition = await checked(structs.replace(definition, **given))
+            status = before.status if params.status is None else params.status
+            # What runs by the definition before is ended, and begun anew by this one where it was to run on.
+            anew = bool(given.keys() - {"description"})
+
+            def change(db: apsw.Connection) -> tuple[Plan, list[tuple[int, Definition]], int | None]:
+                text = msgspec.json.encode(definition).decode()
+                db.execute(
+                    "UPDATE plan SET definition = ?, status = ?, updated = ? WHERE name = ?",
+                    (text, status, time.time_ns(), params.name),
+                )
+                stopped = []
+                begun = None
+                for id_, plan in executions.running(db, params.name):
+                    if status != "active":
+                        stopped.append((id_, plan))
+                        _end(db, id_, plan, f"the plan was {status}")
+                    elif anew and plan.mode == "continuous":
+                        stopped.append((id_, plan))
+                        _end(db, id_, plan, "the plan was changed")
+                        begun = executions.begin(db, params.name, definition)
+                return _plan(_find(db, params.name)), stopped, begun
+
+            plan, stopped, begun = await core.database.write(change)
+            for id_, old in stopped:
+                await running.stop(id_, old)
+            if begun is not None:
+                running.start(begun, definition)
+        tell(params.name)
+        return plan
+
+    @handlers.handle(PlanDelete)
+    async def delete(params: PlanDelete, ctx: Context) -> Deleted:
+        def change(db: apsw.Connection) -> list[tuple[int, Definition]]:
+            named.require(db, "plan", params.name)
+            stopped = executions.running(db, params.name)
+            for id_, plan in stopped:
+                _end(db, id_, plan, "the plan was deleted")
+            db.execute("DELETE FROM plan WHERE name = ?", (params.name,))
+            return stopped
+
+        async with changing:
+            for id_, plan in await core.database.write(change):
+                await running.stop(id_, plan)
+        tell(params.name)
+        return Deleted(name=params.name, deleted=True, message=f"plan {params.name!r} was deleted")
+
+
+def latest(db: apsw.Connection, plan: str | None, limit: int) -> list[Execution]:
+    """The executions of a plan, or of all, latest first."""
+    where, bindings = ("WHERE plan = ?", (plan,)) if plan is not None else ("", ())
+    rows = fetch_all(db, f"SELECT {_EXECUTION} FROM execution {where} ORDER BY id DESC LIMIT ?", (*bindings, limit))
+    return [_execution(row) for row in rows]
+
+
+def _end(db: apsw.Connection, id_: int, plan: Definition, why: str) -> None:
+    executions.finish(db, id_, "cancelled", why)
+    for subscription in executions.subscriptions(id_, plan):
+        followers.end(db, subscription)
+
+
+def _started(db: apsw.Connection, id_: int) -> int:
+    row = fetch_one(db, "SELECT started FROM execution WHERE id = ?", (id_,))
+    return 0 if row is None else row[0]
+
+
+def _find(db: apsw.Connection, name: str) -> _Stored:
+    named.require(db, "plan", name)
+    (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM plan WHERE name = ?", (name,))
+    return _stored(row)
+
+
+def _stored(row: Row) -> _Stored:
+    name, text, created, updated, status, count, last = row
+    return _Stored(name, msgspec.json.decode(text, type=Definition), created, updated, status, count, last)
+
+
+def _plan(stored: _Stored) -> Plan:
+    definition = stored.definition
+    return Plan(
+        name=stored.name,
+        description=definition.description,
+        mode=definition.mode,
+        status=stored.status,
+        sources=definition.sources,
+        conditions=definition.conditions,
+        outcomes=definition.outcomes,
+        created_at=times.rfc3339(stored.created),
+        updated_at=times.rfc3339(stored.updated),
+        execution_count=stored.executions,
+        last_execution_at=None if stored.last is None else times.rfc3339(stored.last),
+    )
+
+
+def _execution(row: Row) -> Execution:
+    id_, plan, text, status, started, finished, processed, matched, applied, failed, error = row
+    ended = finished if finished is not None else time.time_ns()
+    return Execution(
+        execution_id=id_,
+        plan_name=plan,
+        mode=msgspec.json.decode(text, type=Definition).mode,
+        status=status,
+        started_at=started // times.NS,
+        duration_ms=max(0, ended - started) // 1_000_000,
+        entries_processed=processed,
+        entries_matched=matched,
+        outcomes_applied=applied,
+        outcomes_failed=failed,
+        completed_at=None if finished is None else finished // times.NS,
+        error=error,
+    )

@@ -1,0 +1,1 @@
+"""Conditions on entries, their order and pages, and saved queries."""

@@ -1,0 +1,213 @@
+"""Entries as answers: the fields that conditions may name, pages, and lists too long to be sent whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import apsw
+import msgspec
+
+from proto.errors import InvalidParams
+from proto.ops.files_resources import EntryPage
+from proto.ops.files_shared import FileEntry, Instant
+from services.files import times
+from services.files.column_cache.mirror import LEAST
+from services.files.query.matching import COLUMNS, Condition
+from services.files.store import schema
+from services.files.store.functions import key
+from services.files.store.rows import Row, fetch_all, fetch_value
+
+if TYPE_CHECKING:
+    from services.files.column_cache.held import Held
+
+T = TypeVar("T")
+
+MAX_BYTES = 512_000
+"""Of a list in an answer, as JSON."""
+
+_ROOM = 4_000
+"""Of that, for what stands around the list."""
+
+ENOUGH = MAX_BYTES // 100
+"""Entries of a page: more never fit, since the least of them takes more than that as JSON."""
+
+SELECTED = "n.path, n.name, n.kind, n.size, n.disk, n.mtime, n.ctime"
+
+
+def entry_of(row: Row) -> FileEntry:
+    """An entry of a row of `SELECTED`, with when it was added to the set as its last column where there is one."""
+    path, name, kind, size, disk, mtime, ctime, *added = row
+    return FileEntry(
+        path=path, name=name, kind=schema.KINDS[kind], size=size, disk_size=disk, mtime=times.rfc3339(mtime),
+        ctime=times.rfc3339(ctime), added_at=times.rfc3339(added[0]) if added and added[0] is not None else None,
+    )  # fmt: skip
+
+
+def known(given: str, there: Sequence[str], field: str) -> str:
+    """`given`, which must be one of those there are. Raises InvalidParams, which lists them."""
+    if given not in there:
+        raise InvalidParams(f"`{field}`: there is no {given[:100]!r}; there are: {', '.join(there)}", field=field)
+    return given
+
+
+class Order(NamedTuple):
+    """By a field that clients know; entries alike are by path, so that pages never overlap."""
+
+    field: str
+    descending: bool = False
+
+    def sql(self, added: str = "NULL") -> str:
+        """The `ORDER BY`, given the expression for when an entry came into the sets."""
+        column = {"name": key("n.name"), "added_at": added}.get(self.field) or COLUMNS[self.field]
+        return f"ORDER BY {column} {'DESC' if self.descending else 'ASC'}, n.path"
+
+
+BY_PATH = Order("path")
+
+
+def instant(given: Instant | None, field: str, *, end: bool = False) -> int | None:
+    """Nanoseconds. Raises InvalidParams, which names the field."""
+    if given is None:
+        return None
+    try:
+        return times.parse(given, end=end)
+    except ValueError as error:
+        raise InvalidParams(f"`{field}`: {error}", field=field) from None
+
+
+class Select:
+    """Entries that meet conditions, of the whole index or of some sets."""
+
+    def __init__(self, conditions: Iterable[Condition], sets: Sequence[int] | None = None) -> None:
+        """`sets`: ids of resource sets; None is the whole index."""
+        self._conditions = list(conditions)
+        self._of_set: list[Condition] = []
+        self._bindings: list[object] = []
+        self.sets = sets
+        self.added = "NULL"
+        if sets is None:
+            self._from = "node n"
+        elif len(sets) == 1:
+            self._from = "member m JOIN node n ON n.id = m.entry_id"
+            self._of_set.append(Condition("m.set_id = ?", (sets[0],)))
+            self.added = "m.added"
+        else:
+            self._from = (
+                "(SELECT entry_id, min(added) AS added FROM member WHERE set_id IN (SELECT value FROM json_each(?))"
+                " GROUP BY entry_id) m JOIN node n ON n.id = m.entry_id"
+            )
+            self._bindings.append(msgspec.json.encode(list(sets)).decode())
+            self.added = "m.added"
+
+    def where(self, condition: Condition) -> None:
+        """One more condition."""
+        self._conditions.append(condition)
+
+    def where_added(self, least: int | None, most: int | None) -> None:
+        """Only what came into the sets in a range of time; both ends inclusive, None is open."""
+        sets = self.sets or ()
+        if least is not None:
+            self.where(Condition(f"{self.added} >= ?", (least,), lambda held: held.added(sets) >= least))
+        if most is not None:
+            self.where(Condition(f"{self.added} <= ?", (most,), lambda held: held.added(sets) <= most))
+
+    def run(self, db: apsw.Connection, columns: str, tail: str = "", bindings: Sequence[object] = ()) -> Iterator[Row]:
+        """The rows, one by one."""
+        conditions = [*self._of_set, *self._conditions]
+        where = " AND ".join(condition.sql for condition in conditions) or "1"
+        given = [*self._bindings, *(value for condition in conditions for value in condition.bindings), *bindings]
+        return iter(db.execute(f"SELECT {columns} FROM {self._from} WHERE {where} {tail}", given))
+
+    def totals(self, db: apsw.Connection) -> tuple[int, int]:
+        """How many there are, and how many bytes those have that are not directories."""
+        (count, size), *_ = self.run(db, "count(*), coalesce(sum(CASE n.kind WHEN 1 THEN 0 ELSE n.size END), 0)")
+        return count, size
+
+    def is_large(self, db: apsw.Connection) -> bool:
+        """Whether so many entries are looked at that the copy in memory is worth its while."""
+        if self.sets is None:
+            return fetch_value(db, "SELECT 1 FROM entry LIMIT 1 OFFSET ?", (LEAST,)) is not None
+        some = "SELECT 1 FROM member WHERE set_id IN (SELECT value FROM json_each(?)) LIMIT 1 OFFSET ?"
+        return fetch_value(db, some, (msgspec.json.encode(list(self.sets)).decode(), LEAST)) is not None
+
+    def first(
+        self, db: apsw.Connection, held: Held | None, ordering: Order, *, limit: int, offset: int
+    ) -> tuple[int, int, Iterator[Row]]:
+        """How many there are, how many bytes those have that are not directories, and the rows of a page, as
+        `SELECTED` and when they came into the sets; the page ends early where more would never fit into an answer.
+
+        Args:
+            held: the copy in memory, at the state of this reader.
+        """
+        limit = min(limit, ENOUGH)
+        if held is not None:
+            found = self._from_memory(held, ordering, limit, offset) if self.is_large(db) else None
+            held.let_go()
+            if found is not None:
+                total, size, ids = found
+                return total, size, of_ids(db, ids, self.sets)
+        columns = f"{SELECTED}, {self.added}"
+        return *self.totals(db), self.run(db, columns, f"{ordering.sql(self.added)} LIMIT ? OFFSET ?", (limit, offset))
+
+    def _from_memory(self, held: Held, ordering: Order, limit: int, offset: int) -> tuple[int, int, list[int]] | None:
+        rows = held.select(self._conditions, self.sets)
+        if rows is None:
+            return None
+        field, descending = ordering
+        ids = held.first(rows, field, offset + limit, descending=descending, sets=self.sets)
+        return None if ids is None else (*held.totals(rows), ids[offset:])
+
+
+def of_ids(db: apsw.Connection, ids: Sequence[int], sets: Sequence[int] | None = None) -> Iterator[Row]:
+    """The entries of these ids, in their order: `SELECTED`, and when they came into the sets."""
+    given = msgspec.json.encode(ids).decode()
+    added: dict[int, int] = {}
+    if sets is not None:
+        query = (
+            "SELECT j.value, min(m.added) FROM json_each(?) j CROSS JOIN member m ON m.entry_id = j.value"
+            " WHERE m.set_id IN (SELECT value FROM json_each(?)) GROUP BY 1"
+        )
+        added = dict(fetch_all(db, query, (given, msgspec.json.encode(list(sets)).decode())))
+    query = f"SELECT n.id, {SELECTED} FROM json_each(?) j CROSS JOIN node n ON n.id = j.value"
+    rows = {id_: row for id_, *row in db.execute(query, (given,))}
+    return ((*rows[id_], added.get(id_)) for id_ in ids)
+
+
+def page(
+    db: apsw.Connection, held: Held | None, select: Select, name: str, ordering: Order, *, limit: int, offset: int
+) -> EntryPage:
+    """One page of the entries of a set that match."""
+    total, size, rows = select.first(db, held, ordering, limit=limit, offset=offset)
+    entries, cut = fitting(map(entry_of, rows))
+    end = offset + len(entries)
+    return EntryPage(
+        resource_set=name,
+        entries=entries,
+        total_count=total,
+        returned_count=len(entries),
+        offset=offset,
+        limit=limit,
+        has_more=end < total,
+        summary=(
+            f"{total} entries match, {size} bytes in files; these are {len(entries)} of them, as many as fit into"
+            f" {MAX_BYTES} bytes. Go on with offset={end}, set a limit, or narrow the search."
+        )
+        if cut
+        else None,
+    )
+
+
+def fitting(
+    items: Iterable[T], encode: Callable[[T], bytes] = msgspec.json.encode, *, used: int = 0
+) -> tuple[list[T], bool]:
+    """As many items, from the first, as fit into an answer as JSON, of which `used` bytes are taken; and whether some
+    were left out."""
+    kept: list[T] = []
+    room = MAX_BYTES - _ROOM - used
+    for item in items:
+        room -= len(encode(item)) + 1
+        if room < 0:
+            return kept, True
+        kept.append(item)
+    return kept, False

@@ -1,0 +1,208 @@
+"""Conditions on entries: as SQL, and where that is possible over the copy in memory as well; text by literal parts,
+regular expressions in linear time (RE2), and globs.
+
+What the copy in memory answers for a condition has all that meets it. Where it may have more (`exact` is false), SQL is
+asked about those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import re2  # type: ignore[import-untyped]  # ships no types; patterns are only compiled here
+
+from proto.errors import InvalidParams
+from proto.ops.files_resources import MODES
+from services.files.store.functions import key, searcher
+from services.runtime import literals
+
+if TYPE_CHECKING:
+    from services.files.column_cache.held import Held
+    from services.files.column_cache.names import Mask
+
+KIND_CASE = "CASE n.kind WHEN 0 THEN 'file' WHEN 1 THEN 'directory' WHEN 2 THEN 'symlink' ELSE 'other' END"
+
+PARENT = "CASE n.folder WHEN '/' THEN '/' ELSE rtrim(n.folder, '/') END"
+
+COLUMNS = {
+    "path": "n.path",
+    "name": "n.name",
+    "parent": PARENT,
+    "kind": KIND_CASE,
+    "extension": "n.extension",
+    "size": "n.size",
+    "disk_size": "n.disk",
+    "links": "n.links",
+    "inode": "n.inode",
+    "mtime": "n.mtime",
+    "ctime": "n.ctime",
+    "depth": "(length(n.path) - length(replace(n.path, '/', '')))",
+}
+"""Of the view `node` as `n`, by the name that clients know."""
+
+HELD = {"size": "size", "disk_size": "disk", "mtime": "mtime", "ctime": "ctime", "depth": "depth"}
+"""Those numbers that the copy in memory has, by its own names."""
+
+
+class Condition(NamedTuple):
+    """An SQL expression and what its placeholders stand for; and the same over the copy in memory."""
+
+    sql: str
+    bindings: tuple[Any, ...] = ()
+    rows: Callable[[Held], Mask] | None = None
+    exact: bool = True
+    """Whether `rows` are no more than those that meet it."""
+
+
+def between(field: str, least: int | None, most: int | None) -> list[Condition]:
+    """A number in a range, both ends inclusive; None is open."""
+    column = COLUMNS[field]
+    held = HELD.get(field)
+    conditions = []
+    if least is not None:
+        rows = None if held is None else lambda copy: copy.columns.between(held, least, None)
+        conditions.append(Condition(f"{column} >= ?", (least,), rows))
+    if most is not None:
+        rows = None if held is None else lambda copy: copy.columns.between(held, None, most)
+        conditions.append(Condition(f"{column} <= ?", (most,), rows))
+    return conditions
+
+
+def text_matches(field: str, pattern: str, mode: str, *, case_sensitive: bool) -> Condition:
+    """Whether a text of `COLUMNS` matches.
+
+    Raises:
+        InvalidParams: the mode is unknown, or the pattern is none.
+    """
+    if mode in ("contains", "prefix", "suffix"):
+        return _literal(field, pattern, mode, case_sensitive)
+    if mode == "regex":
+        found = _regex(COLUMNS[field], pattern if case_sensitive else f"(?i){pattern}", pattern)
+        parts = [(part, "contains") for part in literals.parts_of(pattern)]
+        return _narrowed(found, field, parts, any_case=not case_sensitive, beyond_ascii=True)
+    if mode == "glob":
+        return _glob(field, pattern, case_sensitive)
+    raise InvalidParams(f"`mode`: there is no mode {mode[:100]!r}; there are: {', '.join(MODES)}", field="mode")
+
+
+def _literal(field: str, pattern: str, mode: str, case_sensitive: bool) -> Condition:
+    if not pattern:
+        return Condition("1", rows=lambda held: held.columns.there())
+    found = _literal_sql(COLUMNS[field], pattern, mode, case_sensitive)
+    any_case = not case_sensitive
+    if case_sensitive or pattern.isascii():
+        return found._replace(rows=lambda held: held.text(field, pattern, mode, any_case=any_case))
+    folded = pattern.casefold()
+    return found._replace(rows=lambda held: held.beyond_ascii(field, folded, mode), exact=False)
+
+
+def _narrowed(
+    condition: Condition, field: str, parts: Sequence[tuple[str, str]], *, any_case: bool, beyond_ascii: bool
+) -> Condition:
+    """A condition that only texts with all these parts, each as its mode says, can meet.
+
+    SQL looks for the parts as well before it calls `matches`, which costs ten times as much.
+
+    Args:
+        beyond_ascii: without regard to case, a letter of ASCII may be met by one that is not.
+    """
+    usable = [(part, mode) for part, mode in parts if part and (part.isascii() or not any_case)]
+    if not usable:
+        return condition
+
+    # Of all letters these two have another one beyond ASCII: the Kelvin sign and the long s.
+    loose = {part for part, _ in usable if any_case and beyond_ascii and any(letter in part.lower() for letter in "ks")}
+
+    def rows(held: Held) -> Mask:
+        found = held.columns.there()
+        for part, mode in usable:
+            mask = held.text(field, part, mode, any_case=any_case)
+            if part in loose:
+                mask |= held.not_plain(field)
+            found &= mask
+        return found
+
+    narrowed = condition._replace(rows=rows, exact=False)
+    if not condition.sql.startswith("matches("):
+        return narrowed
+    column = COLUMNS[field]
+    tests: list[str] = []
+    # Whatever a column holds; SQLite's library checks each.
+    bindings: list[Any] = []
+    for part, mode in usable:
+        test = _literal_sql(column, part, mode, not any_case)
+        tests.append(f"({test.sql} OR octet_length({column}) > length({column}))" if part in loose else test.sql)
+        bindings += test.bindings
+    return narrowed._replace(
+        sql=f"CASE WHEN {' AND '.join(tests)} THEN {condition.sql} ELSE 0 END",
+        bindings=(*bindings, *condition.bindings),
+    )
+
+
+def _literal_sql(column: str, pattern: str, mode: str, case_sensitive: bool) -> Condition:
+    if not case_sensitive and pattern.isascii():
+        # LIKE takes ASCII letters in either case.
+        escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        like = f"{'' if mode == 'prefix' else '%'}{escaped}{'' if mode == 'suffix' else '%'}"
+        return Condition(f"{column} LIKE ? ESCAPE '\\'", (like,))
+    if not case_sensitive:
+        column, pattern = key(column), pattern.casefold()
+    if mode == "contains":
+        return Condition(f"instr({column}, ?) > 0", (pattern,))
+    if mode == "prefix":
+        return Condition(f"substr({column}, 1, ?) = ?", (len(pattern), pattern))
+    return Condition(f"substr({column}, -?) = ?", (len(pattern), pattern))
+
+
+def _regex(column: str, pattern: str, given: str) -> Condition:
+    try:
+        searcher(pattern)
+    except re2.error as error:
+        why = error.args[0]
+        text = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
+        raise InvalidParams(
+            f"`pattern` {given[:200]!r} is no regular expression (RE2): {text}", field="pattern"
+        ) from None
+    return Condition(f"matches(?, {column})", (pattern,))
+
+
+def _glob(field: str, pattern: str, case_sensitive: bool) -> Condition:
+    column, any_case = COLUMNS[field], not case_sensitive
+    parts = literals.parts_of_glob(pattern)
+    if "[" not in pattern and (case_sensitive or pattern.isascii()):
+        if case_sensitive:
+            return _narrowed(
+                Condition(f"{column} GLOB ?", (pattern,)), field, parts, any_case=any_case, beyond_ascii=False
+            )
+        escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        like = Condition(f"{column} LIKE ? ESCAPE '\\'", (escaped.replace("*", "%").replace("?", "_"),))
+        return _narrowed(like, field, parts, any_case=any_case, beyond_ascii=False)
+    found = _regex(column, f"(?s{'' if case_sensitive else 'i'})^(?:{glob_to_regex(pattern)})$", pattern)
+    return _narrowed(found, field, parts, any_case=any_case, beyond_ascii=True)
+
+
+def glob_to_regex(pattern: str) -> str:
+    """`*` any characters, `?` one, `[a-z]` and `[!a-z]` one of a class; a `[` without its `]` stands for itself."""
+    parts = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        at += 1
+        if char == "*":
+            parts.append(".*")
+        elif char == "?":
+            parts.append(".")
+        elif char == "[":
+            # A `]` that comes first is one of the class.
+            first = at + (pattern[at : at + 1] in ("!", "^"))
+            end = pattern.find("]", first + 1)
+            if end < 0:
+                parts.append("\\[")
+                continue
+            inside = pattern[first:end].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+            parts.append(f"[{'^' if first > at else ''}{inside.replace('^', chr(92) + '^')}]")
+            at = end + 1
+        else:
+            parts.append(re2.escape(char))
+    return "".join(parts)

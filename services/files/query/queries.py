@@ -1,0 +1,155 @@
+"""Saved queries: a filter under a name, checked when it is saved, run over the whole index."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import apsw
+import msgspec
+
+from proto.errors import InvalidParams
+from proto.ops.files_queries import (
+    FoundEntries,
+    QueryCreate,
+    QueryDelete,
+    QueryExecute,
+    QueryGet,
+    QueryList,
+    QueryListing,
+    QueryUpdate,
+    SavedQuery,
+)
+from proto.ops.files_shared import Deleted, Filter
+from services.files import times
+from services.files.core import Core
+from services.files.query import filters, named
+from services.files.query.entries import Order, Select, page
+from services.files.store.rows import Row, fetch_all
+from services.runtime.handlers import Context, Handlers
+
+if TYPE_CHECKING:
+    from services.files.column_cache.held import Held
+
+_COLUMNS = "name, definition, created, updated"
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored of a query."""
+
+    query: Filter
+    description: str = ""
+
+
+def add_queries(handlers: Handlers, core: Core) -> None:
+    """The operations of `proto.ops.files_queries`."""
+
+    @handlers.handle(QueryCreate)
+    async def create(params: QueryCreate, ctx: Context) -> SavedQuery:
+        check(params.query)
+        definition = Definition(query=params.query, description=params.description)
+
+        def change(db: apsw.Connection) -> SavedQuery:
+            named.require_free(db, "query", params.name)
+            now = time.time_ns()
+            db.execute(
+                "INSERT INTO saved_query VALUES(?,?,?,?)",
+                (params.name, msgspec.json.encode(definition).decode(), now, now),
+            )
+            return _find(db, params.name)
+
+        return await core.database.write(change)
+
+    @handlers.handle(QueryExecute)
+    async def execute(params: QueryExecute, ctx: Context) -> FoundEntries:
+        def query(db: apsw.Connection, held: Held | None) -> FoundEntries:
+            select, ordering = selection(db, params.name)
+            if held is None and select.is_large(db):
+                core.mirror.want(None)
+            found = page(db, held, select, params.name, ordering, limit=params.limit, offset=params.offset)
+            return FoundEntries(
+                query=params.name,
+                entries=found.entries,
+                total_count=found.total_count,
+                returned_count=found.returned_count,
+                offset=found.offset,
+                limit=found.limit,
+                has_more=found.has_more,
+                summary=found.summary,
+            )
+
+        return await core.mirror.read(query)
+
+    @handlers.handle(QueryList)
+    async def listing(params: QueryList, ctx: Context) -> QueryListing:
+        def query(db: apsw.Connection) -> QueryListing:
+            queries = [_saved(row) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM saved_query ORDER BY name")]
+            return QueryListing(queries=queries, total=len(queries))
+
+        return await core.database.read(query)
+
+    @handlers.handle(QueryGet)
+    async def get(params: QueryGet, ctx: Context) -> SavedQuery:
+        return await core.database.read(lambda db: _find(db, params.name))
+
+    @handlers.handle(QueryUpdate)
+    async def update(params: QueryUpdate, ctx: Context) -> SavedQuery:
+        if params.query is not None:
+            check(params.query)
+
+        def change(db: apsw.Connection) -> SavedQuery:
+            before = _find(db, params.name)
+            definition = Definition(
+                query=before.query if params.query is None else params.query,
+                description=before.description if params.description is None else params.description,
+            )
+            db.execute(
+                "UPDATE saved_query SET definition = ?, updated = ? WHERE name = ?",
+                (msgspec.json.encode(definition).decode(), time.time_ns(), params.name),
+            )
+            return _find(db, params.name)
+
+        return await core.database.write(change)
+
+    @handlers.handle(QueryDelete)
+    async def delete(params: QueryDelete, ctx: Context) -> Deleted:
+        def change(db: apsw.Connection) -> None:
+            named.require(db, "query", params.name)
+            db.execute("DELETE FROM saved_query WHERE name = ?", (params.name,))
+
+        await core.database.write(change)
+        return Deleted(name=params.name, deleted=True, message=f"query {params.name!r} was deleted")
+
+
+def check(query: Filter) -> None:
+    """Raises InvalidParams, which names the field, where a query could never be run."""
+    try:
+        filters.conditions(query)
+        filters.ordering(query)
+    except InvalidParams as error:
+        field = error.failure.field
+        raise InvalidParams(str(error).replace(f"`{field}`", f"`query.{field}`", 1), field=f"query.{field}") from None
+
+
+def selection(db: apsw.Connection, name: str, field: str = "name") -> tuple[Select, Order]:
+    """What a saved query finds, and its order. Raises InvalidParams where there is none of that name."""
+    query = _find(db, name, field).query
+    return Select(filters.conditions(query)), filters.ordering(query)
+
+
+def _find(db: apsw.Connection, name: str, field: str = "name") -> SavedQuery:
+    named.require(db, "query", name, field)
+    (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM saved_query WHERE name = ?", (name,))
+    return _saved(row)
+
+
+def _saved(row: Row) -> SavedQuery:
+    name, text, created, updated = row
+    definition = msgspec.json.decode(text, type=Definition)
+    return SavedQuery(
+        name=name,
+        description=definition.description,
+        query=definition.query,
+        created_at=times.rfc3339(created),
+        updated_at=times.rfc3339(updated),
+    )

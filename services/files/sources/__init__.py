@@ -1,0 +1,1 @@
+"""Folders that are followed or scanned under a name."""

@@ -1,0 +1,1 @@
+"""Where the space goes: maps, the largest entries, duplicates, growth."""

@@ -1,0 +1,157 @@
+"""Gaps: notes that are close in meaning and that no link joins, with what they have in common.
+
+Every pair of notes is compared, by the search's exact vectors; what is linked in either direction is left out here,
+where the links are known. The reasons come from the files themselves.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from proto.ops.knowledge import Gap
+from proto.ops.retrieve import Pair, Pairs, RetrievePairs
+from services.knowledge.discovery import vocabulary
+from services.knowledge.notes import files
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
+
+FIRST_PAIRS = 2000
+MOST_PAIRS = 100_000
+"""Pairs that the search is asked for, at first and at most: the most similar notes are the likeliest to be linked."""
+
+_NUMBER = re.compile(r"\d+")
+_DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}")
+_BRIEF = re.compile(r"(^|-)brief(?=-|$)")
+_DEBRIEF = re.compile(r"(^|-)debrief(?=-|$)")
+_SPECIFIED = re.compile(r"(^|-)(spec|specification|design|rfc|proposal|plan)(?=-|$)")
+_IMPLEMENTED = re.compile(r"(^|-)(impl|implementation|implemented|built)(?=-|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Pairs without a link, most similar first; `complete` unless more pairs would have had to be looked at."""
+
+    pairs: list[Pair]
+    compared: Pairs
+    complete: bool
+
+
+async def unlinked(
+    limit: int,
+    threshold: float,
+    search: Callable[[RetrievePairs], Awaitable[Pairs]],
+    without_links: Callable[[Sequence[Pair]], Awaitable[list[Pair]]],
+    collection: str,
+) -> Found:
+    """The most similar pairs that no link joins."""
+    wanted = max(FIRST_PAIRS, 4 * limit)
+    while True:
+        compared = await search(RetrievePairs(collection=collection, threshold=threshold, limit=wanted))
+        found = await without_links(compared.pairs)
+        if len(found) >= limit or not compared.more or wanted >= MOST_PAIRS:
+            return Found(found[:limit], compared, complete=len(found) >= limit or not compared.more)
+        wanted = min(MOST_PAIRS, 8 * wanted)
+
+
+def without_links(connection: sqlite3.Connection, pairs: Sequence[Pair]) -> list[Pair]:
+    """Those of `pairs` that are both notes and not linked in either direction."""
+    query = (
+        "SELECT EXISTS(SELECT 1 FROM edge WHERE src=?1 AND dst=?2), EXISTS(SELECT 1 FROM edge WHERE src=?2 AND dst=?1),"
+        " (SELECT count(*) FROM node WHERE id IN (?1, ?2))"
+    )
+    return [pair for pair in pairs if connection.execute(query, (pair.first, pair.second)).fetchone() == (0, 0, 2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a reason is made of."""
+
+    title: str
+    tags: tuple[str, ...]
+    headings: tuple[str, ...]
+    words: Counter[str]
+    text: str
+
+
+def content(place: Place, roots: Sequence[str]) -> Content | None:
+    """The note's content; None where its file cannot be read any more. Blocks on the disk."""
+    try:
+        text = files.read(place.absolute, roots, time.time_ns()).text
+    except (OSError, files.OutsideRoots, files.TooLarge):
+        return None
+    note = parse(text, place)
+    headings = dict.fromkeys(
+        heading for section in note.sections for part in section.parts for heading in part.path if heading != note.title
+    )
+    body = "\n".join(section.text for section in note.sections)
+    return Content(note.title, note.tags, tuple(headings), vocabulary.words(body), " ".join(body.split()))
+
+
+def reason(first: Content | None, second: Content | None) -> str:
+    """What two notes have in common, in a sentence."""
+    if first is None or second is None:
+        return "Both are close in meaning; the file of one of them cannot be read at the moment"
+    if first.text and first.text == second.text:
+        return "Both have the same text and neither links to the other"
+    said: list[str] = []
+    tags = [tag for tag in first.tags if tag in second.tags][:4]
+    others = {heading.casefold() for heading in second.headings}
+    headings = [heading for heading in first.headings if heading.casefold() in others][:3]
+    terms = vocabulary.shared(first.words, second.words, 5)
+    if terms:
+        said.append(f"discuss {_listed(terms)}")
+    if headings:
+        said.append(f"have the {_plural('heading', headings)} {_listed([repr(heading[:80]) for heading in headings])}")
+    if tags:
+        said.append(f"carry the {_plural('tag', tags)} {_listed(tags)}")
+    if not said:
+        said.append("are close in meaning")
+    return f"Both {_listed(said)}, and neither links to the other"
+
+
+def gap(pair: Pair, why: str) -> Gap:
+    """The pair with the link that the notes' names suggest, from the later or dependent note to the other."""
+    source, target, kind = suggestion(pair.first, pair.second)
+    return Gap(
+        source_id=source, target_id=target, similarity=pair.similarity, reason=why, suggested_link_type=kind
+    )  # fmt: skip
+
+
+def suggestion(first: str, second: str) -> tuple[str, str, str]:
+    """Source, target and type of a link between two ids."""
+    for one, other in ((first, second), (second, first)):
+        if _DEBRIEF.search(one) and _DEBRIEF.sub(r"\1brief", one) == other and _BRIEF.search(other):
+            return one, other, "follows"
+        if _IMPLEMENTED.search(one) and _SPECIFIED.search(other):
+            return one, other, "implements"
+    if _are_of_a_series(first, second):
+        later = second if _numbers(second) > _numbers(first) else first
+        return later, first if later == second else second, "follows"
+    return first, second, "references"
+
+
+def _are_of_a_series(first: str, second: str) -> bool:
+    """Whether the ids are those of two dates, or of neighbours in a count (`part-9`, `part-10`)."""
+    if first == second or _NUMBER.sub("0", first) != _NUMBER.sub("0", second):
+        return False
+    if _DATE.search(first) and _DATE.search(second):
+        return _DATE.sub("", first) == _DATE.sub("", second)
+    steps = [abs(one - other) for one, other in zip(_numbers(first), _numbers(second), strict=True)]
+    return sum(steps) == 1
+
+
+def _numbers(id_: str) -> list[int]:
+    return [int(number[:18]) for number in _NUMBER.findall(id_)]
+
+
+def _plural(noun: str, items: Sequence[str]) -> str:
+    return noun if len(items) == 1 else f"{noun}s"
+
+
+def _listed(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

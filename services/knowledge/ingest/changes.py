@@ -1,0 +1,77 @@
+"""What a walk shows against what is known: files that came, changed and went, and which of them only moved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from services.knowledge.ingest.walking import Walk, Walker
+from services.knowledge.notes.files import OutsideRoots, Place, Stamp, TooLarge, digest, read
+from services.knowledge.store.nodes import Known
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a walk shows against what is known."""
+
+    arrived: tuple[Place, ...]
+    changed: tuple[Place, ...]
+    gone: tuple[Place, ...]
+
+
+def compare(known: Mapping[Place, Known], walk: Walk) -> Changes:
+    """The difference; what the walk could not see is neither changed nor gone."""
+    arrived = tuple(place for place in walk.notes if place not in known)
+    changed = tuple(place for place, stamp in walk.notes.items() if place in known and known[place].stamp != stamp)
+    gone = tuple(place for place in known if place not in walk.notes and not walk.is_hidden_from_view(place))
+    return Changes(arrived, changed, gone)
+
+
+def moves(changes: Changes, known: Mapping[Place, Known], roots: Sequence[str], walk: Walk) -> dict[Place, str]:
+    """New files that are gone ones in another folder: same name, and same inode or same content."""
+    by_name: dict[str, list[Place]] = {}
+    for place in changes.gone:
+        by_name.setdefault(os.path.basename(place.path), []).append(place)
+    found: dict[Place, str] = {}
+    for place in changes.arrived:
+        candidates = by_name.get(os.path.basename(place.path), [])
+        for index, old in enumerate(candidates):
+            if _is_same(walk, place, known[old], roots):
+                found[place] = known[old].id
+                del candidates[index]
+                break
+    return found
+
+
+def _is_same(walk: Walk, place: Place, old: Known, roots: Sequence[str]) -> bool:
+    stamp = walk.notes[place]
+    if old.stamp is not None and (old.stamp.inode, old.stamp.size, old.stamp.mtime_ns) == (
+        stamp.inode, stamp.size, stamp.mtime_ns,
+    ):  # fmt: skip
+        return True
+    if old.hash is None:
+        return False
+    try:
+        return digest(read(place.absolute, roots, 0).text) == old.hash
+    except (OSError, OutsideRoots, TooLarge):
+        return False
+
+
+def within(
+    known: Mapping[Place, Known], walker: Walker, files: Iterable[str], folders: Iterable[str]
+) -> dict[Place, Known]:
+    """Those of the known notes that are at `files`, or anywhere below `folders`."""
+    places = [place for path in files if (place := walker.place_of(path)) is not None]
+    below = tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
+    if below:
+        places += (place for place in known if place.absolute.startswith(below))
+    return {place: known[place] for place in places if place in known}
+
+
+def renamed(changes: Changes, before: Mapping[Place, Stamp], walk: Walk) -> frozenset[Place]:
+    """Files that were another note's a moment ago; `before` is how all were last seen."""
+    old = {before[place].inode: place for place in (*changes.gone, *changes.changed) if place in before}
+    return frozenset(
+        place for place in (*changes.arrived, *changes.changed) if old.get(walk.notes[place].inode, place) != place
+    )

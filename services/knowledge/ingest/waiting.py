@@ -1,0 +1,121 @@
+"""Waiting for the ingest on somebody's behalf, with progress.
+
+The ingest is nobody's in particular: who stops waiting, or is killed, stops nothing, and who asks again is told what is
+left.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import trio
+
+from proto.errors import InvalidParams, Kind, LinckiaError
+from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
+from proto.ops.retrieve import CollectionStatus, RetrieveStatus
+from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.notes import files
+from services.knowledge.notes.files import Place
+from services.runtime.handlers import Context
+
+MAX_FAILED = 100
+POLL_S = 0.25
+"""Between two looks at how many vectors are still to come."""
+
+NOTES, VECTORS = "notes", "vectors"
+"""What the progress counts, the first word of its message."""
+
+
+async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> KnowledgeIngestResult:
+    """Until what the folders hold at the time of this call is indexed, below the paths that are asked for.
+
+    Raises:
+        InvalidParams: a path is not there, or not below a root.
+    """
+    seats = [_seat(path, index, ingest.roots) for index, path in enumerate(params.paths)]
+    before = {place: known.hash for place, known in ingest.known.items()}
+    await _indexed(seats, ingest, ctx)
+    places = [place for place in ingest.known if _is_below(place, seats)]
+    anew = sum(ingest.known[place].hash not in (None, before.get(place)) for place in places)
+    failed = {place: ingest.failed[place].reason for place in places if place in ingest.failed}
+    waiting = await _embedded(ctx) if params.vectors else (await _status(ctx)).vectors_waiting
+    return KnowledgeIngestResult(
+        notes=len(places),
+        indexed=anew,
+        failed=[
+            Problem(path=files.printable(place.absolute), reason=reason)
+            for place, reason in sorted(failed.items())[:MAX_FAILED]
+        ],
+        failed_count=len(failed),
+        vectors_waiting=waiting,
+    )
+
+
+def _seat(path: str, index: int, roots: Sequence[str]) -> str:
+    """The real path.  Raises InvalidParams."""
+    real = os.path.realpath(path)
+    field = f"paths[{index}]"
+    if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots):
+        raise InvalidParams(
+            f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'}); "
+            "roots are named when the kernel is started: linckia serve PATH…",
+            field=field,
+        )
+    if not os.path.lexists(real):
+        raise InvalidParams(f"parameter `{field}`: {path[:200]} is not there", field=field)
+    return real
+
+
+def _is_below(place: Place, seats: Sequence[str]) -> bool:
+    path = place.absolute
+    return not seats or any(path == seat or path.startswith(seat.rstrip(os.sep) + os.sep) for seat in seats)
+
+
+async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
+    """Until a scan that began after this call has left nothing pending."""
+    began = time.time()
+    ingest.hurry()
+    touched: set[Place] = set()
+    scanned_at = ingest.progress.scanned_at
+    while True:
+        # `passed` is notified after each step, so that none between here and the wait is missed.
+        async with ingest.passed:
+            pending = {place for place in ingest.pending if _is_below(place, seats)}
+            touched |= pending
+            progress = ingest.progress
+            said = NOTES if progress.waiting is None else f"{NOTES}: waits, {progress.waiting}"
+            if touched:
+                ctx.progress(len(touched) - len(pending), len(touched), said)
+            if progress.scanned and progress.scan_began_at >= began and not pending:
+                return
+            if progress.scanned_at != scanned_at:
+                # It had begun before this call.
+                scanned_at = progress.scanned_at
+                if progress.scan_began_at < began:
+                    ingest.hurry()
+            await ingest.passed.wait()
+
+
+async def _embedded(ctx: Context) -> int:
+    """Until every piece has its vector, or only those have none that the model failed on; answers how many."""
+    while True:
+        status = await _status(ctx)
+        total = status.vectors + status.vectors_waiting
+        if total:
+            ctx.progress(status.vectors, total, VECTORS)
+        if status.vectors_waiting <= status.vectors_failed:
+            return status.vectors_waiting
+        await trio.sleep(POLL_S)
+
+
+async def _status(ctx: Context) -> CollectionStatus:
+    while True:
+        try:
+            return await ctx.call(RetrieveStatus(collection=COLLECTION))
+        except LinckiaError as error:
+            if error.failure.kind not in (Kind.UNAVAILABLE, Kind.OVERLOADED, Kind.TIMEOUT, Kind.MAYBE_EXECUTED):
+                raise
+            # It dies and comes back; this call is about the work, which survives that.
+            await trio.sleep(max(POLL_S, (error.failure.retry_after_ms or 0) / 1000))

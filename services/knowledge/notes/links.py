@@ -1,0 +1,205 @@
+"""Where a note points: the references in its text and front matter, each with the keys that its target may answer to.
+
+A reference is stored whether or not its target is there; it is an edge while some note answers to one of its keys.
+What stands in code is an example, not a reference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+import urllib.parse
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.frontmatter import FrontMatter
+
+MAX_REFERENCES = 10_000
+"""Of one note; more than this is generated, and nobody follows it."""
+
+FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
+NO_RELATIONS = frozenset({"QUALITY"})
+"""Keys of tag comments that are remarks, not relations."""
+
+_WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
+_DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
+_DEFINITION = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
+_TAG = re.compile(r"\[tag:[ \t]*([^\[\]\n]+)\]", re.IGNORECASE)
+_LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
+_TAG_COMMENT = re.compile(r"<!--[ \t]*tags:", re.IGNORECASE)
+_RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
+_BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_FRAGMENT = re.compile(r"#\S.*\Z")
+_BACKTICKS = re.compile(r"`+")
+_BLANK_LINE = re.compile(r"\n[ \t]*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One pointing: `key` and, where it is not empty, `other_key` are tried in that order.
+
+    `target` is the name itself where the target need not exist, else None.
+    """
+
+    kind: str
+    key: str
+    other_key: str = ""
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pointers:
+    """All references of a note, in the order of its text, and the tags it carries, lower-cased."""
+
+    references: tuple[Reference, ...]
+    tags: tuple[str, ...]
+
+
+def slug(name: str) -> str:
+    """A name as an id: lower-cased, every character outside `a-z0-9-` turned into `-`."""
+    return re.sub(r"[^a-z0-9-]", "-", name.lower())
+
+
+def name_key(name: str) -> str:
+    """How titles, file names and relative paths are compared: without case, `.md`, or differences of white space."""
+    text = unicodedata.normalize("NFC", " ".join(name.split())).casefold()
+    return text.removesuffix(".md").removeprefix("./").strip("/")
+
+
+def path_key(absolute: str) -> str:
+    """How the targets of relative links are compared: exactly."""
+    return "/" + unicodedata.normalize("NFC", os.path.normpath(absolute).lstrip("/"))
+
+
+def pointers(body: str, code: Sequence[tuple[int, int]], front: FrontMatter, place: Place) -> Pointers:
+    """What the note at `place` points to.
+
+    Args:
+        body: the text after the front matter, line breaks `\\n`.
+        code: lines of `body` (from 0, end exclusive) that are code blocks.
+    """
+    references: list[Reference] = []
+    tags: list[str] = [tag for value in front.values.get("tags", ()) for tag in value.split(",")]
+    for relation in FRONT_MATTER_RELATIONS:
+        for value in front.values.get(relation, ()):
+            references += _named(relation.upper(), value, place)
+    text = without_code(body, code)
+    found: list[tuple[int, Reference]] = []
+    comments = list(tag_comments(text))
+    for start, end, content in comments:
+        for entry in entries(content):
+            match = _RELATION.fullmatch(entry)
+            if match is None:
+                tags.append(entry)
+            elif match[1].upper() not in NO_RELATIONS:
+                kind = match[1].upper()
+                found += [
+                    (start, Reference(kind, name_key(t), "", t)) for t in map(str.strip, match[2].split(",")) if t
+                ]
+        text = text[:start] + " " * (end - start) + text[end:]
+    for match in _WIKILINK.finditer(text):
+        found += [(match.start(), reference) for reference in _named("CITES", match[1], place)]
+    for match in _DESTINATION.finditer(text):
+        found += [(match.start(), r) for r in _linked(urllib.parse.unquote(match[1] or match[2] or ""), place)]
+    for match in _DEFINITION.finditer(text):
+        found += [(match.start(), r) for r in _linked(urllib.parse.unquote(match[1]), place)]
+    for match in _TAG.finditer(text):
+        tags.append(match[1])
+        found += [(match.start(), reference) for reference in _named("TAGGED_AS", match[1], place)]
+    for match in _LEGACY_TAG.finditer(text):
+        name = match[1].rstrip("-_")
+        found.append((match.start(), Reference("EXEMPLIFIES", name_key(name), f"tag-{name_key(name)}")))
+    references += [reference for _, reference in sorted(found, key=lambda item: item[0])]
+    unique = dict.fromkeys(reference for reference in references if reference.key)
+    return Pointers(tuple(unique)[:MAX_REFERENCES], clean_tags(tags))
+
+
+def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags as they are compared: trimmed, without `#`, case folded, each once."""
+    cleaned = (tag.strip().strip("\"'").removeprefix("#").strip().casefold() for tag in tags)
+    return tuple(dict.fromkeys(tag[:256] for tag in cleaned if tag))[:256]
+
+
+def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
+    """A reference by id, title, file name or path."""
+    text = name.strip().removeprefix("[[").removesuffix("]]").split("|")[0].strip().rstrip("\\")
+    text = _FRAGMENT.sub("", text).strip()
+    if not text:
+        return
+    if text.startswith(("./", "../")):
+        path = text if text.lower().endswith(".md") else text + ".md"
+        yield Reference(kind, path_key(os.path.join(place.root, os.path.dirname(place.path), path)), name_key(text))
+        return
+    # Names in other scripts all become the same row of dashes: for them the id is no second name.
+    yield Reference(kind, name_key(text), slug(text.removesuffix(".md")) if text.isascii() else "")
+
+
+def _linked(destination: str, place: Place) -> Iterator[Reference]:
+    """A relative Markdown link to a note."""
+    path = destination.split("#")[0].split("?")[0].strip()
+    if _SCHEME.match(path) or path.startswith("//") or not path.lower().endswith(".md"):
+        return
+    folder = place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))
+    yield Reference("LINKS_TO", path_key(os.path.join(folder, path.lstrip("/"))))
+
+
+def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:
+    """Each `<!-- tags: … -->` of `text` as (start, end, what stands between)."""
+    for match in _TAG_COMMENT.finditer(text):
+        stop = text.find("-->", match.end())
+        if stop < 0:
+            return
+        yield match.start(), stop + 3, text[match.end() : stop]
+
+
+def entries(content: str) -> list[str]:
+    """The entries of a tag comment, parted by commas outside brackets; between two brackets none is needed."""
+    content = _BETWEEN_RELATIONS.sub("], [", content)
+    found, depth, start = [], 0, 0
+    for position, character in enumerate(content):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth = max(0, depth - 1)
+        elif character == "," and not depth:
+            found.append(content[start:position])
+            start = position + 1
+    found.append(content[start:])
+    return [entry for entry in (" ".join(entry.split()) for entry in found) if entry]
+
+
+def without_code(body: str, code: Sequence[tuple[int, int]]) -> str:
+    """`body` with its code blocks and code spans blanked, every other character in its place."""
+    if code:
+        lines = body.split("\n")
+        for first, end in code:
+            for number in range(first, min(end, len(lines))):
+                lines[number] = " " * len(lines[number])
+        body = "\n".join(lines)
+    runs = [(match.start(), match.end()) for match in _BACKTICKS.finditer(body)]
+    if not runs:
+        return body
+    paragraphs = [match.start() for match in _BLANK_LINE.finditer(body)]
+    following: dict[int, int] = {}
+    closing: list[int | None] = [None] * len(runs)
+    for index in range(len(runs) - 1, -1, -1):
+        length = runs[index][1] - runs[index][0]
+        closing[index] = following.get(length)
+        following[length] = index
+    kept: list[str] = []
+    position = index = 0
+    while index < len(runs):
+        partner = closing[index]
+        start = runs[index][0]
+        if partner is None or bisect_right(paragraphs, start) != bisect_right(paragraphs, runs[partner][0]):
+            index += 1
+            continue
+        end = runs[partner][1]
+        kept += (body[position:start], re.sub(r"[^\n]", " ", body[start:end]))
+        position, index = end, partner + 1
+    kept.append(body[position:])
+    return "".join(kept)

@@ -1,0 +1,78 @@
+"""From a note's text to what is stored of it: title, date, tags, references, and its sections.
+
+Parsing is total: any text gives a note.  What could not be understood is said in `problem`, and the rest is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.knowledge.notes import frontmatter
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import Reference, pointers
+from services.knowledge.notes.sections import Part, Section, outline
+
+VERSION = 3
+"""Counts up when the same text would give another note: then all notes are read anew."""
+
+MAX_INDEXED_CHARS = 4 * 1024 * 1024
+"""Of a longer note only so much is searched; all of it is still read."""
+
+MIN_EMBEDDED_CHARS = 51
+"""A body of 50 characters or less says too little to have a meaning of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note as it is indexed; `date` is Unix seconds from its front matter."""
+
+    title: str
+    sections: tuple[Section, ...]
+    references: tuple[Reference, ...]
+    tags: tuple[str, ...]
+    date: float | None
+    embed: bool
+    front_matter: Section | None
+    problem: str | None
+
+
+def parse(text: str, place: Place) -> Note:
+    """The note at `place` with the contents `text`."""
+    problem = None
+    normal = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    if len(normal) > MAX_INDEXED_CHARS:
+        problem = f"only the first {MAX_INDEXED_CHARS} of {len(normal)} characters are searched"
+        normal = normal[:MAX_INDEXED_CHARS]
+    front, body = frontmatter.split(normal)
+    plan = outline(body, front.lines + 1)
+    pointing = pointers(body, plan.code, front, place)
+    date = None
+    for key in ("date", "updated", "modified", "created"):
+        value = front.first(key)
+        if value is not None:
+            try:
+                date = frontmatter.instant(value)
+                break
+            except (ValueError, OverflowError):
+                front_problem = f"front matter `{key}` is no date: {value[:80]!r}"
+                problem = problem or front_problem
+    head = None
+    if front.lines:
+        source = normal.split("\n", front.lines)[1 : front.lines - 1]
+        if any(line.strip() for line in source):
+            head = Section("\n".join(source), 0, (Part(1, front.lines, ()),))
+    return Note(
+        title=" ".join((front.first("title") or "").split())[:300] or next(iter(plan.headings), "") or stem(place.path),
+        sections=plan.sections,
+        references=pointing.references,
+        tags=pointing.tags,
+        date=date,
+        embed=len(body.strip()) >= MIN_EMBEDDED_CHARS,
+        front_matter=head,
+        problem=front.problem or problem,
+    )
+
+
+def stem(path: str) -> str:
+    """A path's base name without its extension."""
+    return path.rpartition("/")[2][:-3]

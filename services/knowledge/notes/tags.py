@@ -1,0 +1,117 @@
+"""Adding tags to a note's file, in the last `<!-- tags: … -->` comment of its text or a new one at its end.
+
+The file's bytes are kept but for the comment, whatever their encoding's errors; a comment inside a code block is an
+example and left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proto.errors import InvalidParams
+from services.knowledge.notes.links import entries, tag_comments
+from services.knowledge.notes.sections import outline
+
+_LINE_BREAK = re.compile(r"\r\n?|\n")
+_FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")
+_RELATION = re.compile(r"\[[^\[\],]+:[^\[\],]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A text with its tags: all entries of the comment, and whether they joined an earlier one."""
+
+    data: bytes
+    entries: tuple[str, ...]
+    merged: bool
+
+
+def checked(tags: Sequence[str]) -> tuple[str, ...]:
+    """Tags as they are written: each once, trimmed.
+
+    Raises:
+        InvalidParams: one that is blank, or that would not be read back as itself.
+    """
+    for index, tag in enumerate(tags):
+        text = tag.strip()
+        field = f"tags[{index}]"
+        if not text:
+            raise InvalidParams(f"parameter `{field}`: a tag is blank", field=field)
+        if "," in text or "--" in text or ">" in text or any(ord(c) < 32 or c in "\x7f\x85\u2028\u2029" for c in text):
+            raise InvalidParams(
+                f"parameter `{field}`: {text[:80]!r} holds a comma, `--`, `>` or a line break, which would end it",
+                field=field,
+            )
+        if ("[" in text or "]" in text) and not _RELATION.fullmatch(text):
+            raise InvalidParams(
+                f"parameter `{field}`: {text[:80]!r} has brackets; only a relation `[KEY: id]` may have them",
+                field=field,
+            )
+    return tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags))
+
+
+def tagged(data: bytes, tags: Sequence[str]) -> Tagged:
+    """The file `data` with `tags` added.
+
+    Raises:
+        InvalidParams: the file is not in an encoding that ASCII can be added to.
+    """
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InvalidParams("the file is UTF-16; tags can be added to UTF-8 files", field="file_path")
+    text = data.decode("utf-8", "surrogateescape")
+    line_break = "\r\n" if "\r\n" in text and "\n" not in text.replace("\r\n", "") else "\n"
+    comment = _last_comment(text)
+    if comment is None:
+        body = text.rstrip("\r\n")
+        written = f"{body}{line_break}{line_break}<!-- tags: {', '.join(tags)} -->{line_break}"
+        return Tagged(written.encode("utf-8", "surrogateescape"), tuple(tags), merged=False)
+    start, end, content = comment
+    before = entries(content)
+    after = tuple(dict.fromkeys((*before, *tags)))
+    if after == tuple(before):
+        return Tagged(data, after, merged=True)
+    written = f"{text[:start]}<!-- tags: {', '.join(after)} -->{text[end:]}"
+    return Tagged(written.encode("utf-8", "surrogateescape"), after, merged=True)
+
+
+def _last_comment(text: str) -> tuple[int, int, str] | None:
+    """The last tag comment that does not stand in a code block."""
+    comments = list(tag_comments(text))
+    if not comments:
+        return None
+    starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text))]
+    normal = _LINE_BREAK.sub("\n", text)
+    lines = normal.split("\n")
+    code = [(first, stop) for first, stop in outline(normal).code if _is_closed(lines, first, stop)]
+    for start, end, content in reversed(comments):
+        line = bisect_right(starts, start) - 1
+        if not any(first <= line < stop for first, stop in code):
+            return start, end, content
+    return None
+
+
+def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
+    """Whether a code block ends by itself: one left open swallows what follows it, and that was not meant."""
+    if not lines[first:end] or not lines[first].lstrip(" >-*+0123456789.)\t").startswith(("```", "~~~")):
+        return True
+    return end - first > 1 and _FENCE.match(lines[end - 1].lstrip(" >\t")) is not None
+
+
+def locate(file_path: str, roots: Sequence[str]) -> str:
+    """The absolute path that `file_path` means: itself, or below the first root that has such a file.
+
+    Raises:
+        InvalidParams: it cannot be a note's path.
+    """
+    if "\0" in file_path or not file_path.lower().endswith(".md"):
+        raise InvalidParams(
+            f"parameter `file_path`: {file_path[:200]!r} is not a Markdown file (.md)", field="file_path"
+        )
+    if os.path.isabs(file_path):
+        return file_path
+    candidates = [os.path.join(root, file_path) for root in roots]
+    return next((path for path in candidates if os.path.lexists(path)), candidates[0] if candidates else file_path)

@@ -1,0 +1,1 @@
+"""Searching notes: conditions, passages, and refinement by a language model."""

@@ -1,0 +1,176 @@
+"""Sonar, the optional last stage: a language model's view of what was found, where the settings name one.
+
+It may put the notes in another order, say what the query is after and what the best have to do with it, and choose the
+type of a missing link. It can neither add a note nor take one away. Where it fails, is late or answers nonsense, the
+answer is that of the stages before it, and says why; where none is configured, nobody is asked at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+import trio
+
+from proto.errors import LinckiaError
+from proto.operation import Params
+from proto.ops.knowledge import Gap, SearchHit
+from proto.ops.llm import (
+    Candidate,
+    LlmModel,
+    LlmModelResult,
+    LlmRefineSearch,
+    LlmSuggestLinks,
+    Refinement,
+    SuggestedLink,
+    Unlinked,
+)
+from proto.ops.retrieve import Hit, Pair
+from services.knowledge.discovery.gaps import Content
+from services.knowledge.search import passages
+from services.runtime.handlers import Context
+
+R = TypeVar("R")
+
+SONAR = "sonar"
+"""Its name among the stages."""
+
+READ = 20
+"""Notes, or pairs of them, that the model is shown: a prompt that a small model reads in time."""
+
+PASSAGE_CHARACTERS = 700
+
+_ASK_AGAIN_S = 0.5
+_FIRST_WAIT_S = 0.25
+_SILENT_FOR_S = 5.0
+_MARGIN_S = 0.25
+"""For `llm` to say itself that it was too late, before it is given up as hanging."""
+
+
+class Call(Protocol):
+    """A call of another service's operation, as a service makes it on its own account."""
+
+    async def __call__(self, params: Params[R], *, timeout_s: float | None = None) -> R: ...
+
+
+class Refined(msgspec.Struct, frozen=True):
+    """The notes as they are answered, and what the model said of them, if it ran."""
+
+    hits: list[SearchHit]
+    enabled: bool = False
+    intent: str | None = None
+    analysis: str | None = None
+    degraded: list[str] = []
+
+
+class Sonar:
+    """The stage, for all searches of a service."""
+
+    def __init__(self) -> None:
+        # The settings stand as long as the kernel does, so that one answer is enough for a process's life.
+        self._model: LlmModelResult | None = None
+        self._learned = trio.Event()
+        self._began = trio.current_time()
+
+    async def learn(self, call: Call) -> None:
+        """Ask `llm` what there is, until it has answered."""
+        while self._model is None:
+            try:
+                self._model = await call(LlmModel(), timeout_s=_SILENT_FOR_S)
+            except LinckiaError as error:
+                await trio.sleep(max(_ASK_AGAIN_S, (error.failure.retry_after_ms or 0) / 1000))
+        self._learned.set()
+
+    async def refined(self, query: str, found: Sequence[Hit], source: str, ctx: Context) -> Refined:
+        """`found` as an answer, refined where a model does so in time.  Raises no LinckiaError."""
+        hits = [passages.hit(each, query, source) for each in found]
+        if self._model is None:
+            with trio.move_on_at(self._began + _FIRST_WAIT_S):
+                await self._learned.wait()
+        model = self._model
+        if model is None:
+            silent = trio.current_time() - self._began > _SILENT_FOR_S
+            return Refined(hits, degraded=[f"{SONAR}: whether there is one is not known, `llm` is down"] * silent)
+        if not model.configured or not hits:
+            return Refined(hits)
+        candidates = [
+            Candidate(
+                id=each.group,
+                title=each.title,
+                text=each.text if len(each.text) <= PASSAGE_CHARACTERS else hit.snippet,
+            )
+            for each, hit in zip(found[:READ], hits, strict=False)
+        ]
+        try:
+            said = await self._ask(LlmRefineSearch(query=query, candidates=candidates), ctx)
+        except LinckiaError as error:
+            return Refined(hits, degraded=[f"{SONAR}: {error.failure.message}"])
+        degraded = [] if said.order else [f"{SONAR}: the model put nothing in order"]
+        return Refined(ordered(hits, said), True, said.intent, said.analysis, degraded)
+
+    async def linked(
+        self, pairs: Sequence[Pair], plain: list[Gap], contents: Mapping[str, Content | None], ctx: Context
+    ) -> list[Gap]:
+        """`plain`, the gaps of these pairs, with the model's types and reasons where it gives them in time."""
+        if self._model is None or not self._model.configured or not pairs:
+            return plain
+        shown = [
+            Unlinked(first=_candidate(pair.first, contents), second=_candidate(pair.second, contents))
+            for pair in pairs[:READ]
+        ]
+        try:
+            said = await self._ask(LlmSuggestLinks(pairs=shown), ctx)
+        except LinckiaError as error:
+            ctx.log("warning", f"find_gaps: {SONAR}: {error.failure.message}")
+            return plain
+        by_pair = {link.index: link for link in said.links}
+        return [
+            _suggested(pair, gap, by_pair.get(index))
+            for index, (pair, gap) in enumerate(zip(pairs, plain, strict=True))
+        ]  # fmt: skip
+
+    async def _ask(self, params: Params[R], ctx: Context) -> R:
+        assert self._model is not None
+        within_s = self._model.timeout_ms / 1000 + _MARGIN_S if self._model.timeout_ms else _SILENT_FOR_S
+        return await ctx.call(params, timeout_s=within_s)
+
+
+def ordered(hits: Sequence[SearchHit], said: Refinement) -> list[SearchHit]:
+    """All of `hits` in the model's order, those it left out after those it placed; scores fall from first to last."""
+    placed = [each for each in said.order if each.index < len(hits)]
+    chosen = {each.index for each in placed}
+    rest = [hit for index, hit in enumerate(hits) if index not in chosen]
+    falling = sorted((hit.score for hit in hits), reverse=True)
+    least = min((each.score for each in placed if each.score is not None), default=None)
+    answer: list[SearchHit] = []
+    for position, each in enumerate(placed):
+        hit = hits[each.index]
+        context = f"{hit.context} — {each.context}" if each.context else hit.context
+        # A model that gave an order alone: the scores that there are, put along it.
+        score = falling[position] if each.score is None else each.score
+        answer.append(msgspec.structs.replace(hit, score=score, context=context))
+    for position, hit in enumerate(rest, start=len(placed)):
+        score = falling[position] if least is None else min(1.0, max(0.0, hit.score)) * least
+        answer.append(msgspec.structs.replace(hit, score=score))
+    return answer
+
+
+def _candidate(id_: str, contents: Mapping[str, Content | None]) -> Candidate:
+    content = contents.get(id_)
+    if content is None:
+        return Candidate(id=id_)
+    return Candidate(id=id_, title=content.title, text=content.text[:PASSAGE_CHARACTERS])
+
+
+def _suggested(pair: Pair, gap: Gap, link: SuggestedLink | None) -> Gap:
+    if link is None:
+        return gap
+    source, target = (pair.second, pair.first) if link.reversed else (pair.first, pair.second)
+    return Gap(
+        source_id=source,
+        target_id=target,
+        similarity=gap.similarity,
+        reason=link.reason or gap.reason,
+        suggested_link_type=link.kind.value,
+    )

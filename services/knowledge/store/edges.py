@@ -1,0 +1,154 @@
+"""Edges between notes, kept right as names come and go.
+
+A reference is stored with the keys its target may answer to, and a note with the keys it answers to; an edge is a
+reference one of whose keys some note has.  Each change of names looks again at just the references that they concern,
+in the same transaction, so that a link shows as soon as its target does and is gone with it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import Reference, name_key, path_key
+from services.knowledge.notes.markdown import stem
+
+MAX_EDGES = 10_000
+"""One answer holds no more; past this a neighbourhood is the whole base."""
+
+_ID, _TITLE, _FILE_NAME, _PATH = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`depth` counts the steps from where the walk began, from 1."""
+
+    source: str
+    target: str
+    kind: str
+    depth: int
+
+
+def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
+    """What a note answers to, each with its rank: id, title, file name, path (and every end of the path)."""
+    keys = {
+        (id_, _ID),
+        (name_key(title), _TITLE),
+        (name_key(stem(place.path)), _FILE_NAME),
+        (path_key(place.absolute), _PATH),
+    }
+    parts = name_key(place.path[:-3]).split("/")
+    keys |= {("/".join(parts[start:]), _PATH) for start in range(len(parts) - 1)}
+    return {(key, rank) for key, rank in keys if key}
+
+
+def store(
+    connection: sqlite3.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]
+) -> set[str]:
+    """Set the names and references of a note; answers the keys that `resolve` must look at.
+
+    The note's own references find their targets in `resolve_of`, once the names of all notes that came with it are
+    there.
+    """
+    before = _names_of(connection, id_)
+    now = names(id_, place, title)
+    connection.executemany("DELETE FROM name WHERE key=? AND rank=? AND id=?", ((*name, id_) for name in before - now))
+    connection.executemany("INSERT OR REPLACE INTO name VALUES(?, ?, ?)", ((*name, id_) for name in now - before))
+    connection.execute("DELETE FROM edge WHERE src=?", (id_,))
+    connection.executemany(
+        "INSERT INTO edge VALUES(?, ?, ?, ?, ?, ?, ?)",
+        (
+            (id_, position, r.kind, r.key, r.other_key, r.target is not None, r.target)
+            for position, r in enumerate(references)
+        ),
+    )
+    return {key for key, _ in before ^ now}
+
+
+def forget(connection: sqlite3.Connection, id_: str) -> set[str]:
+    """Drop the names and references of a note that is gone; answers the keys that `resolve` must look at."""
+    before = _names_of(connection, id_)
+    connection.execute("DELETE FROM name WHERE id=?", (id_,))
+    connection.execute("DELETE FROM edge WHERE src=?", (id_,))
+    return {key for key, _ in before}
+
+
+def resolve(connection: sqlite3.Connection, keys: Iterable[str]) -> None:
+    """Find the targets of all references by these keys anew."""
+    for key in keys:
+        rows = connection.execute(
+            "SELECT src, position, key, other_key, dst FROM edge WHERE key=? AND fixed=0"
+            " UNION SELECT src, position, key, other_key, dst FROM edge"
+            " WHERE other_key=? AND other_key<>'' AND fixed=0",
+            (key, key),
+        )
+        _point(connection, rows.fetchall())
+
+
+def resolve_of(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+    """Find the targets of all references of these notes."""
+    query = "SELECT src, position, key, other_key, dst FROM edge WHERE src=? AND fixed=0"
+    for id_ in ids:
+        _point(connection, connection.execute(query, (id_,)).fetchall())
+
+
+def _point(connection: sqlite3.Connection, rows: Iterable[tuple[str, int, str, str, str | None]]) -> None:
+    for src, position, key, other_key, dst in rows:
+        target = _holder(connection, key) or (_holder(connection, other_key) if other_key else None)
+        target = None if target == src else target
+        if target != dst:
+            connection.execute("UPDATE edge SET dst=? WHERE src=? AND position=?", (target, src, position))
+
+
+def _holder(connection: sqlite3.Connection, key: str) -> str | None:
+    row = connection.execute("SELECT id FROM name WHERE key=? ORDER BY rank, id LIMIT 1", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _names_of(connection: sqlite3.Connection, id_: str) -> set[tuple[str, int]]:
+    return {(key, rank) for key, rank in connection.execute("SELECT key, rank FROM name WHERE id=?", (id_,))}
+
+
+def count(connection: sqlite3.Connection) -> int:
+    """Distinct edges."""
+    query = "SELECT count(*) FROM (SELECT DISTINCT src, kind, dst FROM edge WHERE dst IS NOT NULL)"
+    return int(connection.execute(query).fetchone()[0])
+
+
+def explore(
+    connection: sqlite3.Connection, id_: str, relation: str | None, *, out: bool, into: bool, depth: int
+) -> tuple[list[Edge], bool]:
+    """Edges within `depth` steps of a note, nearest first, and whether there were more than `MAX_EDGES`.
+
+    `relation` restricts the steps themselves, in either case of letters.
+    """
+    found: dict[tuple[str, str, str], Edge] = {}
+    reached = {id_}
+    border = [id_]
+    for step in range(1, depth + 1):
+        following: list[str] = []
+        for node in border:
+            for source, kind, target in _around(connection, node, out=out, into=into):
+                if relation is not None and kind.casefold() != relation.casefold():
+                    continue
+                if (source, kind, target) not in found:
+                    if len(found) == MAX_EDGES:
+                        return list(found.values()), True
+                    found[source, kind, target] = Edge(source, target, kind, step)
+                other = target if source == node else source
+                if other not in reached:
+                    reached.add(other)
+                    following.append(other)
+        border = following
+    return list(found.values()), False
+
+
+def _around(connection: sqlite3.Connection, node: str, *, out: bool, into: bool) -> Iterator[tuple[str, str, str]]:
+    if out:
+        query = "SELECT src, kind, dst FROM edge WHERE src=? AND dst IS NOT NULL ORDER BY position"
+        yield from connection.execute(query, (node,))
+    if into:
+        query = "SELECT src, kind, dst FROM edge WHERE dst=? ORDER BY src, position"
+        yield from connection.execute(query, (node,))

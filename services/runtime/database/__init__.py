@@ -1,0 +1,7 @@
+"""SQLite as every service uses it: see `database.Database`."""
+
+from services.runtime.database.database import Change, Database, Query
+from services.runtime.database.files import sync_folder
+from services.runtime.database.schema import Kind, Schema
+
+__all__ = ["Change", "Database", "Kind", "Query", "Schema", "sync_folder"]
