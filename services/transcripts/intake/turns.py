@@ -13,8 +13,8 @@ import msgspec
 
 from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn
-from services.transcripts.providers import anthropic, ollama, openai, responses, streams
-from services.transcripts.providers.wire import Json, Unreadable, child, compact, decode, kind, record, text
+from services.transcripts.providers import anthropic, ollama, openai, responses
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, decode, events, kind, record, text
 
 PROVIDERS = (openai.NAME, anthropic.NAME, ollama.NAME)
 
@@ -97,8 +97,8 @@ def _read(body: str) -> object:
             return decode(body)
         except Unreadable:
             # One object a line is no JSON as a whole.
-            return streams.events(body)
-    return streams.events(body)
+            return events(body)
+    return events(body)
 
 
 def _is_whole(event: Json) -> bool:

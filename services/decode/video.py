@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from proto.ops.media import POSTER, THUMBNAIL, TIMELINE
-from services.decode.made import SIDE, Made, NotDecoded, check_pixels, picture, plain
+from services.decode.results import SIDE, Made, NotDecoded, check_pixels, picture, plain
 
 FRAMES: Final = 5
 SOFT_LIMIT_S: Final = 15.0

@@ -14,16 +14,16 @@ import trio
 from msgspec import Meta
 
 from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptRecord
-from services.transcripts import forest
-from services.transcripts.encodings import decoded
-from services.transcripts.forest import Placed, Prepared
-from services.transcripts.hashing import OutOfRange
+from services.transcripts.intake.encodings import decoded
+from services.transcripts.intake.redaction import Redactor
+from services.transcripts.intake.turns import Rejected, TurnPayload, turn_of
 from services.transcripts.messages import Message, Turn, calls_text, spoken_text
-from services.transcripts.pieces import Stripper
 from services.transcripts.providers.wire import Unreadable, decode
-from services.transcripts.redaction import Redactor
-from services.transcripts.store import Store
-from services.transcripts.turns import Rejected, TurnPayload, turn_of
+from services.transcripts.search.passages import Stripper
+from services.transcripts.store import forest
+from services.transcripts.store.database import Store
+from services.transcripts.store.forest import Placed, Prepared
+from services.transcripts.store.hashing import OutOfRange
 
 INLINE_BYTES = 16 * 1024
 """Of a body that is read at once: it takes less time than to hand it to a thread."""

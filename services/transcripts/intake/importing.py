@@ -17,15 +17,18 @@ import trio
 
 from proto.errors import OperationError
 from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport
-from services.transcripts import deleting, forest
-from services.transcripts.forest import Place
-from services.transcripts.hashing import OutOfRange
-from services.transcripts.ingest import Ingest
+from services.transcripts.intake.ingest import Ingest
 from services.transcripts.layouts import Layout, Said, Step
-from services.transcripts.layouts.detection import LAYOUTS, detect
+from services.transcripts.layouts.claude import Claude
+from services.transcripts.layouts.codex import Codex
+from services.transcripts.layouts.exports import Exports
+from services.transcripts.layouts.gemini import Gemini
 from services.transcripts.messages import Turn
-from services.transcripts.providers.wire import Unreadable, decode
-from services.transcripts.store import Store
+from services.transcripts.providers.wire import Json, Unreadable, decode
+from services.transcripts.store import deletion, forest
+from services.transcripts.store.database import Store
+from services.transcripts.store.forest import Place
+from services.transcripts.store.hashing import OutOfRange
 
 NO_LAYOUT = "none"
 """Of a file none of whose records is known so far."""
@@ -154,7 +157,7 @@ class Importing:
         if read.steps or read.last:
             for node_id in reversed(before.growing):
                 if node_id not in touched:
-                    deleting.take_back(db, node_id)
+                    deletion.take_back(db, node_id)
         kept_on = [node_id for node_id in before.growing if node_id in touched and read.last]
         answer = ImportResult(
             messages=adding.messages,
@@ -265,3 +268,17 @@ def _held(db: sqlite3.Connection, source: str) -> _Held:
 def _layout(held: _Held) -> Layout | None:
     kind = LAYOUTS.get(held.layout)
     return None if kind is None else msgspec.json.decode(held.state, type=kind)
+
+
+LAYOUTS: dict[str, type[Layout]] = {kind.name: kind for kind in (Gemini, Claude, Codex, Exports)}
+
+
+def detect(record: Json) -> tuple[Layout, list[Step]] | None:
+    """A layout that knows `record`, and what that says."""
+    kinds: list[type[Layout]] = [Claude] if "uuid" in record and "type" in record else [Gemini, Codex, Exports, Claude]
+    for kind in kinds:
+        layout = kind()
+        steps = layout.read(record)
+        if steps is not None:
+            return layout, steps
+    return None

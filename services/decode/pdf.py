@@ -7,7 +7,7 @@ from typing import BinaryIO
 import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 
 from proto.ops.media import THUMBNAIL
-from services.decode.made import SIDE, Made, NotDecoded, picture, plain
+from services.decode.results import SIDE, Made, NotDecoded, picture, plain
 
 
 def pdf(file: BinaryIO) -> Made:

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from proto.ops.transcripts import Block, Bucket
-from services.transcripts.hashing import canonical, content_json, node_hash, projection
 from services.transcripts.messages import ASSISTANT, MESSAGE, Message, Turn, read_text
+from services.transcripts.store.hashing import canonical, content_json, node_hash, projection
 
 read_blocks = msgspec.json.Decoder(list[Block]).decode
 """The content of a node, from what is kept of it."""

@@ -13,9 +13,9 @@ from proto.errors import InvalidParams, LinckiaError, Unavailable
 from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from proto.ops.transcripts import Corpus, EverythingHit, EverythingResult, SearchEverything
 from services.runtime.handlers import Context
-from services.transcripts import forest
-from services.transcripts.feed import Feed
-from services.transcripts.store import Store
+from services.transcripts.search.feed import Feed
+from services.transcripts.store import forest
+from services.transcripts.store.database import Store
 
 _HIDDEN = frozenset({"root"})
 """Of the metadata: for the search itself."""

@@ -12,9 +12,8 @@ from proto.errors import Kind, LinckiaError, OperationError
 from proto.ops.decode import Decoded, DecodeFile
 from proto.ops.media import MediaInspection, MediaKind
 from services.media.kinds import HEAD_BYTES, kind_of
-from services.media.reading import Opened, digest, opened
+from services.media.reading import Opened, counts, digest, opened
 from services.media.store import Content, Store
-from services.media.texts import counts
 from services.runtime.handlers import Context
 
 MAX_DEATHS: Final = 2

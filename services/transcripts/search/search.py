@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Hit
 from proto.ops.transcripts import Instant, LineageTurn, TranscriptHit, TranscriptsSearch
-from services.transcripts import forest
+from services.transcripts.answers import told
 from services.transcripts.messages import read_text
-from services.transcripts.writing import told
+from services.transcripts.store import forest
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000

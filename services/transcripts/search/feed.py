@@ -25,10 +25,10 @@ from proto.ops.retrieve import (
     RetrieveStatus,
 )
 from services.runtime.handlers import Environment
-from services.transcripts import forest
 from services.transcripts.messages import calls_text, spoken_text
-from services.transcripts.pieces import Stripper, pieces
-from services.transcripts.store import Store
+from services.transcripts.search.passages import Stripper, pieces
+from services.transcripts.store import forest
+from services.transcripts.store.database import Store
 
 COLLECTION = "transcripts"
 BATCH = 200
