@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import msgspec
 import numpy as np
 
@@ -21,8 +22,9 @@ from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Stamp
 from services.knowledge.store import nodes
 from services.knowledge.store.store import Store
-from services.retrieve import lexical, schema, store
+from services.retrieve import lexical, store
 from services.retrieve.lexical import Fts5, Words, row_of
+from services.retrieve.schema import SCHEMA
 from services.retrieve.vectors import Matrix
 
 DIMENSIONS = 384
@@ -70,6 +72,14 @@ class Corpus:
         return [" ".join(row) for row in self._words[np.minimum(drawn, VOCABULARY - 1)]]
 
 
+def open_database(path: Path) -> apsw.Connection:
+    """A connection of its own to the database of a collection that no service has open."""
+    db = apsw.Connection(str(path))
+    db.pragma("journal_mode", "wal")
+    SCHEMA.apply(db)
+    return db
+
+
 def fill_retrieve(
     path: Path, corpus: Corpus, sections: int, fingerprint: str, roots: tuple[str, list[str]], *, vectors: bool = True
 ) -> None:
@@ -82,7 +92,7 @@ def fill_retrieve(
     """
     root, paths = roots
     path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(schema.open_writer(path)) as db:
+    with closing(open_database(path)) as db:
         db.execute("PRAGMA synchronous=OFF")
         db.execute("BEGIN")
         store.adopt_model(db, fingerprint, DIMENSIONS)
