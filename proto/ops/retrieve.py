@@ -263,8 +263,8 @@ class CollectionEpoch(msgspec.Struct, frozen=True, kw_only=True):
     callers=("*",),
 )
 class RetrieveEpoch(Params[CollectionEpoch], frozen=True, kw_only=True):
-    """Wait until a collection is in another epoch than `filled`: a damaged one is begun again, empty, and its corpus has
-    to feed it again.
+    """Wait until a collection is in another epoch than `filled`: a damaged one is begun again, empty, for its corpus to
+    feed it again.
 
     To name an epoch in `filled` says that all that the corpus has is in the collection; until then a collection that
     was begun again answers `degraded`.
