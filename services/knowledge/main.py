@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,13 +42,14 @@ from services.knowledge.ingest.following import Following
 from services.knowledge.ingest.ingest import COLLECTION, Ingest
 from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.notes import files, tags
-from services.knowledge.notes.rewriting import Contended, rewrite
+from services.knowledge.notes.tags import Contended, rewrite
 from services.knowledge.search import passages
 from services.knowledge.search.refinement import SONAR, Sonar
 from services.knowledge.store import edges, graph_feed, nodes
 from services.knowledge.store.graph_feed import GraphFeed
 from services.knowledge.store.store import Store
 from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.roots import OutsideRoots, printable
 
 SIMILAR = "SIMILAR"
 SIMILAR_AT_LEAST = 0.8
@@ -86,7 +86,7 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     """Look at a note and its links; whether the first scan is through by then makes no difference."""
     note = root / "a.md"
     note.write_text("# A\n\nSee [[b]].\n", encoding="utf-8")
-    files.read(str(note), (str(root),), time.time_ns())
+    files.read(str(note), (str(root),))
     return (ReadNodeContent(id="a"), ExploreLinks(id="a"), KnowledgeStatus(), ReadNodeContent(id="a"))
 
 
@@ -98,7 +98,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
 
     async def text_of(node: nodes.Node) -> str:
         def read() -> str:
-            return files.read(node.place.absolute, ingest.roots, time.time_ns()).text
+            return files.read(node.place.absolute, ingest.roots).text
 
         try:
             return await trio.to_thread.run_sync(read, limiter=reading)
@@ -106,7 +106,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
             raise OperationError(f"File not found: {node.place.path}") from None
         except OSError as error:
             raise OperationError(f"File cannot be read: {node.place.path}: {error.strerror}") from None
-        except (files.OutsideRoots, files.TooLarge) as error:
+        except (OutsideRoots, files.TooLarge) as error:
             raise OperationError(f"File cannot be read: {node.place.path}: {error}") from None
 
     @handlers.handle(SearchDocuments)
@@ -214,7 +214,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
             changed = await trio.to_thread.run_sync(rewrite, path, ingest.roots, change, limiter=writing)
         except (FileNotFoundError, NotADirectoryError):
             raise OperationError(f"File not found: {params.file_path}") from None
-        except (files.OutsideRoots, files.TooLarge, Contended) as error:
+        except (OutsideRoots, files.TooLarge, Contended) as error:
             raise OperationError(f"Tags cannot be added to {params.file_path}: {error}") from None
         except OSError as error:
             raise OperationError(
@@ -252,7 +252,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: GraphFeed, sonar: Sonar) -> 
             scan_interval_s=round(progress.interval_s, 2),
             unwatched=progress.unwatched,
             roots=list(ingest.roots),
-            problems=[Problem(path=files.printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
+            problems=[Problem(path=printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
             problem_count=len(problems),
             waiting=progress.waiting,
             graph_pending=await store.read(graph_feed.waiting),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from dataclasses import dataclass
 from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair, Pairs, RetrievePairs
 from services.knowledge.discovery import vocabulary
-from services.knowledge.notes import files
-from services.knowledge.notes.files import Place
+from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 
 FIRST_PAIRS = 2000
@@ -80,9 +78,8 @@ class Content:
 
 def content(place: Place, roots: Sequence[str]) -> Content | None:
     """The note's content; None where its file cannot be read any more. Blocks on the disk."""
-    try:
-        text = files.read(place.absolute, roots, time.time_ns()).text
-    except (OSError, files.OutsideRoots, files.TooLarge):
+    text = text_if_readable(place, roots)
+    if text is None:
         return None
     note = parse(text, place)
     headings = dict.fromkeys(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +11,7 @@ import trio
 
 from proto.ops.knowledge import Cluster, ClusteredNote
 from services.knowledge.discovery import vocabulary
-from services.knowledge.notes import files
-from services.knowledge.notes.files import Place
+from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 
 LABEL_TERMS = 3
@@ -93,9 +91,6 @@ def labelled(
 
 
 def _body(place: Place, roots: Sequence[str]) -> str:
-    try:
-        text = files.read(place.absolute, roots, time.time_ns()).text[:_READ_CHARS]
-    except (OSError, files.OutsideRoots, files.TooLarge):
-        # It is gone this moment; the label is made of the others.
-        return ""
+    # Of a file that is gone at this moment nothing is used: the label is made of the others.
+    text = (text_if_readable(place, roots) or "")[:_READ_CHARS]
     return " ".join(section.text for section in parse(text, place).sections)

@@ -15,8 +15,9 @@ import trio
 from proto.errors import Kind, LinckiaError
 from proto.ops.watch import Change, ChangeKind, EntryKind, WatchChanges, WatchSubscribe
 from services.knowledge.ingest.ingest import Ingest
-from services.knowledge.ingest.walking import IGNORE_FILES, SKIPPED_FOLDERS
+from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.runtime.handlers import Environment
+from services.runtime.ignore_files import IGNORE_FILES
 
 NAME = "notes"
 WAIT_S = 30.0
@@ -24,9 +25,6 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 
 PATIENCE_S = 1.0
 """A watcher that is back so soon was never missed: its log goes on where it ended."""
-
-MARKER = "pyvenv.cfg"
-"""Where one is, there are packages and not notes."""
 
 
 class Following:
