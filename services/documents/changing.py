@@ -12,7 +12,7 @@ from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import Document, pairs
 from proto.ops.documents_change import Deleted, DeleteResult, DocumentsDelete, DocumentsUpdate, UpdateResult
 from proto.ops.documents_sessions import PINNED
-from services.documents import globs, rows, snapshots
+from services.documents.store import globs, rows, snapshots
 
 MAX_NAMED = 1000
 MAX_HASHES = 100

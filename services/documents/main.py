@@ -16,18 +16,18 @@ from proto.operation import Params
 from proto.ops.documents import DocumentsGet, DocumentsList
 from proto.ops.documents_change import DocumentsAdd
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch
-from services.documents.add import Adding
-from services.documents.codes import Parsing
-from services.documents.compress import Codec
-from services.documents.feeding import SearchFeed
-from services.documents.graph_feed import GraphFeed
-from services.documents.indexing import Indexing
+from services.documents.add.add import Adding
+from services.documents.add.uploads import Uploads
+from services.documents.code.parsing import Parsing
+from services.documents.follower import Watching
+from services.documents.graph.feed import GraphFeed
 from services.documents.operations import handlers_of
 from services.documents.parts import Parts
-from services.documents.store import Store
-from services.documents.training import Trainer
-from services.documents.uploads import Uploads
-from services.documents.watching import Watching
+from services.documents.store.compress import Codec
+from services.documents.store.store import Store
+from services.documents.store.training import Trainer
+from services.documents.text.feed import SearchFeed
+from services.documents.text.indexing import Indexing
 from services.runtime.handlers import Environment, Handlers
 
 

@@ -42,22 +42,15 @@ from proto.ops.documents_change import (
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, GrepResult, SearchResult
 from proto.ops.documents_graph import DocumentsGraph, GraphAnswer
 from proto.ops.retrieve import RetrieveStatus
-from services.documents import (
-    changing,
-    graphing,
-    grep,
-    places,
-    reading,
-    restore,
-    searching,
-    sessions,
-    snapshots,
-    verify,
-)
-from services.documents.folders import Walk
+from services.documents import changing, reading, restore, sessions, verify
+from services.documents.add import places
+from services.documents.add.folders import Walk
+from services.documents.follower import Watching
+from services.documents.graph import answers
 from services.documents.parts import Parts
-from services.documents.rows import Given
-from services.documents.watching import Watching
+from services.documents.store import snapshots
+from services.documents.store.rows import Given
+from services.documents.text import grep, searching
 from services.runtime.handlers import Context, Handlers
 
 MAX_CONTENT_BYTES = 64 * 1024 * 1024
@@ -120,7 +113,7 @@ def _add_reading(handlers: Handlers, parts: Parts) -> None:
             if target is not None:
                 written = target / first.name if target.is_dir() else target
                 reading.copy_to(db, codec, stored, written)
-            related, edges, cut = graphing.around(db, first.path, params.depth) if params.graph else ([], [], False)
+            related, edges, cut = answers.around(db, first.path, params.depth) if params.graph else ([], [], False)
             return GetResult(
                 **{name: getattr(first, name) for name in first.__struct_fields__},
                 paths=[document.path for document in found],
@@ -143,7 +136,7 @@ def _add_reading(handlers: Handlers, parts: Parts) -> None:
     @handlers.handle(DocumentsGraph)
     async def documents_graph(params: DocumentsGraph, ctx: Context) -> GraphAnswer:
         degraded = await _graph_lacks(parts)
-        return await store.read(lambda db: graphing.answer(db, params, degraded))
+        return await store.read(lambda db: answers.answer(db, params, degraded))
 
     @handlers.handle(DocumentsStatus)
     async def documents_status(params: DocumentsStatus, ctx: Context) -> StatusResult:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.documents.add import Adding
-from services.documents.codes import Parsing
-from services.documents.compress import Codec
-from services.documents.feeding import SearchFeed
-from services.documents.graph_feed import GraphFeed
-from services.documents.indexing import Indexing
-from services.documents.store import Store
-from services.documents.uploads import Uploads
+from services.documents.add.add import Adding
+from services.documents.add.uploads import Uploads
+from services.documents.code.parsing import Parsing
+from services.documents.graph.feed import GraphFeed
+from services.documents.store.compress import Codec
+from services.documents.store.store import Store
+from services.documents.text.feed import SearchFeed
+from services.documents.text.indexing import Indexing
 from services.runtime.handlers import Environment
 
 

@@ -23,9 +23,9 @@ from proto.ops.documents import (
     TypeCount,
     pairs,
 )
-from services.documents import objects, rows
-from services.documents.compress import Codec, Damaged
-from services.documents.objects import Stored
+from services.documents.store import objects, rows
+from services.documents.store.compress import Codec, Damaged
+from services.documents.store.objects import Stored
 from services.runtime.sqlite_files import sync_folder
 
 MAX_LISTED = 200_000

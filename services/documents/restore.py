@@ -17,8 +17,8 @@ from pathlib import Path
 import apsw
 
 from proto.ops.documents_change import Restored
-from services.documents import globs, objects, rows, snapshots
-from services.documents.compress import Codec, Damaged
+from services.documents.store import globs, objects, rows, snapshots
+from services.documents.store.compress import Codec, Damaged
 
 MAX_NAMED = 1000
 FSYNC_EACH = 64

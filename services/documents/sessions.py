@@ -18,9 +18,11 @@ from proto.ops.documents_sessions import (
     SessionWatch,
 )
 from proto.ops.documents_sessions import Watching as Watched
-from services.documents import changing, places, rows
+from services.documents import changing
+from services.documents.add import places
+from services.documents.follower import Watching
 from services.documents.parts import Parts
-from services.documents.watching import Watching
+from services.documents.store import rows
 from services.runtime.handlers import Context, Handlers
 
 

@@ -7,9 +7,10 @@ import hashlib
 import apsw
 
 from proto.ops.documents import DocumentsStatus, StatusResult, VerifyResult
-from services.documents import objects, reading, schema
-from services.documents.compress import Codec, Damaged
-from services.documents.store import Store
+from services.documents import reading
+from services.documents.store import objects, schema
+from services.documents.store.compress import Codec, Damaged
+from services.documents.store.store import Store
 from services.runtime.handlers import Context
 
 BATCH = 200

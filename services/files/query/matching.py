@@ -14,8 +14,8 @@ import re2  # type: ignore[import-untyped]  # ships no types; patterns are only 
 
 from proto.errors import InvalidParams
 from proto.ops.files_resources import MODES
-from services.files.query import literals
 from services.files.store.functions import key, searcher
+from services.runtime import literals
 
 if TYPE_CHECKING:
     from services.files.column_cache.held import Held
@@ -79,7 +79,7 @@ def text_matches(field: str, pattern: str, mode: str, *, case_sensitive: bool) -
         return _literal(field, pattern, mode, case_sensitive)
     if mode == "regex":
         found = _regex(COLUMNS[field], pattern if case_sensitive else f"(?i){pattern}", pattern)
-        parts = [(part, "contains") for part in literals.of_regex(pattern)]
+        parts = [(part, "contains") for part in literals.parts_of(pattern)]
         return _narrowed(found, field, parts, any_case=not case_sensitive, beyond_ascii=True)
     if mode == "glob":
         return _glob(field, pattern, case_sensitive)
@@ -169,7 +169,7 @@ def _regex(column: str, pattern: str, given: str) -> Condition:
 
 def _glob(field: str, pattern: str, case_sensitive: bool) -> Condition:
     column, any_case = COLUMNS[field], not case_sensitive
-    parts = literals.of_glob(pattern)
+    parts = literals.parts_of_glob(pattern)
     if "[" not in pattern and (case_sensitive or pattern.isascii()):
         if case_sensitive:
             return _narrowed(

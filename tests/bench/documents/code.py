@@ -16,16 +16,16 @@ from pathlib import Path
 import apsw
 import trio
 
-from services.documents.add import Adding
-from services.documents.codes import Parsing
-from services.documents.compress import Codec
-from services.documents.folders import Walk
-from services.documents.grammars import EXTENSIONS
-from services.documents.relations import Edge, Relations, file_node, symbol_node
-from services.documents.rows import Given
-from services.documents.store import Store
-from services.documents.symbols import CALLS
-from services.documents.training import Trainer
+from services.documents.add.add import Adding
+from services.documents.add.folders import Walk
+from services.documents.code.grammars import EXTENSIONS
+from services.documents.code.parsing import Parsing
+from services.documents.code.symbols import CALLS
+from services.documents.graph.relations import Edge, Relations, file_node, symbol_node
+from services.documents.store.compress import Codec
+from services.documents.store.rows import Given
+from services.documents.store.store import Store
+from services.documents.store.training import Trainer
 
 
 def code(directory: Path, sample: int, seed: int) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import trio
 
 from proto.ops.documents_find import DocumentsGrep
-from services.documents import grep as grepping
-from services.documents.compress import Codec
-from services.documents.store import Store
+from services.documents.store.compress import Codec
+from services.documents.store.store import Store
+from services.documents.text import grep as grepping
 from tests.bench.documents.trees import children_s, kernel_alone, make_tree, sources
 from tests.system.running import RunningKernel
 

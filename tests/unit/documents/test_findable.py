@@ -10,11 +10,12 @@ import apsw
 import pytest
 import trio
 
-import services.documents.store
+import services.documents.store.store
 from proto.ops.documents import DocumentsStatus, DocumentsVerify
 from proto.ops.documents_find import DocumentsGrep
-from services.documents import pieces, schema
-from services.documents.store import Store
+from services.documents.store import schema
+from services.documents.store.store import Store
+from services.documents.text import pieces
 from services.documents.verify import unfindable
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents
@@ -45,13 +46,13 @@ async def test_index_whose_making_was_cut_short_is_made_whole(tmp_path: Path, mo
     folder = await stored(tmp_path)
     for file in folder.glob("index.db*"):
         file.unlink()
-    create = services.documents.store._create
+    create = services.documents.store.store._create
 
     def cut(connection: apsw.Connection, tables: str, version: int) -> None:
         create(connection, tables, version)
         raise Killed
 
-    monkeypatch.setattr(services.documents.store, "_create", cut)
+    monkeypatch.setattr(services.documents.store.store, "_create", cut)
     with pytest.raises(Killed):
         Store(folder)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from proto.ops.documents import DocumentsGet, DocumentsStatus
 from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_graph import DocumentsGraph
 from proto.ops.graph import Direction, GraphNeighbors
-from services.documents.symbols import parse
+from services.documents.code.symbols import parse
 from services.graph.main import open_service as open_graph
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, tree, until

@@ -15,9 +15,10 @@ from proto.errors import InvalidParams
 from proto.ops.documents import DocumentsStatus
 from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, GrepResult
-from services.documents import pieces, schema
-from services.documents.patterns import query_of
-from services.documents.trigrams import Query, fts5, terms, thinned
+from services.documents.store import schema
+from services.documents.text import pieces
+from services.documents.text.trigrams import fts5, terms, thinned
+from services.runtime.literals import trigrams_of
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, tree
 
@@ -77,74 +78,6 @@ async def test_matches_are_those_of_a_plain_scan_before_and_after_indexing(tmp_p
             await indexed(bench)
         # The index does exclude contents: that is what it is for.
         assert (await grep(bench, "xalpha gammma")).searched < len(files)
-
-
-def fulfils(query: Query, text: str) -> bool:
-    if query.op == "any":
-        return True
-    tests = [trigram in text for trigram in query.trigrams] + [fulfils(p, text) for p in query.parts]
-    return all(tests) if query.op == "and" else any(tests)
-
-
-def test_no_text_that_matches_is_excluded_by_the_trigrams_of_any_pattern() -> None:
-    chance = random.Random(7)
-
-    def pattern(depth: int) -> str:
-        kind = chance.randrange(8) if depth else 0
-        if kind < 3:
-            return "".join(chance.choice("abc") for _ in range(chance.randrange(1, 4)))
-        if kind == 3:
-            return f"(?:{pattern(depth - 1)}|{pattern(depth - 1)})"
-        if kind == 4:
-            return f"(?:{pattern(depth - 1)}){chance.choice(['*', '+', '?', '{2}', '{1,2}', '{0,2}', '*?'])}"
-        if kind == 5:
-            return chance.choice(["[ab]", "[^a]", ".", r"\w", "[a-c]", "$|a", "(?i:AbC)"])
-        return pattern(depth - 1) + pattern(depth - 1)
-
-    def share(trigram: str) -> float:
-        return random.Random(trigram).random() ** 4
-
-    for _ in range(3000):
-        source = pattern(3)
-        query = query_of(source)
-        compiled = re.compile(source)
-        for _ in range(12):
-            text = "".join(chance.choice("abcABC") for _ in range(chance.randrange(14)))
-            if compiled.search(text):
-                assert fulfils(query, text), (source, text, query)
-                assert fulfils(thinned(query, share), text), (source, text, query)
-            if re.search(source, text, re.IGNORECASE):
-                assert fulfils(query_of(source, ignore_case=True), text), (source, text)
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        "kK\u212a",
-        "sS\u017f",
-        "iIİ",
-        "\u0131I",
-        "éÉ",
-        "µμΜ",
-        "σςΣ",
-        "ßẞ",
-        "жЖ",
-        "ǆǅǄ",
-        "ꙋꙊᲈ",
-        "\uff41\uff21",
-        "𐐀𐐨",
-        "日",
-    ],
-)
-def test_letters_are_alike_in_any_case_wherever_one_of_the_libraries_thinks_so(same: str) -> None:
-    for one in same:
-        for literal in (True, False):
-            query = query_of(f"x{one}yz", literal=literal, ignore_case=True)
-            assert query == query_of(f"(?i)X{one}YZ")
-            for other in same:
-                for text in (f"-x{other}yz-", f"-X{other}YZ-"):
-                    assert fulfils(query, text), (one, other)
-                    assert not fulfils(query, f"x{other}y z") or ord(one) > 0xFFFF
 
 
 def test_a_text_is_cut_into_pieces_of_whole_lines_and_not_too_many() -> None:
@@ -209,15 +142,15 @@ def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) 
 
 def test_of_many_trigrams_those_are_looked_for_that_save_more_than_they_cost() -> None:
     shares = {"_ae": 0.001, "aen": 0.0013, "c d": 0.02}
-    query = query_of("async def __aenter__")
+    query = trigrams_of("async def __aenter__")
     assert thinned(query, lambda one: shares.get(one, 0.4)).trigrams == shares.keys()
     # Where nothing is rare, one excludes too little.
     assert len(thinned(query, lambda _: 0.4).trigrams) > 4
     # Each alternative has to be looked for, and of it the rarest.
-    either = thinned(query_of("(?:zeta|theta)_function"), lambda one: {"zet": 1e-6, "het": 1e-6}.get(one, 0.2))
+    either = thinned(trigrams_of("(?:zeta|theta)_function"), lambda one: {"zet": 1e-6, "het": 1e-6}.get(one, 0.2))
     assert {"zet", "het"} <= terms(either)
     assert not {"the", "eta"} & terms(either)
-    assert fts5(query_of("a.b")) is None
+    assert fts5(trigrams_of("a.b")) is None
 
 
 async def test_lines_are_those_of_a_plain_scan_in_texts_of_many_pieces(
@@ -282,7 +215,7 @@ async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Pat
 async def test_a_long_text_that_no_document_holds_is_not_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.documents.texts.WHOLE_BYTES", 1000)
+    monkeypatch.setattr("services.documents.store.texts.WHOLE_BYTES", 1000)
     tree(tmp_path / "root", {"long.txt": "needle\n" * 1000})
     async with documents(tmp_path) as bench:
         # Its snapshot keeps the content.

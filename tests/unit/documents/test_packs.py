@@ -13,7 +13,7 @@ from proto.errors import OperationError
 from proto.ops.documents import DocumentsGet, DocumentsStatus, DocumentsVerify
 from proto.ops.documents_change import DocumentsAdd, DocumentsDelete, DocumentsRestore
 from proto.ops.documents_find import DocumentsGrep
-from services.documents import compress, schema
+from services.documents.store import compress, schema
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import documents, listed, tree, until
 

@@ -30,7 +30,7 @@ from proto.ops.documents_change import (
     DocumentsUpdate,
 )
 from proto.ops.documents_sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
-from services.documents.store import Store
+from services.documents.store.store import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree
 
 

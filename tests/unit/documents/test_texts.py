@@ -15,10 +15,10 @@ from proto.ops.documents import DocumentsGet, DocumentsStatus
 from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents_sessions import SessionStart, SessionStop, SessionWatch
-from services.documents.add import Adding
-from services.documents.feeding import SearchFeed
-from services.documents.folders import Walk
-from services.documents.rows import Given
+from services.documents.add.add import Adding
+from services.documents.add.folders import Walk
+from services.documents.store.rows import Given
+from services.documents.text.feed import SearchFeed
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.testing import Bench

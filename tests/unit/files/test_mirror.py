@@ -24,7 +24,6 @@ from services.files.paths import as_folder
 from services.files.query import entries
 from services.files.query.entries import BY_PATH, Order, Select
 from services.files.query.filters import has_extension, is_kind
-from services.files.query.literals import of_glob, of_regex
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.sets import resources, sets, sums
 from services.files.space import space
@@ -242,16 +241,6 @@ async def test_space_is_summed_up_as_the_tables_do(tmp_path: Path) -> None:
 
         await index.database.write(age)
         await index.mirror.read(both)
-
-
-def test_literal_parts_are_those_that_every_match_has() -> None:
-    assert of_regex(r"7+-1\.txt$") == ["-1.txt"]
-    assert of_regex("abc?de{2}fg") == ["ab", "fg"]
-    assert of_regex("(ab|cd)ef[g\\]h]ij") == ["ef", "ij"]
-    assert of_regex("ab|cd") == of_regex("(?i)abc") == of_regex("[[:alpha:]]bc") == of_regex("(ab") == []
-    assert of_glob("*/some*77*.py") == [("/some", "contains"), ("77", "contains"), (".py", "suffix")]
-    assert of_glob("ab?cd[ef]gh") == [("ab", "prefix"), ("cd", "contains")]
-    assert of_glob("abc") == [("abc", "prefix"), ("abc", "suffix")]
 
 
 async def test_a_question_that_takes_long_is_answered_from_the_copy_once_it_is_there(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Disk:
 def full_error() -> apsw.Error:
     """As SQLite raises it, with its result code."""
     connection = apsw.Connection(":memory:")
-    connection.execute("PRAGMA max_page_count=2; CREATE TABLE t(x)")
+    connection.execute("PRAGMA max_page_count=2; CREATE TABLE t(x)").fetchall()
     try:
         connection.execute("INSERT INTO t VALUES(zeroblob(100000))")
     except apsw.FullError as error:

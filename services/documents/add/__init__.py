@@ -1,0 +1,1 @@
+"""How texts, files and directories come into the store."""

@@ -1,0 +1,137 @@
+"""Contents that another service sends in pieces: nothing is there until the upload is committed.
+
+Kept in memory and in chunks that belong to nothing, so that the death of this service forgets an upload; who sent it is
+told so, and begins again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import apsw
+import trio
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import pairs
+from proto.ops.documents_change import AddResult, DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
+from services.documents import changing
+from services.documents.add.add import Adding
+from services.documents.add.progress import Progress
+from services.documents.store.incoming import Incoming
+from services.documents.store.rows import Given
+
+MAX_PIECE_BYTES = 1024 * 1024
+MAX_UPLOADS = 64
+FORGET_AFTER_S = 3600.0
+FINISHED_KEPT = 64
+
+
+@dataclass(slots=True)
+class _Upload:
+    begun: DocumentsPutBegin
+    incoming: Incoming
+    receiving: ExitStack
+    touched: float
+    turn: trio.Lock = field(default_factory=trio.Lock)
+
+
+class Uploads:
+    """The uploads under way."""
+
+    def __init__(self, adding: Adding) -> None:
+        self._adding = adding
+        self._uploads: dict[str, _Upload] = {}
+        self._finished: dict[str, AddResult] = {}
+
+    def begin(self, params: DocumentsPutBegin) -> str:
+        """Raises OperationError: too many are under way."""
+        self._forget_old()
+        if len(self._uploads) >= MAX_UPLOADS:
+            raise OperationError(f"{MAX_UPLOADS} uploads are under way already")
+        pairs(params.metadata)
+        id_ = secrets.token_hex(16)
+        receiving = ExitStack()
+        receiving.enter_context(self._adding.receiving_chunks())
+        self._uploads[id_] = _Upload(params, Incoming(self._adding.codec), receiving, trio.current_time())
+        return id_
+
+    async def piece(self, params: DocumentsPutPiece) -> int:
+        """Take a piece; answers how many bytes there are now.  Raises InvalidParams, OperationError."""
+        if len(params.data) > MAX_PIECE_BYTES:
+            raise InvalidParams(f"parameter `data` has more than {MAX_PIECE_BYTES} bytes", field="data")
+        upload = self._find(params.upload_id)
+        async with upload.turn:
+            upload.touched = trio.current_time()
+            incoming = upload.incoming
+            if params.offset + len(params.data) <= incoming.size:
+                return incoming.size
+            if params.offset != incoming.size:
+                raise InvalidParams(
+                    f"parameter `offset` is {params.offset}, and {incoming.size} bytes have come", field="offset"
+                )
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(incoming.feed, params.data)
+                if incoming.full:
+                    await self._adding.store.write(incoming.settle)
+            return incoming.size
+
+    async def commit(self, params: DocumentsPutCommit) -> tuple[AddResult, list[int]]:
+        """Store the document.  Raises OperationError where the content is not what it should be."""
+        if params.upload_id in self._finished:
+            return self._finished[params.upload_id], []
+        upload = self._find(params.upload_id)
+        async with upload.turn:
+            if params.upload_id in self._finished:
+                return self._finished[params.upload_id], []
+            begun, incoming = upload.begun, upload.incoming
+            if incoming.size != params.size:
+                raise OperationError(f"{incoming.size} bytes have come, and {params.size} were sent")
+            if params.sha256 is not None and incoming.digest.hex() != params.sha256.lower():
+                self.abandon(params.upload_id)
+                raise OperationError(f"the content hashes to {incoming.digest.hex()}, not to {params.sha256.lower()}")
+            name = params.name or begun.name
+            mime = params.mimeType or begun.mimeType
+            progress = Progress()
+            nothing: Iterator[bytes] = iter(())
+            metadata = pairs(begun.metadata) | pairs(params.metadata)
+            with trio.CancelScope(shield=True):
+                content = await self._adding.whole(incoming, nothing, name or begun.path, mime)
+                now_ns = time.time_ns()
+
+                def change(db: apsw.Connection) -> None:
+                    session = None
+                    if begun.session is not None:
+                        session, _ = changing.session(db, begun.session, field="session")
+                    given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
+                    self._adding.put(db, progress, begun.path, content, given, now_ns, now_ns, "", name)
+
+                await self._adding.store.write(change)
+            shown = name or begun.path.rstrip("/").rsplit("/", 1)[-1]
+            answer = progress.answer(begun.path, hash_=content.hash.hex(), name=shown)
+            self._finished[params.upload_id] = answer
+            while len(self._finished) > FINISHED_KEPT:
+                del self._finished[next(iter(self._finished))]
+            self.abandon(params.upload_id)
+            return answer, progress.objects
+
+    def abandon(self, id_: str) -> bool:
+        """Forget an upload; answers whether there was one."""
+        upload = self._uploads.pop(id_, None)
+        if upload is not None:
+            upload.receiving.close()
+        return upload is not None
+
+    def _find(self, id_: str) -> _Upload:
+        upload = self._uploads.get(id_)
+        if upload is None:
+            raise OperationError("this upload is not known (any more): begin again", field="upload_id")
+        return upload
+
+    def _forget_old(self) -> None:
+        before = trio.current_time() - FORGET_AFTER_S
+        for id_ in [id_ for id_, upload in self._uploads.items() if upload.touched < before]:
+            self.abandon(id_)

@@ -1,0 +1,1 @@
+"""What code defines and uses."""

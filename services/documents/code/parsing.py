@@ -1,0 +1,182 @@
+"""Parsing stored code in the background: what each content defines and uses comes into the index, once.
+
+A content that killed the process while it was parsed is tried once more, alone, and then counts as parsed with nothing
+in it.  What is parsed already, and what still waits, is told by the documents' outbox for the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import apsw
+import trio
+
+from services.documents.code.grammars import EXTENSIONS, FAMILIES
+from services.documents.code.symbols import MAX_CODE_BYTES, Parsed, parse
+from services.documents.store import objects, texts
+from services.documents.store.compress import Codec, Damaged
+from services.documents.store.store import Store
+
+BATCH = 24
+LOOK_AHEAD = 2000
+MAX_ATTEMPTS = 2
+
+_log = logging.getLogger("linckia.documents")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Contents to parse, with the extension that says how; all documents up to `reached` are looked at."""
+
+    due: list[tuple[int, str]]
+    reached: int
+    ended: bool
+
+
+class Parsing:
+    """Parses what comes; `reached` is the number in the outbox up to which all is parsed."""
+
+    def __init__(self, store: Store, codec: Codec) -> None:
+        self._store = store
+        self._codec = codec
+        self._turn = trio.Lock()
+        self._recovered = False
+        self.reached = 0
+
+    async def step(self) -> bool:
+        """Parse a few contents; answers whether there may be more."""
+        async with self._turn:
+            if not self._recovered:
+                await self._recover()
+            found = await self._store.read(self._look)
+            if found.due:
+                await self._parse(found.due)
+            self.reached = found.reached
+            return not found.ended
+
+    async def settle(self, patience_s: float) -> int:
+        """Parse on, so long at most; answers how many documents are still to be looked at."""
+        with trio.move_on_after(patience_s):
+            while await self.step():
+                pass
+        return await self._store.read(
+            lambda db: int(
+                str(db.execute("SELECT count(*) FROM graph_outbox WHERE number > ?", (self.reached,)).fetchall()[0][0])
+            )
+        )
+
+    def _look(self, db: apsw.Connection) -> _Found:
+        due: dict[int, str] = {}
+        reached = self.reached
+        count = 0
+        for number, object_, extension in db.execute(
+            "SELECT number, document.object, document.extension FROM graph_outbox LEFT JOIN document"
+            " ON document.id = graph_outbox.document WHERE number > ? ORDER BY number LIMIT ?",
+            (self.reached, LOOK_AHEAD),
+        ):
+            assert isinstance(number, int)
+            if isinstance(object_, int) and extension in EXTENSIONS and object_ not in due:
+                known = db.execute("SELECT 1 FROM idx.code WHERE object=?", (object_,)).fetchone()
+                if known is None:
+                    if len(due) == BATCH:
+                        return _Found(list(due.items()), reached, ended=False)
+                    due[object_] = str(extension)
+            reached = number
+            count += 1
+        return _Found(list(due.items()), reached, ended=count < LOOK_AHEAD)
+
+    async def _recover(self) -> None:
+        """What was being parsed when the process died is parsed again, one by one, or given up."""
+
+        def left(db: apsw.Connection) -> list[tuple[int, int, str]]:
+            rows = db.execute(
+                "SELECT parsing.object, attempts, coalesce((SELECT extension FROM document WHERE object=parsing.object"
+                " LIMIT 1), '') FROM parsing ORDER BY parsing.object"
+            )
+            return [(int(str(id_)), int(str(attempts)), str(extension)) for id_, attempts, extension in rows]
+
+        for object_, attempts, extension in await self._store.read(left):
+            if attempts >= MAX_ATTEMPTS:
+                _log.error("content %d: the process died twice while it was parsed; it has no symbols", object_)
+                await self._settle([(object_, Parsed("none"))])
+            else:
+                await self._parse([(object_, extension)])
+        self._recovered = True
+
+    async def _parse(self, due: Sequence[tuple[int, str]]) -> None:
+        await self._store.write(
+            lambda db: db.executemany(
+                "INSERT INTO parsing(object, attempts) VALUES(?, 1)"
+                " ON CONFLICT(object) DO UPDATE SET attempts=attempts+1",
+                ((object_,) for object_, _ in due),
+            ).fetchall()
+        )
+        await self._settle(await self._store.read(lambda db: [self._parsed(db, *one) for one in due]))
+
+    def _parsed(self, db: apsw.Connection, object_: int, extension: str) -> tuple[int, Parsed]:
+        stored = objects.by_id(db, object_)
+        if stored is None or not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
+            return object_, Parsed("none")
+        try:
+            data = b"".join(texts.pieces(db, self._codec, stored))
+        except Damaged:
+            # Reading it says what is wrong.
+            return object_, Parsed("none")
+        return object_, parse(data, extension) or Parsed("none")
+
+    async def _settle(self, parsed: Sequence[tuple[int, Parsed]]) -> None:
+        def write(db: apsw.Connection) -> None:
+            for object_, one in parsed:
+                put(db, object_, one)
+
+        await self._store.write_index(write)
+        await self._store.write(
+            lambda db: db.executemany(
+                "DELETE FROM parsing WHERE object=?", ((object_,) for object_, _ in parsed)
+            ).fetchall()
+        )
+
+
+def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
+    """Write what a content defines and uses."""
+    forget(db, object_)
+    db.execute(
+        "INSERT INTO code(object, language, family) VALUES(?, ?, ?)",
+        (object_, parsed.language, FAMILIES.get(parsed.language, parsed.language)),
+    )
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM symbol").fetchall()[0]
+    first = int(str(last)) + 1
+    db.executemany(
+        "INSERT INTO symbol(id, object, name, qualified, kind, first, last, parent) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+        ((first + index, object_, one.name, one.qualified, one.kind, one.first, one.last,
+          0 if one.parent < 0 else first + one.parent) for index, one in enumerate(parsed.symbols)),
+    )  # fmt: skip
+    terms = _terms(db, {text for one in parsed.references for text in (one.kind, one.key, one.target)})
+    db.executemany(
+        "INSERT INTO used(object, number, symbol, kind, name, target, tentative) VALUES(?, ?, ?, ?, ?, ?, ?)",
+        ((object_, number, 0 if one.symbol < 0 else first + one.symbol, terms[one.kind], terms[one.key],
+          terms[one.target], one.tentative) for number, one in enumerate(parsed.references)),
+    )  # fmt: skip
+    _changed(db, {one.name for one in parsed.symbols})
+
+
+def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
+    """Their numbers; those that have none yet are given one, for as long as the index lasts."""
+    db.executemany("INSERT OR IGNORE INTO term(text) VALUES(?)", ((text,) for text in sorted(texts)))
+    numbers = ((text, db.execute("SELECT id FROM term WHERE text=?", (text,)).get) for text in texts)
+    return {text: number for text, number in numbers if isinstance(number, int)}
+
+
+def forget(db: apsw.Connection, object_: int) -> None:
+    """A content is gone, or parsed anew."""
+    if db.execute("SELECT 1 FROM code WHERE object=?", (object_,)).fetchone() is None:
+        return
+    _changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
+    for table in ("symbol", "used", "code"):
+        db.execute(f"DELETE FROM {table} WHERE object=?", (object_,))
+
+
+def _changed(db: apsw.Connection, names: set[str]) -> None:
+    db.executemany("INSERT OR IGNORE INTO changed(name) VALUES(?)", ((name,) for name in sorted(names)))

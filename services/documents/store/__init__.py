@@ -1,0 +1,1 @@
+"""The databases, and contents and documents in them."""

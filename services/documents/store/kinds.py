@@ -1,0 +1,113 @@
+"""What a content is, told by its first bytes and its name: MIME type, text or binary, and where its text is."""
+
+from __future__ import annotations
+
+import codecs
+import mimetypes
+
+import msgspec
+
+from services.documents.store.schema import TEXT_NONE, TEXT_OWN, TEXT_WAITING
+
+SNIFF_BYTES = 8192
+
+_NAMES = {
+    ".md": "text/markdown", ".markdown": "text/markdown", ".rst": "text/x-rst", ".txt": "text/plain",
+    ".py": "text/x-python", ".pyi": "text/x-python", ".js": "text/javascript", ".mjs": "text/javascript",
+    ".cjs": "text/javascript", ".jsx": "text/javascript", ".ts": "text/x-typescript", ".mts": "text/x-typescript",
+    ".cts": "text/x-typescript", ".tsx": "text/x-typescript", ".go": "text/x-go", ".rs": "text/x-rust",
+    ".c": "text/x-c", ".h": "text/x-c", ".cc": "text/x-c++", ".cpp": "text/x-c++", ".cxx": "text/x-c++",
+    ".hpp": "text/x-c++", ".hh": "text/x-c++", ".hxx": "text/x-c++", ".java": "text/x-java", ".kt": "text/x-kotlin",
+    ".rb": "text/x-ruby", ".php": "text/x-php", ".cs": "text/x-csharp", ".swift": "text/x-swift", ".sh": "text/x-sh",
+    ".bash": "text/x-sh", ".sql": "text/x-sql", ".json": "application/json", ".jsonl": "application/jsonl",
+    ".yaml": "application/yaml", ".yml": "application/yaml", ".toml": "application/toml", ".xml": "application/xml",
+    ".html": "text/html", ".htm": "text/html", ".css": "text/css", ".csv": "text/csv",
+    ".tsv": "text/tab-separated-values",
+    ".ini": "text/plain", ".cfg": "text/plain", ".conf": "text/plain", ".log": "text/plain", ".tex": "text/x-tex",
+    ".pdf": "application/pdf", ".ipynb": "application/x-ipynb+json", ".svg": "image/svg+xml",
+    ".wasm": "application/wasm", ".webp": "image/webp", ".avif": "image/avif", ".docx":
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+}  # fmt: skip
+
+_MAGIC = (
+    (b"%PDF-", "application/pdf"), (b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"), (b"GIF89a", "image/gif"), (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"), (b"BZh", "application/x-bzip2"), (b"\xfd7zXZ\x00", "application/x-xz"),
+    (b"\x28\xb5\x2f\xfd", "application/zstd"), (b"\x7fELF", "application/x-executable"),
+    (b"SQLite format 3\x00", "application/vnd.sqlite3"), (b"\x00asm", "application/wasm"),
+    (b"OggS", "audio/ogg"), (b"fLaC", "audio/flac"), (b"ID3", "audio/mpeg"), (b"\x1aE\xdf\xa3", "video/webm"),
+)  # fmt: skip
+
+_MAGIC_FIRST = frozenset(start[:1] for start, _ in _MAGIC)
+_CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
+_ALLOWED_CONTROL = 0.02
+_LOOKED_FOR_CONTROL = 2048
+"""Bytes; it takes longer than everything else that is asked of a text."""
+_TYPES = mimetypes.MimeTypes()
+
+
+class Nature(msgspec.Struct, frozen=True, gc=False):
+    """`text_state` is one of the schema's."""
+
+    mime: str
+    is_text: bool
+    text_state: int
+
+
+def extension_of(name: str) -> str:
+    """With its dot, in lower case; empty where there is none."""
+    base = name.rsplit("/", 1)[-1]
+    dot = base.rfind(".")
+    return base[dot:].lower() if dot > 0 else ""
+
+
+def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
+    """Of a content that begins with `head` (`SNIFF_BYTES` or all of it); `mime` is what its owner says it is."""
+    text = _is_text(head)
+    magic = None
+    if head[:1] in _MAGIC_FIRST:
+        magic = next((kind for start, kind in _MAGIC if head.startswith(start)), None)
+    said = mime or _of_name(name)
+    if magic == "application/pdf":
+        return Nature(mime or magic, False, TEXT_WAITING)
+    if not text:
+        if said is None or (mime is None and said.startswith("text/")):
+            said = magic or "application/octet-stream"
+        return Nature(said, False, TEXT_NONE)
+    wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if said is None or (mime is None and not head.startswith(b"<") and said.startswith(("image/", "audio/", "video/"))):
+        said = "text/html" if head[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "text/plain"
+    return Nature(said, True, TEXT_WAITING if wide else TEXT_OWN)
+
+
+def _of_name(name: str) -> str | None:
+    extension = extension_of(name)
+    if not extension:
+        return None
+    return _NAMES.get(extension) or _TYPES.guess_type(f"x{extension}")[0]
+
+
+def _is_text(head: bytes) -> bool:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return len(head) % 2 == 0 or len(head) >= SNIFF_BYTES
+    if b"\0" in head:
+        return False
+    if not head.isascii() and not _is_utf8(head):
+        # An older encoding, perhaps: letters and few control characters.
+        high = sum(byte >= 0x80 for byte in head)
+        return high < 0.3 * len(head) and _controls(head) == 0
+    first = head[:_LOOKED_FOR_CONTROL]
+    return _controls(first) <= _ALLOWED_CONTROL * max(len(first), 1)
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Whether it is, as far as it goes: its last character may be cut off."""
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
+
+
+def _controls(head: bytes) -> int:
+    return len(head) - len(head.translate(None, _CONTROL))

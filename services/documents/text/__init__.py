@@ -1,0 +1,1 @@
+"""Finding text: extraction, indexes, grep and search."""

@@ -1,0 +1,154 @@
+"""Texts in pieces of whole lines, each a row of its own in the index of trigrams.
+
+A match lies in one line.  A long text has most trigrams somewhere, and so would be a candidate for most patterns; that
+one short piece of it has all that a match needs is rare.  Among 60,000 source files and manuals, 930 MB, pieces of 2 KB
+are 330,000 rows of 235 MB; of 4 KB, where a long text had 16 at most, there were half as many rows of 173 MB, and up to
+three times as many texts to be read in vain.  An answer is looked for in these pieces alone: where they end follows
+from the text.
+
+Which trigrams are common differs from store to store, and decides which of a pattern's are worth looking for; a sample
+of the pieces tells.
+
+Rows are numbered one after the other, which takes the least room in the lists of the index, in the order of contents,
+which answers come in.  A content whose text comes late, as one that had to be extracted, has rows far beyond those.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import apsw
+
+from services.documents.text import trigrams
+
+PIECE_BYTES = 2048
+MOST = 128
+"""Pieces of one text; those of a longer one are longer."""
+SAMPLED_OF = 128
+"""Of so many pieces, one is in the sample."""
+LATE = 1 << 40
+"""From here on a row's number says which content it is a piece of."""
+
+
+def ends(text: bytes, most: int = MOST) -> list[int]:
+    """Where each piece of a text in UTF-8 ends, `MOST` pieces at most; an empty text is one.
+
+    Args:
+        most: of so many pieces, the first.
+    """
+    least = max(PIECE_BYTES, -(-len(text) // MOST))
+    found: list[int] = []
+    at = 0
+    last = len(text) - least
+    while at < last and len(found) < most:
+        end = text.find(b"\n", at + least - 1) + 1
+        if not end:
+            break
+        found.append(end)
+        at = end
+    if len(found) < most and (at < len(text) or not found):
+        found.append(len(text))
+    return found
+
+
+def spans(text: bytes, numbers: list[int]) -> list[tuple[int, int]]:
+    """From where to where some pieces of a text go, in order; neighbours are one span."""
+    till = [0, *ends(text, numbers[-1] + 1)]
+    if numbers[-1] + 1 >= len(till):
+        # Not the text that was cut: all of it, for nothing may be missed.
+        return [(0, len(text))]
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        start, end = till[number], till[number + 1]
+        found.append((found.pop()[0] if found and found[-1][1] == start else start, end))
+    return found
+
+
+def put(db: apsw.Connection, object_: int, text: bytes) -> None:
+    """Write a text that is not in the index yet into it; inside the caller's transaction, on the index alone."""
+    last = db.execute(
+        "SELECT object, first + pieces FROM done WHERE first < ? ORDER BY first DESC LIMIT 1", (LATE,)
+    ).get
+    first = 1
+    if last is not None:
+        before, first = last
+        if object_ < before:
+            first = LATE + object_ * MOST
+    till = ends(text)
+    parts = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise((0, *till))]
+    db.executemany("INSERT INTO trigram(rowid, text) VALUES(?, ?)", enumerate(parts, first))
+    # Not by the row alone: a text that comes late always begins at a multiple.
+    _sample(db, first + object_, parts)
+    db.execute("INSERT INTO done(object, first, pieces) VALUES(?, ?, ?)", (object_, first, len(till)))
+
+
+def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
+    """Take note of the trigrams of some pieces; those of a text that is removed later stay, for it is only about how
+    many."""
+    for part in parts[-turn % SAMPLED_OF :: SAMPLED_OF]:
+        some = {part[at : at + 3] for at in range(len(part) - 2)}
+        db.executemany(
+            "INSERT INTO sample(trigram, pieces) VALUES(?, 1) ON CONFLICT(trigram) DO UPDATE SET pieces=pieces+1",
+            ((trigram,) for trigram in ("", *sorted(some))),
+        )
+
+
+def shares(db: apsw.Connection, some: Collection[str]) -> Callable[[str], float]:
+    """The part of all pieces that have each of some trigrams, as far as the sample tells; on a connection that has the
+    index attached as `idx`."""
+    query = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
+    found = {str(trigram): int(str(count)) for trigram, count in db.execute(query, (apsw.carray(("", *some)),))}
+    of = found.get("", 0) + 1
+
+    def share(trigram: str) -> float:
+        return (found.get(trigram, 0) + trigrams.commonness(trigram)) / of
+
+    return share
+
+
+def remove(db: apsw.Connection, object_: int) -> None:
+    """Take a text out of the index, where it is there; inside the caller's transaction, on the index alone."""
+    there = db.execute("SELECT first, pieces FROM done WHERE object=?", (object_,)).get
+    if there is not None:
+        first, count = there
+        db.executemany("DELETE FROM trigram WHERE rowid=?", ((row,) for row in range(first, first + count)))
+        db.execute("DELETE FROM done WHERE object=?", (object_,))
+
+
+def having(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
+    """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on, and the numbers, from
+    0, of these pieces; read as they are asked for, on a connection that has the index attached as `idx`."""
+    if db.execute("SELECT 1 FROM idx.done WHERE first >= ? LIMIT 1", (LATE,)).get is None:
+        return _in_turn(db, expression, least)
+    return heapq.merge(_in_turn(db, expression, least), _late(db, expression, least))
+
+
+_ROWS = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
+
+
+def _in_turn(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
+    query = "SELECT first FROM idx.done WHERE object >= ? AND first < ? ORDER BY object LIMIT 1"
+    begin = db.execute(query, (least, LATE)).get
+    if begin is None:
+        return
+    object_ = first = end = 0
+    numbers: list[int] = []
+    for (row,) in db.execute(_ROWS, (expression, begin, LATE)):
+        assert isinstance(row, int)
+        if row >= end:
+            if numbers:
+                yield object_, numbers
+            query = "SELECT object, first, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
+            object_, first, end = db.execute(query, (row,)).get
+            numbers = []
+        numbers.append(row - first)
+    if numbers:
+        yield object_, numbers
+
+
+def _late(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
+    rows = db.execute(_ROWS, (expression, LATE + least * MOST, 1 << 62))
+    for object_, some in itertools.groupby((int(str(row)) - LATE for (row,) in rows), lambda row: row // MOST):
+        yield object_, [row % MOST for row in some]

@@ -1,0 +1,176 @@
+"""Follows folders by way of the service `watch`, through every death of either side.
+
+A follower subscribes under a name of its own and reads batch after batch of changes. The watcher keeps its log on disk,
+so nothing between two reads is lost; a batch may be told twice. Where the log does not reach back to what was read
+last (at the start, after a long absence) the listener scans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from proto.errors import InvalidParams, Kind, LinckiaError
+from proto.ops.watch import Change, WatchChanges, WatchSubscribe, WatchUnsubscribe
+from services.runtime.handlers import Environment
+from services.runtime.storage import DiskFull
+
+WAIT_S = 30.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
+FULL_PAUSE_S = 0.5
+
+PATIENCE_S = 1.0
+"""A watcher that is back within this time was never missed: its log goes on where it ended."""
+
+_AWAY = (Kind.UNAVAILABLE, Kind.OVERLOADED, Kind.MAYBE_EXECUTED)
+
+
+class Listener(Protocol):
+    """Who is told. What a method raises as LinckiaError, the disk being full for instance, has it told again."""
+
+    async def changed(self, changes: Sequence[Change], sequence: int) -> None:
+        """Some entries changed; with them dealt with, everything up to `sequence` is."""
+
+    async def rescan(self, sequence: int) -> None:
+        """Anything may have changed: the log does not say what happened before `sequence`."""
+
+    def watched(self) -> None:
+        """Every change up to now was told."""
+
+    def unwatched(self, reason: str) -> None:
+        """Nobody tells what changes, for this reason."""
+
+
+class Follower:
+    """The task."""
+
+    def __init__(
+        self, env: Environment, name: str, listener: Listener, *, after: int = 0, wait_s: float = WAIT_S
+    ) -> None:
+        """
+        Args:
+            name: of the subscription.
+            after: the last sequence number that was dealt with, where that is stored; 0 begins with a scan.
+            wait_s: how long one read waits for a change.
+        """
+        self._env = env
+        self._name = name
+        self._listener = listener
+        self._wait_s = wait_s
+        self._after = after
+        self._wanted: WatchSubscribe | None = None
+        self._subscribed: WatchSubscribe | None = None
+        self._is_unwatched = False
+        self._away_since: float | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._turn = trio.CancelScope()
+        """Of the read that is under way."""
+        self._listening = False
+        """The listener is being told, and `follow` does not interrupt it."""
+        self._scope = trio.CancelScope()
+        self._wake = trio.Event()
+        self._running = False
+        self._ended = trio.Event()
+
+    def follow(
+        self,
+        paths: Sequence[str],
+        *,
+        ignore: Sequence[str] = (),
+        include: Sequence[str] = (),
+        recursive: bool = True,
+    ) -> None:
+        """Follow these folders from now on; none ends the subscription. See `WatchSubscribe` for the rules."""
+        wanted = WatchSubscribe(
+            name=self._name, paths=list(paths), ignore=list(ignore), include=list(include), recursive=recursive
+        )
+        self._wanted = wanted if paths else None
+        self._wake.set()
+        if wanted != self._subscribed and not self._listening:
+            self._turn.cancel()
+
+    async def run(self) -> None:
+        """Follow until `stop`, or until cancelled."""
+        self._running = True
+        try:
+            with self._scope:
+                await self._env.after_the_rush()
+                while True:
+                    self._wake = trio.Event()
+                    with trio.CancelScope() as self._turn:
+                        await self._round()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """End the task; once this returns the listener is told nothing more."""
+        self._scope.cancel()
+        if self._running:
+            with trio.CancelScope(shield=True):
+                await self._ended.wait()
+
+    async def _round(self) -> None:
+        try:
+            if self._wanted is None:
+                if self._subscribed is not None:
+                    await self._env.call(WatchUnsubscribe(name=self._name))
+                    self._subscribed = None
+                await self._wake.wait()
+            else:
+                await self._read(self._wanted)
+        except LinckiaError as error:
+            await self._miss(error)
+
+    async def _read(self, wanted: WatchSubscribe) -> None:
+        """Subscribe if need be, and take in one answer."""
+        if self._subscribed != wanted:
+            if self._subscribed is not None:
+                self._after = 0
+            await self._env.call(wanted)
+            self._subscribed = wanted
+        answer = await self._env.call(
+            WatchChanges(subscription=self._name, after=self._after, wait_s=self._wait_s, limit=5000)
+        )
+        self._away_since, self._pause_s = None, FIRST_PAUSE_S
+        if not answer.complete:
+            self._tell_unwatched("the watcher still looks at all folders for the first time")
+            await trio.sleep(FIRST_PAUSE_S)
+            return
+        self._listening = True
+        try:
+            if answer.resync:
+                await self._listener.rescan(answer.sequence)
+            elif answer.changes:
+                await self._listener.changed(answer.changes, answer.sequence)
+        finally:
+            self._listening = False
+        self._after = answer.sequence
+        if not answer.more:
+            self._is_unwatched = False
+            self._listener.watched()
+
+    async def _miss(self, error: LinckiaError) -> None:
+        if isinstance(error, DiskFull):
+            await trio.sleep(FULL_PAUSE_S)
+            return
+        now = trio.current_time()
+        if self._away_since is None:
+            self._away_since = now
+        if error.failure.kind not in _AWAY:
+            # It may know nothing of the subscription, its database being lost.
+            self._subscribed = None
+        if isinstance(error, InvalidParams):
+            self._tell_unwatched(str(error))
+            self._pause_s = LAST_PAUSE_S
+        elif now - self._away_since >= PATIENCE_S or self._is_unwatched:
+            self._tell_unwatched(f"the watcher of folders is not available: {error}")
+        pause_s = max(self._pause_s, (error.failure.retry_after_ms or 0) / 1000)
+        with trio.move_on_after(min(LAST_PAUSE_S, pause_s)):
+            await self._wake.wait()
+        self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
+
+    def _tell_unwatched(self, reason: str) -> None:
+        self._is_unwatched = True
+        self._listener.unwatched(reason)

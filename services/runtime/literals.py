@@ -1,0 +1,327 @@
+"""What a text must hold literally for a regular expression or a glob to match in it, so that a search can ask an index
+before it asks the expression.
+
+Python's own parser reads the expression, after RE2's spelling was brought to Python's. `trigrams_of` answers a boolean
+query of trigrams, after Russ Cox, "Regular Expression Matching with a Trigram Index" (2012), with the strings that a
+part can be exactly while they are few, but without his prefixes and suffixes; `parts_of` answers the runs of literal
+text in every match. What is not understood is taken to match anything: the answer admits too much, never too little.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from re import _constants, _parser  # type: ignore[attr-defined]  # typeshed does not describe the parser of `re`
+from typing import Any
+
+MAX_EXACT = 16
+"""Strings that a part can be exactly; of one that can be more, only the trigrams are known."""
+MAX_CLASS = 12
+"""Characters of a class that are told one by one."""
+_RAREST, _SPREAD = 24, 8
+"""Trigrams that are kept of one run of literal text: those of rare characters, and some of the rest of it."""
+_COMMON = {char: -place for place, char in enumerate(" etaoinsrhldcumfpgwybvkxjqz")}
+"""How common a character is, as in English; one that is missing, as a capital letter, is about as rare as `v`."""
+UNUSUAL = -20
+_CASED = (*range(0x3000), *range(0xA640, 0xAC00), *range(0xFF21, 0xFF5B))
+"""Where the characters of the first plane lie that have upper and lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`any` text; `and`: all of `trigrams` and of `parts`; `or`: one of `parts`."""
+
+    op: str
+    trigrams: frozenset[str] = frozenset()
+    parts: tuple[Query, ...] = ()
+
+
+ANYTHING = Query("any")
+
+
+def trigrams_of(pattern: str, *, literal: bool = False, ignore_case: bool = False) -> Query:
+    """The trigrams of every line in which an expression of RE2 or of `regex` matches."""
+    if literal:
+        return trigrams_of_any((pattern,), ignore_case=ignore_case)
+    try:
+        items, any_case = _parsed(pattern)
+        found = _required(*_sequence(items))
+    except (_NotUnderstood, RecursionError):
+        return ANYTHING
+    return _in_any_case(found) if ignore_case or any_case else found
+
+
+def trigrams_of_any(texts: Iterable[str], *, ignore_case: bool) -> Query:
+    """The trigrams of every text that holds one of these."""
+    found = _of_any(texts)
+    return _in_any_case(found) if ignore_case else found
+
+
+def parts_of(pattern: str) -> list[str]:
+    """The runs of two characters or more that every text holds in which an expression of RE2 matches; none where the
+    expression pays no regard to case."""
+    try:
+        items, any_case = _parsed(pattern)
+        return [] if any_case else [run for run in _runs(items) if len(run) > 1]
+    except (_NotUnderstood, RecursionError):
+        return []
+
+
+def parts_of_glob(pattern: str) -> list[tuple[str, str]]:
+    """The parts that a text holds which a glob matches, each with where it must be: `prefix`, `suffix`, `contains`."""
+    head, bracket, _ = pattern.partition("[")
+    parts = re.split(r"[*?]+", head)
+    if len(parts) == 1 and not bracket:
+        return [(pattern, "prefix"), (pattern, "suffix")]
+    # A class may hold the signs that would end a part, so after one nothing is known.
+    modes = ["prefix", *["contains"] * (len(parts) - 1)]
+    if not bracket:
+        modes[-1] = "suffix"
+    return [(part, mode) for part, mode in zip(parts, modes, strict=True) if part]
+
+
+def commonness(trigram: str) -> int:
+    """How common its characters are, 0 at most; `3 * UNUSUAL` at least but for rare letters."""
+    return sum(_COMMON.get(char, UNUSUAL) for char in trigram)
+
+
+# Reading.
+
+
+class _NotUnderstood(Exception):
+    pass
+
+
+Items = Sequence[tuple[object, Any]]
+"""Operations of Python's parser, each with its argument."""
+
+_ANY_CHARACTER = "[^a]"
+"""Stands for what may be any text that is not empty."""
+_SPELLING = re.compile(
+    r"""
+      \\Q (?P<quoted> .*?) (?: \\E | \Z)
+    | \\x\{ (?P<code> [0-9A-Fa-f]{1,8}) \}
+    | (?P<property> \\[pP] (?: \{[^}]*\} | .))
+    | (?P<several> \\[hHNRXC])
+    | (?P<end> \\z)
+    | \\.
+    | (?P<class> \[ \^? \]? (?: \\. | \[: \^? \w+ :\] | [^\]\\])* \])
+    | (?P<flags> \(\? [imsU]* (?: -[imsU]*)? \))
+    | \( \? (?P<name> <[A-Za-z_]\w*>)
+    | (?P<differs> \{, | \{[a-z] | \(\? [a-zA-Z]* x)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_SETS_CASE = re.compile(r"\(\?[a-zA-Z]*i")
+_ODD_CLASS = re.compile(r"\[|--|&&|~~|\|\||\\[pPhHNRX]|\\x\{")
+"""Of a class: one within it, which RE2, `regex` and Python read differently, or what only some of them know."""
+
+
+def _parsed(pattern: str) -> tuple[Items, bool]:
+    """What the parser makes of a pattern, and whether a part of it pays no regard to case.  Raises _NotUnderstood."""
+    try:
+        parsed: Items = _parser.parse(_SPELLING.sub(_spelt, pattern))
+    except (re.error, OverflowError, ValueError) as error:
+        raise _NotUnderstood from error
+    return parsed, _SETS_CASE.search(pattern) is not None
+
+
+def _spelt(match: re.Match[str]) -> str:
+    """A part of a pattern as Python spells it."""
+    kind = match.lastgroup
+    if kind == "differs":
+        # `{,2}` is plain text to RE2, and `{e}` allows errors to `regex`; blanks and comments are not looked for.
+        raise _NotUnderstood
+    if kind == "quoted":
+        return re.escape(match["quoted"])
+    if kind == "code":
+        return re.escape(chr(int(match["code"], 16)))
+    if kind in ("property", "several") or (kind == "class" and _ODD_CLASS.search(match[0], 1)):
+        return _ANY_CHARACTER
+    if kind == "name":
+        return f"(?P{match['name']}"
+    return {"flags": "", "end": "\\Z"}.get(kind or "", match[0])
+
+
+# Each part of an expression: the strings that it can be exactly, or None where they are too many, and a query that
+# each match of it fulfils.
+_Info = tuple[frozenset[str] | None, Query]
+_NOTHING: _Info = (frozenset({""}), ANYTHING)
+_SOMETHING: _Info = (None, ANYTHING)
+
+
+def _sequence(items: Items) -> _Info:
+    """One after the other."""
+    exact: frozenset[str] | None = frozenset({""})
+    run = frozenset({""})
+    query = ANYTHING
+    for item in items:
+        can_be, needs = _info(item)
+        query = both(query, needs)
+        if can_be is not None and len(run) * len(can_be) <= MAX_EXACT:
+            run = frozenset(map("".join, itertools.product(run, can_be)))
+            continue
+        query = both(query, _of_any(run))
+        exact = None
+        ends = frozenset(text[-2:] for text in run)
+        if can_be is None:
+            run = frozenset({""})
+        elif len(ends) * len(can_be) <= MAX_EXACT:
+            run = frozenset(map("".join, itertools.product(ends, can_be)))
+        else:
+            run = can_be
+    return (run, query) if exact is not None else (None, both(query, _of_any(run)))
+
+
+def _info(item: tuple[object, Any]) -> _Info:
+    op, argument = item
+    match op, argument:
+        case _constants.LITERAL, int(code):
+            return frozenset({chr(code)}), ANYTHING
+        case _constants.IN, list(members):
+            return _class(members)
+        case _constants.SUBPATTERN, (_, _, _, inner):
+            return _sequence(inner)
+        case _constants.ATOMIC_GROUP, inner:
+            return _sequence(inner)
+        case _constants.BRANCH, (_, list(branches)):
+            return functools.reduce(_alternate, map(_sequence, branches))
+        case (
+            (_constants.MAX_REPEAT | _constants.MIN_REPEAT | _constants.POSSESSIVE_REPEAT),
+            (int(least), most, inner),
+        ):
+            # RE2 takes what is possessive elsewhere for a repetition of the repetition.
+            return _repeat(_sequence(inner), least, None if op is _constants.POSSESSIVE_REPEAT else int(most))
+        case ((_constants.AT | _constants.ASSERT | _constants.ASSERT_NOT), _):
+            # A match does not hold what is looked at beside it: it may require more, which is not needed.
+            return _NOTHING
+    # ANY, NOT_LITERAL, CATEGORY; and what a reference to a group stands for may be empty.
+    return _SOMETHING
+
+
+def _class(members: Items) -> _Info:
+    chars: set[str] = set()
+    for op, argument in members:
+        match op, argument:
+            case _constants.LITERAL, int(code):
+                chars.add(chr(code))
+            case _constants.RANGE, (int(low), int(high)) if high - low <= MAX_CLASS:
+                chars.update(map(chr, range(low, high + 1)))
+            case _:
+                return _SOMETHING
+    return _SOMETHING if len(chars) > MAX_CLASS else (frozenset(chars), ANYTHING)
+
+
+def _alternate(a: _Info, b: _Info) -> _Info:
+    """One or the other."""
+    if a[0] is not None and b[0] is not None and len(a[0] | b[0]) <= MAX_EXACT:
+        return a[0] | b[0], either(a[1], b[1])
+    return None, either(_required(*a), _required(*b))
+
+
+def _repeat(info: _Info, least: int, most: int | None) -> _Info:
+    if least == 0:
+        return _alternate(info, _NOTHING) if most == 1 else _SOMETHING
+    exact, query = info
+    if exact is not None and least == most and len(exact) ** least <= MAX_EXACT and least <= 4:
+        return frozenset(map("".join, itertools.product(exact, repeat=least))), query
+    return None, _required(*info)
+
+
+def _required(exact: frozenset[str] | None, query: Query) -> Query:
+    return query if exact is None else both(query, _of_any(exact))
+
+
+def _runs(items: Items) -> list[str]:
+    """The runs of literal text, in their order; of groups that are repeated or have alternatives, none but theirs."""
+    found = [""]
+    for op, argument in items:
+        match op, argument:
+            case _constants.LITERAL, int(code):
+                found[-1] += chr(code)
+            case _constants.SUBPATTERN, (_, _, _, inner):
+                first, *rest = _runs(inner)
+                found[-1] += first
+                found += rest
+            case ((_constants.MAX_REPEAT | _constants.MIN_REPEAT), (int(least), _, inner)) if least:
+                found += [*_runs(inner), ""]
+            case _:
+                found.append("")
+    return found
+
+
+# Queries.
+
+
+def both(a: Query, b: Query) -> Query:
+    """What fulfils the two."""
+    if a.op == "any" or a == b:
+        return b
+    if b.op == "any":
+        return a
+    parts = dict.fromkeys(part for query in (a, b) for part in (query.parts if query.op == "and" else (query,)))
+    return Query("and", a.trigrams | b.trigrams, tuple(parts))
+
+
+def either(a: Query, b: Query) -> Query:
+    """What fulfils one of the two."""
+    if a.op == "any" or b.op == "any":
+        return ANYTHING
+    if a == b:
+        return a
+    parts = dict.fromkeys(part for query in (a, b) for part in (query.parts if query.op == "or" else (query,)))
+    return Query("or", frozenset(), tuple(parts))
+
+
+def _of_text(text: str) -> Query:
+    """What a text that holds this one has."""
+    windows = dict.fromkeys(text[at : at + 3] for at in range(len(text) - 2))
+    usable = [window for window in windows if not any(char in "\0\n\r" for char in window)]
+    if len(usable) > _RAREST + _SPREAD:
+        rarest = sorted(usable, key=commonness)[:_RAREST]
+        rest = [window for window in usable if window not in rarest]
+        usable = rarest + [rest[round(at * (len(rest) - 1) / (_SPREAD - 1))] for at in range(_SPREAD)]
+    return Query("and", frozenset(usable)) if usable else ANYTHING
+
+
+def _of_any(texts: Iterable[str]) -> Query:
+    """What a text that holds one of these has."""
+    return functools.reduce(either, map(_of_text, sorted(texts)))
+
+
+def _in_any_case(query: Query) -> Query:
+    """What a text has that would fulfil the query if no regard were paid to the case of letters."""
+    if query.op == "any":
+        return query
+    parts = [_in_any_case(part) for part in query.parts]
+    if query.op == "or":
+        return functools.reduce(either, parts)
+    some = sorted(query.trigrams, key=lambda one: [min(_alike().get(char, {char})) for char in one])
+    return functools.reduce(both, [*map(_cases, some), *parts], ANYTHING)
+
+
+def _cases(trigram: str) -> Query:
+    """One of the trigrams that are this one without regard to case; anything where that is not known."""
+    if any(ord(char) > 0xFFFF and char.lower() + char.upper() != 2 * char for char in trigram):
+        return ANYTHING
+    alternatives = itertools.product(*(sorted(_alike().get(char, {char})) for char in trigram))
+    return functools.reduce(either, (Query("and", frozenset({"".join(one)})) for one in alternatives))
+
+
+@functools.cache
+def _alike() -> dict[str, set[str]]:
+    """The characters that are the same without regard to case, by each of them; not those beyond the first plane."""
+    found: dict[str, set[str]] = {}
+    # One of the two libraries takes this to be an `i`; Python says that it is two characters.
+    pairs = [("i", "\u0130")]
+    for code in _CASED:
+        char = chr(code)
+        pairs += ((char, other) for other in (char.lower(), char.upper(), char.casefold()) if len(other) == 1)
+    for one, other in pairs:
+        joined = found.get(one, {one}) | found.get(other, {other})
+        if len(joined) > 1:
+            found.update(dict.fromkeys(joined, joined))
+    return found

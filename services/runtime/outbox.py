@@ -1,0 +1,157 @@
+"""Delivery from a service's database to another service, at least once, through any crash of either side.
+
+The transactional outbox: a change leaves its key in a table, in the transaction that makes it. An `Outbox` takes keys
+from there, delivers each thing in its present state, and strikes the keys out once the far end has it on disk. Killed
+in between, it delivers again, which changes nothing: deliveries are idempotent. While the far end is away it backs
+off; afterwards, and at the start, both sides are compared, for the far end may have come back with less than it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from proto.errors import LinckiaError
+from services.runtime.handlers import Environment
+from services.runtime.storage import DiskFull
+
+D = TypeVar("D")
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
+FULL_PAUSE_S = 0.5
+"""Between two attempts on a full disk: delivery goes on within a second of room being made."""
+
+
+class Feed(Protocol[D]):
+    """What differs from one outbox to the next. Each method may be called again after it failed or was killed."""
+
+    async def compare(self) -> None:
+        """Bring both sides' lists together: queue what the far end lacks, and what it should not have."""
+
+    async def take(self) -> D | None:
+        """The next batch, as things are now; None where nothing waits."""
+
+    async def deliver(self, due: D) -> bool:
+        """Tell the far end; False where it turns out to be another than was compared with, and nothing is struck."""
+
+    async def strike(self, due: D) -> None:
+        """Remove from the table what was delivered, unless it has changed since."""
+
+
+class Outbox(Generic[D]):
+    """The task that delivers."""
+
+    def __init__(self, env: Environment, to: str, feed: Feed[D], *, gather_s: float = 0.0) -> None:
+        """
+        Args:
+            to: the far end in words, for `waiting`.
+            gather_s: how long a first new key waits for more of them, unless somebody waits for the delivery.
+        """
+        self._env = env
+        self._to = to
+        self._feed = feed
+        self._gather_s = gather_s
+        self._compared = False
+        self._wake = trio.Event()
+        self._wanted = trio.Event()
+        self._passed = trio.Condition()
+        self._scope = trio.CancelScope()
+        self._running = False
+        self._ended = trio.Event()
+        self.waiting: str | None = None
+        """Why nothing is delivered at the moment; None where it is."""
+
+    def hurry(self) -> None:
+        """There may be new keys."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Deliver until `stop`, or until cancelled."""
+        self._running = True
+        pause_s = FIRST_PAUSE_S
+        try:
+            with self._scope:
+                await self._env.after_the_rush()
+                while True:
+                    # Armed before the look into the table: a key that comes during the look is not missed.
+                    self._wake = trio.Event()
+                    self._wanted = trio.Event()
+                    try:
+                        while await self._step():
+                            pause_s = FIRST_PAUSE_S
+                            await self._tell(None)
+                        await self._tell(None)
+                    except LinckiaError as error:
+                        if isinstance(error, DiskFull):
+                            pause_s = FULL_PAUSE_S
+                        else:
+                            self._compared = False
+                        await self._tell(f"{self._to} is not available: {error}")
+                        await trio.sleep(pause_s)
+                        pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                        continue
+                    await self._wake.wait()
+                    with trio.move_on_after(self._gather_s):
+                        await self._wanted.wait()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """End the task; once this returns it uses the database no more."""
+        self._scope.cancel()
+        if self._running:
+            with trio.CancelScope(shield=True):
+                await self._ended.wait()
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], patience_s: float) -> bool:
+        """Wait until `condition` holds, looked at after each batch; False where it does not after `patience_s`, or
+        where the far end is away."""
+        self._wanted.set()
+        with trio.move_on_after(patience_s):
+            async with self._passed:
+                # Looked at with the lock held, so that no batch passes between here and the wait.
+                while not (met := await condition()) and not self.waiting:
+                    await self._passed.wait()
+            return met
+        return await condition()
+
+    async def _step(self) -> bool:
+        """Compare, or deliver one batch; False where nothing was left to do."""
+        if not self._compared:
+            await self._feed.compare()
+            self._compared = True
+        due = await self._feed.take()
+        if due is None:
+            return False
+        if await self._feed.deliver(due):
+            await self._feed.strike(due)
+        else:
+            self._compared = False
+        return True
+
+    async def _tell(self, waiting: str | None) -> None:
+        self.waiting = waiting
+        async with self._passed:
+            self._passed.notify_all()
+
+
+class Page(Protocol):
+    """A part of a sorted list of ids."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+    @property
+    def more(self) -> bool: ...
+
+
+async def pages(page: Callable[[str], Awaitable[Page]]) -> list[str]:
+    """All ids of a far end, page by page; `page` gets the last id of the page before, '' at first."""
+    found: list[str] = []
+    while True:
+        one = await page(found[-1] if found else "")
+        found += one.ids
+        if not one.more or not one.ids:
+            return found

@@ -1,0 +1,177 @@
+"""A follower is told every change at least once, whoever dies, and says when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from proto.errors import OperationError, Unavailable
+from proto.operation import Params
+from proto.ops.watch import (
+    Change,
+    ChangeKind,
+    Changes,
+    EntryKind,
+    Subscribed,
+    Unsubscribed,
+    WatchChanges,
+    WatchSubscribe,
+    WatchUnsubscribe,
+)
+from services.runtime.follower import Follower
+from services.runtime.storage import DiskFull
+from tests.unit.runtime.environment import PlayedEnvironment
+
+
+def change(sequence: int) -> Change:
+    return Change(sequence=sequence, change=ChangeKind.CREATED, path=f"/r/{sequence}", kind=EntryKind.FILE)
+
+
+class PlayedWatcher:
+    """`watch`, with a log in memory."""
+
+    def __init__(self) -> None:
+        self.log: list[Change] = []
+        self.subscribed: list[WatchSubscribe] = []
+        self.ended = 0
+        self.floor = 1
+        self.failures: list[Exception] = []
+        self.news = trio.Event()
+
+    def tell(self, sequence: int) -> None:
+        self.log.append(change(sequence))
+        self.news.set()
+        self.news = trio.Event()
+
+    async def answer(self, params: Params[Any]) -> object:
+        await trio.lowlevel.checkpoint()
+        if self.failures:
+            raise self.failures.pop(0)
+        match params:
+            case WatchSubscribe():
+                self.subscribed.append(params)
+                return Subscribed(paths=params.paths, sequence=0, complete=True, kept=False)
+            case WatchUnsubscribe():
+                self.ended += 1
+                return Unsubscribed(removed=True)
+            case WatchChanges(after=after):
+                if after < self.floor:
+                    return Changes(changes=[], sequence=self.floor, more=False, resync=True, complete=True)
+                with trio.move_on_after(params.wait_s):
+                    while not (new := [each for each in self.log if each.sequence > after]):
+                        await self.news.wait()
+                return Changes(
+                    changes=new, sequence=new[-1].sequence if new else after, more=False, resync=False, complete=True
+                )
+        raise AssertionError(params)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.scans = 0
+        self.reasons: list[str] = []
+        self.failures: list[Exception] = []
+
+    async def changed(self, changes: Sequence[Change], sequence: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.sequences += [each.sequence for each in changes]
+
+    async def rescan(self, sequence: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.scans += 1
+
+    def watched(self) -> None:
+        self.reasons.append("")
+
+    def unwatched(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@asynccontextmanager
+async def following(watcher: PlayedWatcher, heard: Heard, after: int = 0) -> AsyncIterator[Follower]:
+    async with trio.open_nursery() as nursery:
+        follower = Follower(PlayedEnvironment(nursery, watcher.answer), "notes", heard, after=after)
+        follower.follow(["/r"])
+        nursery.start_soon(follower.run)
+        yield follower
+        await follower.stop()
+
+
+async def test_a_first_scan_and_then_every_change(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard):
+        await trio.sleep(1)
+        assert heard.scans == 1
+        watcher.tell(2)
+        await trio.sleep(0.1)
+        watcher.tell(3)
+        await trio.sleep(60)
+    assert heard.sequences == [2, 3]
+    assert heard.scans == 1
+    assert len(watcher.subscribed) == 1
+    assert heard.reasons[-1] == ""
+
+
+async def test_a_stored_number_needs_no_scan(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    watcher.log = [change(5), change(6)]
+    async with following(watcher, heard, after=5):
+        await trio.sleep(1)
+    assert (heard.scans, heard.sequences) == (0, [6])
+
+
+async def test_a_watcher_that_is_soon_back_was_not_missed(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard):
+        await trio.sleep(1)
+        watcher.failures = [Unavailable("restarting")] * 2
+        watcher.tell(2)
+        await trio.sleep(1)
+        assert not any(heard.reasons)
+        watcher.failures = [Unavailable("restarting")] * 6
+        watcher.tell(3)
+        await trio.sleep(60)
+    assert heard.sequences == [2, 3]
+    assert any(heard.reasons)
+    assert heard.reasons[-1] == ""
+
+
+async def test_a_watcher_without_its_database_is_subscribed_to_again(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard):
+        await trio.sleep(1)
+        watcher.failures = [OperationError("no such subscription")]
+        watcher.tell(2)
+        await trio.sleep(60)
+    assert len(watcher.subscribed) == 2
+    assert heard.sequences == [2]
+
+
+async def test_what_a_listener_could_not_take_is_told_again(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard):
+        await trio.sleep(1)
+        heard.failures = [DiskFull("full")] * 3
+        watcher.tell(2)
+        await trio.sleep(2)
+    assert heard.sequences == [2]
+    assert not any(heard.reasons)
+
+
+async def test_other_folders_are_followed_at_once_and_none_ends_the_subscription(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard) as follower:
+        await trio.sleep(1)
+        follower.follow(["/r", "/s"])
+        await trio.sleep(1)
+        assert [each.paths for each in watcher.subscribed] == [["/r"], ["/r", "/s"]]
+        assert heard.scans == 2
+        follower.follow([])
+        await trio.sleep(1)
+    assert watcher.ended == 1
