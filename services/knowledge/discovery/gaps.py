@@ -7,7 +7,7 @@ where the links are known. The reasons come from the files themselves.
 from __future__ import annotations
 
 import re
-import sqlite3
+import apsw
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ async def unlinked(
         wanted = min(MOST_PAIRS, 8 * wanted)
 
 
-def without_links(connection: sqlite3.Connection, pairs: Sequence[Pair]) -> list[Pair]:
+def without_links(connection: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
     """Those of `pairs` that are both notes and not linked in either direction."""
     query = (
         "SELECT EXISTS(SELECT 1 FROM edge WHERE src=?1 AND dst=?2), EXISTS(SELECT 1 FROM edge WHERE src=?2 AND dst=?1),"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import sqlite3
+import apsw
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -185,7 +185,7 @@ async def _check_whole(found: gaps.Found, ctx: Context, ingest: Ingest) -> None:
     )
 
 
-def tagged(connection: sqlite3.Connection, tags: Sequence[str], match: TagMatch, limit: int) -> list[TaggedNote]:
+def tagged(connection: apsw.Connection, tags: Sequence[str], match: TagMatch, limit: int) -> list[TaggedNote]:
     """Notes with all or any of `tags` (as `clean_tags` makes them), latest first."""
     rows = connection.execute(
         "SELECT id, title, path, tags, date FROM node WHERE (SELECT count(*) FROM json_each(node.tags)"

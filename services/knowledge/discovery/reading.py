@@ -6,7 +6,7 @@ note's links, so that an index page that links to everything recommends nothing 
 
 from __future__ import annotations
 
-import sqlite3
+import apsw
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ class _Candidate:
 
 
 def suggested(
-    connection: sqlite3.Connection, hits: Sequence[SearchHit], beside: str | None, limit: int
+    connection: apsw.Connection, hits: Sequence[SearchHit], beside: str | None, limit: int
 ) -> list[Reading]:
     """The best of the matches and of what they are linked with, but for the note `beside`."""
     candidates: dict[str, _Candidate] = {}
@@ -58,7 +58,7 @@ def suggested(
     ]
 
 
-def _linked(connection: sqlite3.Connection, id_: str) -> list[str]:
+def _linked(connection: apsw.Connection, id_: str) -> list[str]:
     rows = connection.execute(
         "SELECT dst FROM edge WHERE src=?1 AND dst IS NOT NULL UNION SELECT src FROM edge WHERE dst=?1 LIMIT ?2",
         (id_, MAX_LINKS),

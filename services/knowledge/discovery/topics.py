@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
+import apsw
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,13 +31,13 @@ class Named:
     tags: tuple[str, ...]
 
 
-def all_notes(connection: sqlite3.Connection) -> dict[str, Named]:
+def all_notes(connection: apsw.Connection) -> dict[str, Named]:
     """Every note by id."""
     rows = connection.execute("SELECT id, root, path, title, tags FROM node ORDER BY id")
     return {id_: Named(Place(root, path), title, tuple(json.loads(tags))) for id_, root, path, title, tags in rows}
 
 
-def linked(connection: sqlite3.Connection) -> list[list[str]]:
+def linked(connection: apsw.Connection) -> list[list[str]]:
     """Connected components of the links between notes; the best linked note of each first, the largest first.
 
     A note without links is a component of its own.

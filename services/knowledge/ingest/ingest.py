@@ -11,7 +11,7 @@ growing pauses; the service goes on answering.
 
 from __future__ import annotations
 
-import sqlite3
+import apsw
 import time
 from collections.abc import Iterable, Mapping
 
@@ -210,7 +210,7 @@ class Ingest:
                 await self._rest()
 
     async def _begin(self) -> None:
-        def start(connection: sqlite3.Connection) -> dict[Place, Known]:
+        def start(connection: apsw.Connection) -> dict[Place, Known]:
             version = str(markdown.VERSION)
             if nodes.setting(connection, _VERSION) != version:
                 connection.execute("UPDATE node SET hash=NULL")
@@ -318,7 +318,7 @@ class Ingest:
         moved = await trio.to_thread.run_sync(moves, changes, self.known, self.roots, walk, limiter=self._turn)
         ids = [self.known[place].id for place in changes.gone]
 
-        def change(connection: sqlite3.Connection) -> dict[Place, Known]:
+        def change(connection: apsw.Connection) -> dict[Place, Known]:
             nodes.depart(connection, ids, frozenset(moved.values()))
             return nodes.arrive(connection, changes.arrived, moved, self.roots)
 
@@ -357,7 +357,7 @@ class Ingest:
         strange = theirs - ours.keys()
         missing = [id_ for id_, place in ours.items() if id_ not in theirs and self.known[place].hash is not None]
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: apsw.Connection) -> None:
             nodes.leave(connection, strange)
             nodes.put_again(connection, missing)
 

@@ -7,7 +7,7 @@ in the same transaction, so that a link shows as soon as its target does and is 
 
 from __future__ import annotations
 
-import sqlite3
+import apsw
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
 
 
 def store(
-    connection: sqlite3.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]
+    connection: apsw.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]
 ) -> set[str]:
     """Set the names and references of a note; answers the keys that `resolve` must look at.
 
@@ -67,7 +67,7 @@ def store(
     return {key for key, _ in before ^ now}
 
 
-def forget(connection: sqlite3.Connection, id_: str) -> set[str]:
+def forget(connection: apsw.Connection, id_: str) -> set[str]:
     """Drop the names and references of a note that is gone; answers the keys that `resolve` must look at."""
     before = _names_of(connection, id_)
     connection.execute("DELETE FROM name WHERE id=?", (id_,))
@@ -75,7 +75,7 @@ def forget(connection: sqlite3.Connection, id_: str) -> set[str]:
     return {key for key, _ in before}
 
 
-def resolve(connection: sqlite3.Connection, keys: Iterable[str]) -> None:
+def resolve(connection: apsw.Connection, keys: Iterable[str]) -> None:
     """Find the targets of all references by these keys anew."""
     for key in keys:
         rows = connection.execute(
@@ -87,14 +87,14 @@ def resolve(connection: sqlite3.Connection, keys: Iterable[str]) -> None:
         _point(connection, rows.fetchall())
 
 
-def resolve_of(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def resolve_of(connection: apsw.Connection, ids: Iterable[str]) -> None:
     """Find the targets of all references of these notes."""
     query = "SELECT src, position, key, other_key, dst FROM edge WHERE src=? AND fixed=0"
     for id_ in ids:
         _point(connection, connection.execute(query, (id_,)).fetchall())
 
 
-def _point(connection: sqlite3.Connection, rows: Iterable[tuple[str, int, str, str, str | None]]) -> None:
+def _point(connection: apsw.Connection, rows: Iterable[tuple[str, int, str, str, str | None]]) -> None:
     for src, position, key, other_key, dst in rows:
         target = _holder(connection, key) or (_holder(connection, other_key) if other_key else None)
         target = None if target == src else target
@@ -102,23 +102,23 @@ def _point(connection: sqlite3.Connection, rows: Iterable[tuple[str, int, str, s
             connection.execute("UPDATE edge SET dst=? WHERE src=? AND position=?", (target, src, position))
 
 
-def _holder(connection: sqlite3.Connection, key: str) -> str | None:
+def _holder(connection: apsw.Connection, key: str) -> str | None:
     row = connection.execute("SELECT id FROM name WHERE key=? ORDER BY rank, id LIMIT 1", (key,)).fetchone()
     return None if row is None else str(row[0])
 
 
-def _names_of(connection: sqlite3.Connection, id_: str) -> set[tuple[str, int]]:
+def _names_of(connection: apsw.Connection, id_: str) -> set[tuple[str, int]]:
     return {(key, rank) for key, rank in connection.execute("SELECT key, rank FROM name WHERE id=?", (id_,))}
 
 
-def count(connection: sqlite3.Connection) -> int:
+def count(connection: apsw.Connection) -> int:
     """Distinct edges."""
     query = "SELECT count(*) FROM (SELECT DISTINCT src, kind, dst FROM edge WHERE dst IS NOT NULL)"
     return int(connection.execute(query).fetchone()[0])
 
 
 def explore(
-    connection: sqlite3.Connection, id_: str, relation: str | None, *, out: bool, into: bool, depth: int
+    connection: apsw.Connection, id_: str, relation: str | None, *, out: bool, into: bool, depth: int
 ) -> tuple[list[Edge], bool]:
     """Edges within `depth` steps of a note, nearest first, and whether there were more than `MAX_EDGES`.
 
@@ -145,7 +145,7 @@ def explore(
     return list(found.values()), False
 
 
-def _around(connection: sqlite3.Connection, node: str, *, out: bool, into: bool) -> Iterator[tuple[str, str, str]]:
+def _around(connection: apsw.Connection, node: str, *, out: bool, into: bool) -> Iterator[tuple[str, str, str]]:
     if out:
         query = "SELECT src, kind, dst FROM edge WHERE src=? AND dst IS NOT NULL ORDER BY position"
         yield from connection.execute(query, (node,))

@@ -8,7 +8,7 @@ are compared and every note is stated anew.
 
 from __future__ import annotations
 
-import sqlite3
+import apsw
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -116,14 +116,14 @@ class GraphFeed:
         self._epoch = page.epoch
 
 
-def begin(connection: sqlite3.Connection, epoch: str, theirs: Iterable[str]) -> None:
+def begin(connection: apsw.Connection, epoch: str, theirs: Iterable[str]) -> None:
     """Put every note, and every id that the graph has, into the outbox: from here on it is fed under this name."""
     connection.execute("INSERT OR REPLACE INTO graph_outbox(id) SELECT id FROM node")
     connection.executemany("INSERT OR IGNORE INTO graph_outbox(id) VALUES(?)", ((id_,) for id_ in theirs))
     nodes.set_setting(connection, _EPOCH, epoch)
 
 
-def take(connection: sqlite3.Connection) -> Due:
+def take(connection: apsw.Connection) -> Due:
     """The next notes that the graph has to be told, as they are now."""
     rows = connection.execute("SELECT number, id FROM graph_outbox ORDER BY number LIMIT ?", (BATCH,)).fetchall()
     waiting = connection.execute("SELECT count(*) FROM graph_outbox").fetchone()[0]
@@ -150,11 +150,11 @@ def take(connection: sqlite3.Connection) -> Due:
     return Due(tuple(number for number, _ in rows), states, gone, int(waiting) - len(rows))
 
 
-def strike(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+def strike(connection: apsw.Connection, numbers: Iterable[int]) -> None:
     """The graph has these; a note that changed meanwhile has another number and stays."""
     connection.executemany("DELETE FROM graph_outbox WHERE number=?", ((number,) for number in numbers))
 
 
-def waiting(connection: sqlite3.Connection) -> int:
+def waiting(connection: apsw.Connection) -> int:
     """Notes whose state the graph has still to be told."""
     return int(connection.execute("SELECT count(*) FROM graph_outbox").fetchone()[0])

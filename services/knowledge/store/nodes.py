@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
+import apsw
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Node:
     title: str
 
 
-def load(connection: sqlite3.Connection) -> dict[Place, Known]:
+def load(connection: apsw.Connection) -> dict[Place, Known]:
     """All that is known, by place."""
     rows = connection.execute("SELECT root, path, id, hash, lead, size, mtime_ns, ctime_ns, inode, problem FROM node")
     return {
@@ -65,7 +65,7 @@ def load(connection: sqlite3.Connection) -> dict[Place, Known]:
 
 
 def arrive(
-    connection: sqlite3.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
+    connection: apsw.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
 ) -> dict[Place, Known]:
     """Give ids to new files: those that `moves` names keep the id they had elsewhere."""
     given: dict[Place, Known] = {}
@@ -80,7 +80,7 @@ def arrive(
     return given
 
 
-def _free_id(connection: sqlite3.Connection, place: Place) -> str:
+def _free_id(connection: apsw.Connection, place: Place) -> str:
     path = place.path[:-3]
     mark = hashlib.sha256(place.absolute.encode()).hexdigest()
     short, long = slug(stem(place.path)), slug(path)
@@ -92,7 +92,7 @@ def _free_id(connection: sqlite3.Connection, place: Place) -> str:
     raise AssertionError(f"two files with one path: {place.absolute}")
 
 
-def depart(connection: sqlite3.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
+def depart(connection: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
     """Forget notes whose file is gone; ids in `keep` live on in another place."""
     affected: set[str] = set()
     now = time.time()
@@ -110,7 +110,7 @@ def depart(connection: sqlite3.Connection, ids: Iterable[str], keep: frozenset[s
     )
 
 
-def settle(connection: sqlite3.Connection, updates: Sequence[Update]) -> dict[Place, Known]:
+def settle(connection: apsw.Connection, updates: Sequence[Update]) -> dict[Place, Known]:
     """Record what was read and put; in step with the edges it makes and unmakes."""
     affected: set[str] = set()
     known: dict[Place, Known] = {}
@@ -137,57 +137,57 @@ def settle(connection: sqlite3.Connection, updates: Sequence[Update]) -> dict[Pl
     return known
 
 
-def put_again(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def put_again(connection: apsw.Connection, ids: Iterable[str]) -> None:
     """Make the notes' texts be read and put once more."""
     connection.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
 
 
-def find(connection: sqlite3.Connection, id_: str) -> Node | None:
+def find(connection: apsw.Connection, id_: str) -> Node | None:
     row = connection.execute("SELECT id, root, path, title FROM node WHERE id=?", (id_,)).fetchone()
     return None if row is None else Node(row[0], Place(row[1], row[2]), row[3])
 
 
-def departed_path(connection: sqlite3.Connection, id_: str) -> str | None:
+def departed_path(connection: apsw.Connection, id_: str) -> str | None:
     """Where the note was that had this id, if there ever was one."""
     row = connection.execute("SELECT path FROM departed WHERE id=?", (id_,)).fetchone()
     return None if row is None else str(row[0])
 
 
-def existing(connection: sqlite3.Connection, ids: Iterable[str]) -> frozenset[str]:
+def existing(connection: apsw.Connection, ids: Iterable[str]) -> frozenset[str]:
     """Those of `ids` that are notes."""
     return frozenset(id_ for id_ in ids if connection.execute("SELECT 1 FROM node WHERE id=?", (id_,)).fetchone())
 
 
-def count(connection: sqlite3.Connection) -> int:
+def count(connection: apsw.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM node").fetchone()[0])
 
 
-def folders(connection: sqlite3.Connection) -> list[str]:
+def folders(connection: apsw.Connection) -> list[str]:
     """Folders that hold notes, relative to their root, each ending in `/`; the root itself is `./`."""
     paths = connection.execute("SELECT path FROM node")
     return sorted({path[: path.rfind("/") + 1] or "./" for (path,) in paths})
 
 
-def leaving(connection: sqlite3.Connection, limit: int, *, reused: bool = False) -> list[str]:
+def leaving(connection: apsw.Connection, limit: int, *, reused: bool = False) -> list[str]:
     """Ids whose text is still to be taken out of the search; or only those that a note has again."""
     condition = " WHERE id IN (SELECT id FROM node)" if reused else ""
     return [id_ for (id_,) in connection.execute(f"SELECT id FROM leaving{condition} ORDER BY id LIMIT ?", (limit,))]
 
 
-def leave(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def leave(connection: apsw.Connection, ids: Iterable[str]) -> None:
     """Take down for removal from the search what no note of ours has."""
     connection.executemany("INSERT OR IGNORE INTO leaving VALUES(?)", ((id_,) for id_ in ids))
 
 
-def left(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def left(connection: apsw.Connection, ids: Iterable[str]) -> None:
     """Their text is out of the search."""
     connection.executemany("DELETE FROM leaving WHERE id=?", ((id_,) for id_ in ids))
 
 
-def setting(connection: sqlite3.Connection, name: str) -> str | None:
+def setting(connection: apsw.Connection, name: str) -> str | None:
     row = connection.execute("SELECT value FROM setting WHERE name=?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
 
-def set_setting(connection: sqlite3.Connection, name: str, value: str) -> None:
+def set_setting(connection: apsw.Connection, name: str, value: str) -> None:
     connection.execute("INSERT OR REPLACE INTO setting VALUES(?, ?)", (name, value))

@@ -6,7 +6,7 @@ ids that were given; one that is damaged is put aside and begun anew, and `rebui
 
 from __future__ import annotations
 
-import sqlite3
+import apsw
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -120,7 +120,7 @@ class Store:
         self._write_turn = trio.CapacityLimiter(1)
         self._read_turn = trio.CapacityLimiter(READERS)
 
-    async def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, change: Callable[[apsw.Connection], T]) -> T:
         """Run `change` in one transaction; once this returns, it is on disk.
 
         An exception out of `change` undoes all of it.  Not interrupted by cancellation once it has begun.
@@ -139,7 +139,7 @@ class Store:
 
         return await trio.to_thread.run_sync(transaction, limiter=self._write_turn)
 
-    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    async def read(self, query: Callable[[apsw.Connection], T]) -> T:
         """Run `query` on one consistent state of the database."""
 
         def snapshot() -> T:
@@ -170,14 +170,14 @@ def _is_damaged(error: sqlite3.OperationalError) -> bool:
     return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> apsw.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA cache_size=-16384")
     return connection
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path) -> apsw.Connection:
     connection = _connect(path)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
