@@ -220,7 +220,7 @@ class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
     once_with=("if_match",),
 )  # fmt: skip
 class YamlSetComments(Params[EditResult], frozen=True, kw_only=True):
-    """Write the comments of the entry at a path; what is not given stays as it is, and empty removes."""
+    """Write the comments of the entry at a path; an omitted one stays as it is, and an empty one is removed."""
 
     file: File
     path: Path

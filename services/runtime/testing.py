@@ -20,7 +20,7 @@ import trio
 from proto import ops
 from proto.channel import Channel
 from proto.errors import LinckiaError, Unavailable
-from proto.frames import Call, Fault, Item, Ping, Pong, Progress, Ready, Return
+from proto.frames import Bye, ByeAck, Call, Drain, Fault, Item, Ping, Pong, Progress, Ready, Return
 from proto.link import LinkClosed, memory_link
 from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
@@ -97,6 +97,12 @@ class Bench:
         await running.ended.wait()
         running.outgoing.fail_all(Unavailable(f"{name} died"))
 
+    async def finish(self, name: str) -> None:
+        """End the service in order, as the kernel does: drain, bye, bye-ack."""
+        running = self.running.pop(name)
+        running.channel.post(Drain(1000))
+        await running.ended.wait()
+
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation as a client would; raises its LinckiaError."""
         target = self.running.get(operation_of(params).service)
@@ -120,6 +126,8 @@ class Bench:
                         running.progress.append(frame)
                     case Call():
                         self._nursery.start_soon(self._pass_on, running, frame)
+                    case Bye():
+                        running.channel.post(ByeAck())
                     case Ping(n=n):
                         running.channel.post(Pong(n, 0))
                     case _:

@@ -43,15 +43,17 @@ from proto.ops.transcripts_intake import (
     TranscriptRecord,
 )
 from services.runtime.handlers import Context, Environment, Handlers
-from services.transcripts import deleting, everything, finding, forest, writing
-from services.transcripts.checkout import checkout
-from services.transcripts.feed import COLLECTION, Feed, owe_scrub
-from services.transcripts.importing import Importing, release
-from services.transcripts.ingest import Ingest
-from services.transcripts.pieces import Stripper
+from services.transcripts import answers as writing
+from services.transcripts.answers import checkout, written
+from services.transcripts.intake.importing import Importing, release
+from services.transcripts.intake.ingest import Ingest
+from services.transcripts.search import everything
+from services.transcripts.search import search as finding
+from services.transcripts.search.feed import COLLECTION, Feed, owe_scrub
+from services.transcripts.search.passages import Stripper
 from services.transcripts.settings import Settings, read_settings, redactor_of
-from services.transcripts.store import Store
-from services.transcripts.writing import written
+from services.transcripts.store import deletion, forest
+from services.transcripts.store.database import Store
 
 HISTORIES_BYTES = 32 * 1024 * 1024
 """Of one answer of many conversations."""
@@ -141,7 +143,7 @@ def handlers_of(store: Store, ingest: Ingest, feed: Feed, settings: Settings) ->
         def change(db: sqlite3.Connection) -> tuple[list[bytes], int]:
             node = _there(db, params.hash)
             owe_scrub(db)
-            gone = deleting.delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
+            gone = deletion.delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
             release(db)
             return gone
 

@@ -30,11 +30,11 @@ from proto.ops.watch import (
     WatchUnsubscribe,
 )
 from services.runtime.handlers import Context, Environment, Handlers
-from services.watch import log, subscriptions
+from services.watch import store as log
+from services.watch import subscriptions
 from services.watch.inotify import system_limit
-from services.watch.log import Logged
-from services.watch.snapshot import Row, Snapshot
-from services.watch.store import Store, select
+from services.watch.snapshot import Snapshot
+from services.watch.store import Logged, Row, Store, select
 from services.watch.subscriptions import Key, Snapshots
 from services.watch.watcher import Watcher, rfc3339
 

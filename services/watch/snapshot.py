@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from services.watch.store import select
+from services.watch.store import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
 
@@ -66,20 +66,6 @@ class Seen(NamedTuple):
             return cls(FOLDER, 0, 0, 0, inode, device)
         kind = LINK if stat.S_ISLNK(mode) else OTHER
         return cls(kind, status.st_size if kind == LINK else 0, mtime_ns, ctime_ns, inode, device)
-
-
-class Row(NamedTuple):
-    """An entry as it was last seen; `child` is the number of a folder that is followed.
-
-    A negative `ctime_ns` was seen so shortly after the change that a further one may not show in it.
-    """
-
-    kind: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-    child: int | None
 
 
 Stored = tuple[int, int, int, int, int, int | None]

@@ -13,7 +13,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -172,3 +172,64 @@ def _open(path: Path) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+CREATED, MODIFIED, DELETED, RENAMED = range(4)
+
+_INSERT: Final = "INSERT INTO change VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Row(NamedTuple):
+    """An entry as it was last seen; `child` is the number of a folder that is followed.
+
+    A negative `ctime_ns` was seen so shortly after the change that a further one may not show in it.
+    """
+
+    kind: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    child: int | None
+
+
+class Logged(NamedTuple):
+    """A change as it is stored."""
+
+    sequence: int
+    change: int
+    kind: int
+    path: bytes
+    old_path: bytes | None
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+def append(store: Store, tree: int, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
+    """Add a change; within a transaction."""
+    store.sequence += 1
+    size, mtime_ns = (0, 0) if change == DELETED else (row.size, row.mtime_ns)
+    store.db.execute(_INSERT, (tree, store.sequence, change, row.kind, path, old_path, size, mtime_ns, row.inode))
+
+
+def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Logged]:
+    """The changes after a number, oldest first."""
+    rows = select(
+        db,
+        "SELECT sequence, change, kind, path, old_path, size, mtime_ns, inode FROM change"
+        " WHERE tree=? AND sequence>? ORDER BY sequence LIMIT ?",
+        (tree, after, limit),
+    )
+    return [Logged(*row) for row in rows]
+
+
+def trim(db: apsw.Connection, tree: int, keep: int) -> None:
+    """Cut what all readers have dealt with, and of the rest all but the newest `keep`; within a transaction."""
+    ((read_to,),) = select(db, "SELECT coalesce(min(acknowledged), 0) FROM subscription WHERE tree=?", (tree,))
+    oldest = select(
+        db, "SELECT sequence FROM change WHERE tree=? ORDER BY sequence DESC LIMIT 1 OFFSET ?", (tree, keep)
+    )
+    upto = max(read_to, oldest[0][0] if oldest else 0)
+    db.execute("UPDATE tree SET floor=max(floor, ?) WHERE tree=?", (upto, tree))
+    db.execute("DELETE FROM change WHERE tree=? AND sequence<=?", (tree, upto))

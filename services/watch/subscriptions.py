@@ -17,10 +17,9 @@ import apsw
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.watch import WatchSubscribe
-from services.watch.rules import Rules
-from services.watch.snapshot import FOLDER, Row, Snapshot, join
-from services.watch.store import select
-from services.watch.trees import Spec, Tree, encode, outermost
+from services.watch.snapshot import FOLDER, Snapshot, join
+from services.watch.store import Row, select
+from services.watch.trees import Rules, Spec, Tree, encode, outermost
 from services.watch.watcher import Watcher
 
 SNAPSHOT_IDLE_S: Final = 60.0

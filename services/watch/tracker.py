@@ -18,10 +18,9 @@ from typing import Final
 
 from services.watch.batch import Batch, Names
 from services.watch.differences import Differences, folder_row
-from services.watch.log import CREATED, DELETED
-from services.watch.looking import GONE, identity_at, identity_of, is_as_stored, open_folder
-from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Row, Seen
-from services.watch.store import Store, select
+from services.watch.folders import GONE, identity_at, identity_of, is_as_stored, open_folder
+from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
+from services.watch.store import CREATED, DELETED, Row, Store, select
 from services.watch.trees import Tree
 from services.watch.watches import Watches
 

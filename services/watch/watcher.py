@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from services.runtime.handlers import Environment
-from services.watch import log
+from services.watch import store as log
 from services.watch.batch import Batch, Names, Work, merge
 from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, parse, system_limit
 from services.watch.store import Store

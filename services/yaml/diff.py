@@ -26,9 +26,8 @@ def unified(before: str, after: str, name: str) -> str:
     )
     out = []
     for line in lines:
-        if line.startswith("@@") and first:
-            line = _moved(line, first)
-        out.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
+        moved = _moved(line, first) if line.startswith("@@") else line
+        out.append(moved if moved.endswith("\n") else moved + "\n\\ No newline at end of file\n")
     return "".join(out)
 
 

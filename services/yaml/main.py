@@ -6,7 +6,6 @@ Failures carry the JSON-RPC codes of `proto.ops.yaml`.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,17 @@ from msgspec import Meta
 from proto.errors import OperationError
 from proto.operation import Params
 from proto.ops.yaml import (
+    AppendEdit,
+    CommentEdit,
     CommentsResult,
+    DeleteEdit,
+    Edit,
     EditResult,
     GetResult,
     NoyalibGet,
     NoyalibSet,
+    RenameEdit,
+    SetEdit,
     ValidateResult,
     YamlAppend,
     YamlDelete,
@@ -34,7 +39,7 @@ from proto.ops.yaml import (
     YamlValidate,
 )
 from services.runtime.handlers import Context, Environment, Handlers
-from services.yaml.edit import get_at, read_tree, set_at
+from services.yaml.edit.values import get_at, read_tree, set_at
 from services.yaml.errors import YamlError
 from services.yaml.files import DEFAULT_MAX_BYTES, Roots
 from services.yaml.operations import YamlFiles
@@ -51,63 +56,73 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_bytes: Annotated[int, Meta(ge=1024, description="Largest file that is read")] = DEFAULT_MAX_BYTES
 
 
-@contextlib.asynccontextmanager
-async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready at once; nothing is kept but the cache of parsed files."""
-    settings = msgspec.convert(env.settings, Settings)
-    files = YamlFiles(Roots.of(*env.roots), max_bytes=settings.max_bytes)
-    limiter = trio.CapacityLimiter(THREADS)
-    handlers = Handlers()
+class YamlService:
+    """The handlers of the operations."""
 
-    async def run(work: Callable[[], T]) -> T:
+    def __init__(self, files: YamlFiles) -> None:
+        self._files = files
+        self._limiter = trio.CapacityLimiter(THREADS)
+
+    def handlers(self) -> Handlers:
+        """By operation; each changing one but `yaml_edit` makes one edit."""
+        handlers = Handlers()
+        handlers.handle(NoyalibGet)(self.get)
+        handlers.handle(YamlGetComments)(self.get_comments)
+        handlers.handle(YamlValidate)(self.validate)
+        handlers.handle(YamlEdit)(self.edit)
+        handlers.handle(NoyalibSet)(self.set_value)
+        handlers.handle(YamlDelete)(self.delete)
+        handlers.handle(YamlAppend)(self.append)
+        handlers.handle(YamlRename)(self.rename)
+        handlers.handle(YamlSetComments)(self.set_comments)
+        return handlers
+
+    async def get(self, params: NoyalibGet, ctx: Context) -> GetResult:
+        return await self._run(partial(self._files.get, params.file, params.path, document=params.document))
+
+    async def get_comments(self, params: YamlGetComments, ctx: Context) -> CommentsResult:
+        return await self._run(partial(self._files.get_comments, params.file, params.path, document=params.document))
+
+    async def validate(self, params: YamlValidate, ctx: Context) -> ValidateResult:
+        return await self._run(partial(self._files.validate, params.file, params.schema, document=params.document))
+
+    async def edit(self, params: YamlEdit, ctx: Context) -> EditResult:
+        return await self._run(partial(self._files.edit, params.file, params.edits, **_options(params)))
+
+    async def set_value(self, params: NoyalibSet, ctx: Context) -> EditResult:
+        return await self._change(params, SetEdit(params.path, params.value))
+
+    async def delete(self, params: YamlDelete, ctx: Context) -> EditResult:
+        return await self._change(params, DeleteEdit(params.path))
+
+    async def append(self, params: YamlAppend, ctx: Context) -> EditResult:
+        return await self._change(params, AppendEdit(params.path, params.value))
+
+    async def rename(self, params: YamlRename, ctx: Context) -> EditResult:
+        return await self._change(params, RenameEdit(params.path, params.key))
+
+    async def set_comments(self, params: YamlSetComments, ctx: Context) -> EditResult:
+        return await self._change(params, CommentEdit(params.path, params.above, params.beside))
+
+    async def _change(self, params: _Change, edit: Edit) -> EditResult:
+        return await self._run(partial(self._files.change, params.file, edit, **_options(params)))
+
+    async def _run(self, work: Callable[[], T]) -> T:
         # Not abandoned on cancellation: an edit that has begun ends, or has not happened.
         try:
-            return await trio.to_thread.run_sync(work, limiter=limiter)
+            return await trio.to_thread.run_sync(work, limiter=self._limiter)
         except YamlError as error:
             hashes = {"expected": error.expected, "found": error.found}
             raise OperationError(
                 error.message, code=int(error.code), data={name: value for name, value in hashes.items() if value}
             ) from None
 
-    @handlers.handle(NoyalibGet)
-    async def get(params: NoyalibGet, ctx: Context) -> GetResult:
-        return await run(partial(files.get, params.file, params.path, document=params.document))
 
-    @handlers.handle(NoyalibSet)
-    async def set_value(params: NoyalibSet, ctx: Context) -> EditResult:
-        return await run(partial(files.set_value, params.file, params.path, params.value, **_options(params)))
-
-    @handlers.handle(YamlDelete)
-    async def delete(params: YamlDelete, ctx: Context) -> EditResult:
-        return await run(partial(files.delete, params.file, params.path, **_options(params)))
-
-    @handlers.handle(YamlAppend)
-    async def append(params: YamlAppend, ctx: Context) -> EditResult:
-        return await run(partial(files.append, params.file, params.path, params.value, **_options(params)))
-
-    @handlers.handle(YamlRename)
-    async def rename(params: YamlRename, ctx: Context) -> EditResult:
-        return await run(partial(files.rename, params.file, params.path, params.key, **_options(params)))
-
-    @handlers.handle(YamlGetComments)
-    async def get_comments(params: YamlGetComments, ctx: Context) -> CommentsResult:
-        return await run(partial(files.get_comments, params.file, params.path, document=params.document))
-
-    @handlers.handle(YamlSetComments)
-    async def set_comments(params: YamlSetComments, ctx: Context) -> EditResult:
-        change = partial(files.set_comments, params.file, params.path, above=params.above, beside=params.beside)
-        return await run(partial(change, **_options(params)))
-
-    @handlers.handle(YamlEdit)
-    async def edit(params: YamlEdit, ctx: Context) -> EditResult:
-        return await run(partial(files.edit, params.file, params.edits, **_options(params)))
-
-    @handlers.handle(YamlValidate)
-    async def validate(params: YamlValidate, ctx: Context) -> ValidateResult:
-        schema = json.dumps(params.schema)
-        return await run(partial(files.validate, params.file, schema, document=params.document))
-
-    yield handlers
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Ready at once; nothing is kept but the cache of parsed files."""
+    settings = msgspec.convert(env.settings, Settings)
+    yield YamlService(YamlFiles(Roots.of(*env.roots), max_bytes=settings.max_bytes)).handlers()
 
 
 def warm_up() -> None:

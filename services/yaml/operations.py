@@ -5,8 +5,12 @@ A reading operation never changes a file. A changing one either does all that wa
 disk, or raises `YamlError` and has changed nothing.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
+from typing import Any, Final
 
 from proto.ops.yaml import (
     AppendEdit,
@@ -22,19 +26,62 @@ from proto.ops.yaml import (
     ValidateResult,
 )
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
-from services.yaml import remarks, restructure, schema
-from services.yaml.cache import DEFAULT_MAX_BYTES as CACHE_MAX_BYTES
-from services.yaml.cache import ParseCache, Parsed
+from services.yaml.check import schema
 from services.yaml.diff import unified
-from services.yaml.edit import get_at, locate, pick_document, read_path, read_tree, set_at
+from services.yaml.edit import comments, restructure
+from services.yaml.edit.fragment import read_fragment
+from services.yaml.edit.values import get_at, locate, pick_document, read_path, read_tree, set_at
 from services.yaml.errors import Code, YamlError
-from services.yaml.files import DEFAULT_MAX_BYTES, Roots, read_file
-from services.yaml.fragment import read_fragment
-from services.yaml.parser import MAX_DEPTH
-from services.yaml.source import Source, read_source
-from services.yaml.tree import Place, Tree
+from services.yaml.files import DEFAULT_MAX_BYTES, Roots, Source, read_file, read_source
+from services.yaml.syntax.parser import MAX_DEPTH
+from services.yaml.tree import Tree
 
-_ATTEMPTS = 3  # an edit without if_match starts again when another program changed the file meanwhile
+_ATTEMPTS: Final = 3  # an edit without if_match starts again when another program changed the file meanwhile
+_CACHE_BYTES: Final = 256 * 1024 * 1024
+_BYTES_PER_EVENT: Final = 320  # measured: an event, its value, its three offsets and its share of the tables
+_BYTES_PER_CHARACTER: Final = 6  # the text and the raw bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A file's content with its tree."""
+
+    source: Source
+    tree: Tree
+
+    @property
+    def cost_bytes(self) -> int:
+        return len(self.tree.stream.events) * _BYTES_PER_EVENT + len(self.source.text) * _BYTES_PER_CHARACTER
+
+
+class ParseCache:
+    """The parsed files that were used last, `max_bytes` of them by an estimate; safe to use from several threads."""
+
+    def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self._lock = Lock()
+        self._kept: OrderedDict[Path, Parsed] = OrderedDict()
+
+    def get(self, path: Path, raw: bytes) -> Parsed | None:
+        """The parsed content of `path`, if these are still its bytes."""
+        with self._lock:
+            found = self._kept.get(path)
+            if found is not None:
+                self._kept.move_to_end(path)
+        return found if found is not None and found.source.raw == raw else None
+
+    def put(self, path: Path, parsed: Parsed) -> None:
+        """Keep a parsed file; one larger than the whole bound is not kept."""
+        with self._lock:
+            if (old := self._kept.pop(path, None)) is not None:
+                self.used_bytes -= old.cost_bytes
+            if parsed.cost_bytes > self.max_bytes:
+                return
+            self._kept[path] = parsed
+            self.used_bytes += parsed.cost_bytes
+            while self.used_bytes > self.max_bytes:
+                self.used_bytes -= self._kept.popitem(last=False)[1].cost_bytes
 
 
 class YamlFiles:
@@ -46,7 +93,7 @@ class YamlFiles:
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
         max_depth: int = MAX_DEPTH,
-        cache_max_bytes: int = CACHE_MAX_BYTES,
+        cache_max_bytes: int = _CACHE_BYTES,
     ) -> None:
         self.roots = roots
         self.max_bytes = max_bytes
@@ -59,69 +106,28 @@ class YamlFiles:
         parsed = self._read(self.roots.resolve(file))
         return GetResult(get_at(parsed.tree, path, document), parsed.source.digest)
 
-    def set_value(
-        self, file: str, path: str, value: str, *, document: int = 0, if_match: str | None = None, dry_run: bool = False
-    ) -> EditResult:
-        """Set the value at a path. Raises YamlError (-32000, -32001, -32003)."""
-        text = f"set {path} = {value} in {file} (lossless: comments and formatting preserved)"
-        return self.edit(file, [SetEdit(path, value)], document=document, if_match=if_match, dry_run=dry_run, text=text)
-
-    def delete(
-        self, file: str, path: str, *, document: int = 0, if_match: str | None = None, dry_run: bool = False
-    ) -> EditResult:
-        """Delete the entry at a path. Raises YamlError (-32000 to -32003)."""
-        text = f"deleted {path} in {file}"
-        return self.edit(file, [DeleteEdit(path)], document=document, if_match=if_match, dry_run=dry_run, text=text)
-
-    def append(
-        self, file: str, path: str, value: str, *, document: int = 0, if_match: str | None = None, dry_run: bool = False
-    ) -> EditResult:
-        """Append an item to the sequence at a path. Raises YamlError (-32000 to -32003)."""
-        text = f"appended {value} to {path} in {file}"
-        return self.edit(
-            file, [AppendEdit(path, value)], document=document, if_match=if_match, dry_run=dry_run, text=text
-        )
-
-    def rename(
-        self, file: str, path: str, key: str, *, document: int = 0, if_match: str | None = None, dry_run: bool = False
-    ) -> EditResult:
-        """Rename the key at a path. Raises YamlError (-32000 to -32003)."""
-        text = f"renamed {path} to {key} in {file}"
-        return self.edit(
-            file, [RenameEdit(path, key)], document=document, if_match=if_match, dry_run=dry_run, text=text
-        )
-
     def get_comments(self, file: str, path: str, *, document: int = 0) -> CommentsResult:
         """The comments of the entry at a path. Raises YamlError (-32000, -32001, -32002)."""
         parsed = self._read(self.roots.resolve(file))
         found, place = locate(parsed.tree, path, document, Code.NOT_FOUND)
-        above, beside = remarks.read_comments(parsed.tree, found, place)
+        above, beside = comments.read_comments(parsed.tree, found, place)
         return CommentsResult(above, beside, parsed.source.digest)
 
-    def set_comments(
-        self,
-        file: str,
-        path: str,
-        *,
-        above: str | None = None,
-        beside: str | None = None,
-        document: int = 0,
-        if_match: str | None = None,
-        dry_run: bool = False,
-    ) -> EditResult:
-        """Write the comments of the entry at a path. Raises YamlError (-32000 to -32003)."""
-        edit = CommentEdit(path, above, beside)
-        text = f"wrote the comments of {path} in {file}"
-        return self.edit(file, [edit], document=document, if_match=if_match, dry_run=dry_run, text=text)
-
-    def validate(self, file: str, schema_text: str, *, document: int = 0) -> ValidateResult:
-        """Check a document against a JSON Schema given as JSON or YAML text. Raises YamlError."""
+    def validate(self, file: str, against: dict[str, Any], *, document: int = 0) -> ValidateResult:
+        """Check a document against a JSON Schema. Raises YamlError."""
         parsed = self._read(self.roots.resolve(file))
         found = pick_document(parsed.tree, document, Code.NOT_FOUND)
         if found is None:
             raise YamlError(Code.NOT_FOUND, f"{file} has no document to validate")
-        faults = schema.validate(parsed.tree, found, schema.read_schema(schema_text))
+        faults = schema.validate(parsed.tree, found, against)
         return ValidateResult(not faults, [Fault(*fault) for fault in faults], parsed.source.digest)
+
+    def change(
+        self, file: str, edit: Edit, *, document: int = 0, if_match: str | None = None, dry_run: bool = False
+    ) -> EditResult:
+        """Make one edit. Raises YamlError (-32000 to -32003)."""
+        text = _described(edit, file)
+        return self.edit(file, [edit], document=document, if_match=if_match, dry_run=dry_run, text=text)
 
     def edit(
         self,
@@ -131,14 +137,14 @@ class YamlFiles:
         document: int = 0,
         if_match: str | None = None,
         dry_run: bool = False,
-        text: str | None = None,
+        text: str = "",
     ) -> EditResult:
         """Apply several edits in order, all or none: each sees what those before it did. Raises YamlError."""
         path = self.roots.resolve(file)
         if dry_run:
             return self._dry_run(path, file, edits, document, if_match)
         done = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
-        message = text if text is not None else f"{done} in {file} (lossless: comments and formatting preserved)"
+        message = text or f"{done} in {file} (lossless: comments and formatting preserved)"
         try:
             with self.locks.hold(path):
                 for attempt in range(_ATTEMPTS):
@@ -157,7 +163,7 @@ class YamlFiles:
                             raise
                         continue
                     source = read_source(raw)
-                    self.cache.put(str(path), Parsed(source, after))
+                    self.cache.put(path, Parsed(source, after))
                     return EditResult(message, source.digest, True)
         except CannotReplace as fault:
             raise YamlError(Code.IO, str(fault)) from None
@@ -170,18 +176,13 @@ class YamlFiles:
         diff = unified(parsed.tree.text, after.text, file)
         return EditResult(diff or "nothing would change", parsed.source.digest, False, diff)
 
-    def _bytes(self, path: Path) -> bytes:
-        return read_file(path, self.max_bytes)
-
     def _read(self, path: Path) -> Parsed:
-        raw = self._bytes(path)
-        found = self.cache.at_path(str(path), raw)
+        raw = read_file(path, self.max_bytes)
+        found = self.cache.get(path, raw)
         if found is None:
             source = read_source(raw)
-            found = self.cache.by_digest(str(path), source.digest)
-            if found is None:
-                found = Parsed(source, read_tree(source.text, max_depth=self.max_depth))
-                self.cache.put(str(path), found)
+            found = Parsed(source, read_tree(source.text, max_depth=self.max_depth))
+            self.cache.put(path, found)
         return found
 
 
@@ -207,6 +208,21 @@ def _apply(tree: Tree, edits: Sequence[Edit], document: int, path: Path) -> Tree
     return tree
 
 
+def _described(edit: Edit, file: str) -> str:
+    """The answer to a call that makes one edit, as clients know it."""
+    match edit:
+        case SetEdit():
+            return f"set {edit.path} = {edit.value} in {file} (lossless: comments and formatting preserved)"
+        case DeleteEdit():
+            return f"deleted {edit.path} in {file}"
+        case AppendEdit():
+            return f"appended {edit.value} to {edit.path} in {file}"
+        case RenameEdit():
+            return f"renamed {edit.path} to {edit.key} in {file}"
+        case CommentEdit():
+            return f"wrote the comments of {edit.path} in {file}"
+
+
 def _apply_one(tree: Tree, edit: Edit, document: int, json_file: bool) -> Tree:
     if isinstance(edit, SetEdit):
         return set_at(tree, edit.path, edit.value, document, json_file=json_file)
@@ -215,10 +231,9 @@ def _apply_one(tree: Tree, edit: Edit, document: int, json_file: bool) -> Tree:
         steps = read_path(edit.path, Code.NOT_FOUND)
         if not steps:
             raise YamlError(Code.NOT_APPLICABLE, "the root cannot be deleted: set it instead")
-        parent: Place = tree.find(found, steps[:-1])
-        return restructure.delete(tree, found, place, parent)
+        return restructure.delete(tree, found, place, tree.find(found, steps[:-1]))
     if isinstance(edit, AppendEdit):
         return restructure.append(tree, found, place, read_fragment(edit.value, found.tags))
     if isinstance(edit, RenameEdit):
         return restructure.rename(tree, found, place, edit.key)
-    return remarks.write_comments(tree, found, place, above=edit.above, beside=edit.beside)
+    return comments.write_comments(tree, found, place, above=edit.above, beside=edit.beside)

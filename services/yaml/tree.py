@@ -7,8 +7,8 @@ second look-up in a file of any size is a few dictionary accesses.
 from typing import Final, NamedTuple
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.events import ALIAS, MAPPING, SCALAR, SEQUENCE, Document, Stream
 from services.yaml.path import Key, Step, show_path
+from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, SEQUENCE, Document, Stream
 
 _NULL_WORDS: Final = frozenset(("~", "null", "Null", "NULL"))
 

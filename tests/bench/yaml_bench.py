@@ -14,9 +14,10 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
+from proto.ops.yaml import SetEdit
 from services.yaml.files import Roots
 from services.yaml.operations import YamlFiles
-from services.yaml.parser import parse
+from services.yaml.syntax.parser import parse
 
 SIZE = 1_000_000
 
@@ -89,7 +90,7 @@ def main() -> None:
         get_and_set = seconds(
             lambda: (
                 cold.get("f.yaml", "service500.spec.image"),
-                cold.set_value("f.yaml", "service500.spec.replicas", "77"),
+                cold.change("f.yaml", SetEdit("service500.spec.replicas", "77")),
             )
         )
         print(f"get and set, nothing cached {get_and_set:7.3f} s")
@@ -97,7 +98,9 @@ def main() -> None:
         print(f"get again (wall time)       {again * 1000:7.3f} ms")
         numbers = iter(range(100, 1000))
         change = seconds(
-            lambda: cold.set_value("f.yaml", "service500.spec.replicas", str(next(numbers))), 20, time.perf_counter
+            lambda: cold.change("f.yaml", SetEdit("service500.spec.replicas", str(next(numbers)))),
+            20,
+            time.perf_counter,
         )
         print(f"set again (wall time)       {change * 1000:7.3f} ms")
     if find_spec("ruamel.yaml") is None:

@@ -9,7 +9,16 @@ import importlib.util
 from pathlib import Path
 from typing import Final
 
-from services.yaml.events import ALIAS, DOCUMENT, DOCUMENT_END, MAPPING, MAPPING_END, SCALAR, SEQUENCE, SEQUENCE_END
+from services.yaml.syntax.events import (
+    ALIAS,
+    DOCUMENT,
+    DOCUMENT_END,
+    MAPPING,
+    MAPPING_END,
+    SCALAR,
+    SEQUENCE,
+    SEQUENCE_END,
+)
 
 # kind, value, anchor: what both parsers can tell (libfyaml gives a tag as written, ours resolved).
 PlainEvent = tuple[int, str, str | None]

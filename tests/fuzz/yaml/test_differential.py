@@ -35,7 +35,7 @@ from typing import Final
 import pytest
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.parser import parse
+from services.yaml.syntax.parser import parse
 from tests.fuzz.yaml.libfyaml import LibFyaml, PlainEvent
 
 SEEDS: Final = [

@@ -16,6 +16,11 @@ _WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|COMMIT|CREATE|DROP|ALTER
 PAGE_BYTES = 4096
 
 
+def is_write(statement: str) -> bool:
+    """Whether a statement changes what is on disk."""
+    return _WRITES.match(statement) is not None
+
+
 class Disk:
     """A disk that may be full: from its `full_at`th write statement from now on, until there is `room` again."""
 
@@ -38,7 +43,7 @@ class Disk:
         return self.full_at is not None and self.seen >= self.full_at
 
     def _trace(self, cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
-        if self.full_at is None or not _WRITES.match(statement):
+        if self.full_at is None or not is_write(statement):
             return True
         self.seen += 1
         if self.seen < self.full_at:

@@ -14,15 +14,15 @@ import trio
 import trio.testing
 
 from proto.errors import OperationError
-from services.transcripts.store import Store
+from services.transcripts.store.database import Store
 
 CHILD = """
 import json, sys, trio
 from pathlib import Path
-from services.transcripts.ingest import Ingest
-from services.transcripts.pieces import Stripper
-from services.transcripts.redaction import Redactor
-from services.transcripts.store import Store
+from services.transcripts.intake.ingest import Ingest
+from services.transcripts.search.passages import Stripper
+from services.transcripts.intake.redaction import Redactor
+from services.transcripts.store.database import Store
 from tests.unit.transcripts.rig import payload, user
 
 async def main():

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import pytest
 
-from services.yaml.edit import read_tree, set_at
+from services.yaml.edit.values import read_tree, set_at
 from services.yaml.errors import YamlError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.yaml.edit import get_at, read_tree
+from services.yaml.edit.values import get_at, read_tree
 from services.yaml.errors import Code, YamlError
 
 

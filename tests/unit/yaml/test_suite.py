@@ -1,15 +1,44 @@
 """The YAML test suite and the samples of exact edits, where they lie beside the repository."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from services.yaml.edit import get_at, read_tree, set_at
+from services.yaml.edit.values import get_at, read_tree, set_at
 from services.yaml.errors import SyntaxFault, YamlError
-from services.yaml.events import suite_lines
-from services.yaml.parser import parse
+from services.yaml.syntax.events import Stream
+from services.yaml.syntax.parser import parse
+
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\0": "\\0"})
+
+
+def suite_lines(stream: Stream) -> Iterator[str]:
+    """The stream in the event notation of the YAML test suite, one line per event."""
+    yield "+STR"
+    for kind, style, value, anchor, tag in stream.events:
+        properties = (f" &{anchor}" if anchor is not None else "") + (f" <{tag}>" if tag is not None else "")
+        match kind:
+            case 0:
+                yield "+DOC" + (" ---" if style else "")
+            case 1:
+                yield "-DOC" + (" ..." if style else "")
+            case 2:
+                yield "+SEQ" + (" []" if style else "") + properties
+            case 4:
+                yield "+MAP" + (" {}" if style else "") + properties
+            case 3:
+                yield "-SEQ"
+            case 5:
+                yield "-MAP"
+            case 6:
+                yield f"=VAL{properties} {style}{value.translate(_ESCAPES)}"
+            case _:
+                yield f"=ALI *{value}"
+    yield "-STR"
+
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "cases"
 pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="the folder of cases does not lie beside this repository")

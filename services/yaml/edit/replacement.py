@@ -1,0 +1,346 @@
+"""Replacing one existing value: the candidate edits, in the order in which they are tried.
+
+A candidate is only a guess at what a careful person would type. The check decides; the first that passes is taken.
+"""
+
+from collections.abc import Iterator
+
+from services.yaml.check.edits import Expected, Splice, check
+from services.yaml.edit.fragment import Fragment
+from services.yaml.edit.slot import Slot, find_slot, is_sequence
+from services.yaml.edit.style import Style
+from services.yaml.errors import Code, YamlError
+from services.yaml.syntax.events import Document
+from services.yaml.syntax.tokens import BREAK
+from services.yaml.tree import Place, Tree
+
+
+def replace_value(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
+    """The tree after the value at `place` has become `fragment`. Raises YamlError (-32003) where no edit is right."""
+    stream = tree.stream
+    node = place.node
+    slot = find_slot(tree, place, document)
+    if slot.flow and (fragment.is_block_collection or fragment.is_block_scalar):
+        raise YamlError(
+            Code.NOT_APPLICABLE,
+            "a block value cannot stand inside a flow collection: write it as {…}, […] or a quoted string",
+        )
+    expected = Expected(
+        node,
+        stream.after(node),
+        fragment.with_anchor(stream.events[node][3]),
+        _dropped_comments(tree, node, fragment),
+        fragment.comments,
+    )
+    for splices in _Candidates(tree, document, slot, fragment).all():
+        edited = check(tree, splices, expected)
+        if edited is not None:
+            return edited
+    raise YamlError(Code.NOT_APPLICABLE, _why_not(tree, node, stream.after(node)))
+
+
+def _why_not(tree: Tree, start: int, stop: int) -> str:
+    anchors = {tree.stream.events[index][3] for index in range(start, stop)} - {None}
+    for alias, target in tree.alias_targets().items():
+        if start <= target < stop and not start <= alias < stop:
+            name = tree.stream.events[target][3]
+            return f"the value holds the anchor &{name}, which an alias elsewhere needs: keep it in the new value"
+    hint = f" (anchors there: {', '.join(sorted(str(name) for name in anchors))})" if anchors else ""
+    return (
+        f"the value cannot stand here without changing something else in the file{hint}: "
+        "quote it, or check its indentation"
+    )
+
+
+def _dropped_comments(tree: Tree, node: int, fragment: Fragment) -> frozenset[int]:
+    """The comments inside the replaced value. A block scalar's header comment goes only if the new one brings its
+    own."""
+    stream = tree.stream
+    body, stop = stream.bodies[node], stream.stops[node]
+    if fragment.is_block_collection and "#" in fragment.head:
+        body = stream.starts[node]
+    header = tree.is_block_scalar(node)
+    return frozenset(
+        index
+        for index, (start, _) in enumerate(stream.comments)
+        if body <= start < stop and not (header and not (fragment.is_block_scalar and fragment.comments))
+    )
+
+
+class _Candidates:
+    def __init__(self, tree: Tree, document: Document, slot: Slot, fragment: Fragment) -> None:
+        self.tree = tree
+        self.text = tree.text
+        self.document = document
+        self.slot = slot
+        self.fragment = fragment
+        self.style = Style(tree)
+        stream = tree.stream
+        node = slot.node
+        self.start, self.body, self.stop = stream.starts[node], stream.bodies[node], stream.stops[node]
+        self.line_break = self.style.line_break(self.start)
+        self.keeps_anchor = bool(slot.anchor) and fragment.anchor is None and not fragment.is_alias
+        self.empty = tree.is_empty(node)
+        # The lines that a value covers below its first, and a block collection from its first line on.
+        self.block_scalar = tree.is_block_scalar(node)
+        body_line = tree.line_start(self.body)
+        self.below = tree.is_block_collection(node) and (
+            not self.text[body_line : self.body].strip(" ") and (slot.at <= body_line or slot.column < 0)
+        )
+        start_line = tree.line_start(self.start)
+        self.own_line = not self.empty and not self.text[start_line : self.start].strip(" ") and slot.at <= start_line
+        self.first_line = body_line
+
+    def all(self) -> Iterator[list[Splice]]:
+        if self.fragment.is_block_collection:
+            yield from self._collection()
+        elif self.fragment.is_block_scalar:
+            yield from self._scalar_lines()
+        else:
+            for head in self._inline_texts():
+                if self.below:
+                    yield from self._below_to_inline(head)
+                elif self.block_scalar:
+                    yield [*self._head(head), *self._without_lines()]
+                else:
+                    yield self._head(head)
+
+    def _inline_texts(self) -> Iterator[str]:
+        lines = BREAK.split(self.fragment.head)
+        yield self.line_break.join(lines)
+        if len(lines) > 1:
+            shift = " " * (max(self.slot.column, 0) + self.style.unit)
+            yield self.line_break.join([lines[0], *(shift + line if line.strip(" \t") else line for line in lines[1:])])
+
+    # What stands on the line of the key.
+
+    def _prefix(self) -> tuple[int, str]:
+        """Where the replaced text begins, and the anchor that has to be written again there."""
+        if self.keeps_anchor and not self.slot.tagged:
+            return self.body, ""
+        return self.start, self.slot.anchor + " " if self.keeps_anchor else ""
+
+    def _head(self, text: str) -> list[Splice]:
+        """Put `text` where the value's own first line begins; the rest of that line stays."""
+        slot = self.slot
+        properties = slot.properties_stop > self.start or bool(slot.anchor) or slot.tagged
+        if not slot.introduced:
+            return self._introduce(text)
+        if (self.empty or self.below) and (not properties or (self.keeps_anchor and not slot.tagged)):
+            if not text:
+                return []
+            return [self._beside(slot.properties_stop if properties else self._empty_at(), text)]
+        stop = self.stop
+        if self.block_scalar:
+            stop = self._header_stop(bool(self.fragment.is_block_scalar and self.fragment.comments))
+        elif self.empty or self.below:
+            stop = slot.properties_stop
+        start, prefix = self._prefix()
+        if text:
+            return [Splice(start, stop, prefix + text)]
+        if prefix:
+            return [Splice(self.start, stop, slot.anchor)]
+        if self.keeps_anchor:
+            return [Splice(slot.properties_stop, stop, "")]
+        return [Splice(slot.at if slot.on_line else self.start, stop, "")]
+
+    def _beside(self, at: int, text: str) -> Splice:
+        """Put `text` after an indicator or property, taking a space that is there already for its own."""
+        if self._at_document_line():
+            return Splice(at, at, text)
+        rest = self.text[at : self.tree.line_stop(at)]
+        follows = rest.lstrip(" \t")[:1]
+        if rest.startswith(" ") and follows in (("", ",", "}", "]") if self.slot.flow else ("",)):
+            return Splice(at + 1, at + 1, text)
+        return Splice(at, at, " " + text)
+
+    def _empty_at(self) -> int:
+        return self.slot.at if not self.slot.flow else self.start
+
+    def _at_document_line(self) -> bool:
+        """Whether the value is a document's own, with no --- on its line."""
+        return (
+            self.slot.column < 0
+            and not self.slot.flow
+            and self.text[self.document.body - 3 : self.document.body] != "---"
+        )
+
+    def _introduce(self, text: str) -> list[Splice]:
+        if self.slot.flow:
+            return [Splice(self.start, self.start, ": " + text)] if text else []
+        at = self.tree.line_stop(self.start)
+        return [Splice(at, at, f"{self.line_break}{' ' * self.slot.column}:{' ' + text if text else ''}")]
+
+    def _header_stop(self, with_comment: bool) -> int:
+        at = self.body + 1
+        while self.text[at : at + 1] in tuple("+-123456789"):
+            at += 1
+        if with_comment:
+            line = self.tree.line_stop(at)
+            return at + len(self.text[at:line].rstrip(" \t"))
+        return at
+
+    # What stands on the lines below.
+
+    def _region(self) -> tuple[int, int]:
+        """The lines of a value below its first line (of a block collection: from its first), without the last break."""
+        first = self.first_line if self.below else self.tree.next_line(self.body)
+        stop = self.stop
+        if stop > first and self.text[stop - 1] in "\r\n":
+            stop -= 2 if self.text.startswith("\r\n", stop - 2) else 1
+        return first, stop
+
+    def _without_lines(self) -> list[Splice]:
+        """Take those lines away; a comment behind the last of them stays, on a line of its own."""
+        first, stop = self._region()
+        if stop < first or (stop == first and not self.block_scalar) or self.stop <= first:
+            return []
+        line_stop = self.tree.line_stop(stop)
+        if self.text[stop:line_stop].strip(" \t"):
+            return [Splice(first, stop, "")]
+        if line_stop < len(self.text):
+            return [Splice(first, self.tree.next_line(stop), "")]
+        before = first - (2 if self.text.startswith("\r\n", first - 2) else 1)
+        return [Splice(max(before, 0), line_stop, "")]
+
+    def _below_to_inline(self, text: str) -> Iterator[list[Splice]]:
+        slot = self.slot
+        if slot.column < 0 and self.start >= self.first_line:
+            yield [Splice(self.body, self.stop, text)]
+            return
+        begin = slot.properties_stop if self.keeps_anchor else slot.at
+        gap = self.text[max(begin, slot.properties_stop) : self.body]
+        if "#" not in gap and not (self.keeps_anchor and slot.tagged):
+            yield [Splice(begin, self.stop, " " + text)]
+        yield [*self._head(text), *self._without_lines()]
+
+    def _joined(self, lines: list[str]) -> str:
+        return self.line_break.join(lines)
+
+    def _scalar_lines(self) -> Iterator[list[Splice]]:
+        fragment = self.fragment
+        column = max(self.slot.column, 0)
+        own = 0
+        if self.block_scalar and self.stop > self.tree.next_line(self.body):
+            first, stop = self._region()
+            lines = [line for line in self.text[first:stop].split("\n") if line.strip(" \r")]
+            own = min((len(line) - len(line.lstrip(" ")) for line in lines), default=0)
+        layouts: list[tuple[str, list[str]]] = [(fragment.head, fragment.lines)]
+        indents = [own, column + self.style.unit]
+        if self.own_line and not self.below and not self.block_scalar:
+            # Below a header on a line of its own the content stands further in than the header, as libfyaml wants it.
+            layouts.clear()
+            indents = [self.start - self.tree.line_start(self.start) + self.style.unit]
+        for indent in indents:
+            moved = fragment.shifted(indent) if indent > self.slot.column else None
+            if moved is not None:
+                layouts.append((fragment.block_header(indent - column), moved))
+        for head, lines in layouts:
+            yield self._placed(head, lines)
+
+    def _placed(self, head: str, lines: list[str]) -> list[Splice]:
+        """A header on the key's line and `lines` straight below it."""
+        splices = self._head(head)
+        block = self.line_break + self._joined(lines) if lines else ""
+        if self.below:
+            at = self.tree.line_stop(splices[0].stop)
+            return [*splices, Splice(at, at, block), *self._without_lines()]
+        if self.block_scalar:
+            at = self.tree.line_stop(self.body)
+            first, stop = self._region()
+            return [*splices, Splice(at, max(at, stop) if stop >= first else at, block)]
+        if not self.slot.introduced and not self.slot.flow:
+            return [Splice(splices[0].start, splices[0].stop, splices[0].text + block)]
+        at = self.tree.line_stop(self.stop)
+        return [*splices, Splice(at, at, block)]
+
+    # A block collection.
+
+    def _columns(self) -> Iterator[int]:
+        """The columns that a block collection below the key may take, the likeliest first."""
+        tree, slot = self.tree, self.slot
+        sequence = is_sequence(self.fragment.tree, 1)
+        if slot.column < 0:
+            yield tree.column(slot.node) if self.below else 0
+            return
+        in_mapping = not slot.compact or slot.at < 0
+        if self.below:
+            own = tree.column(slot.node)
+            if is_sequence(tree, slot.node) == sequence or own > slot.column:
+                yield own
+        if sequence and in_mapping:
+            yield slot.column + self.style.sequence_step
+        yield slot.column + (self.style.unit if in_mapping else 2)
+
+    def _collection(self) -> Iterator[list[Splice]]:
+        fragment, slot, tree = self.fragment, self.slot, self.tree
+        one_line = len(fragment.lines) == 1 and not fragment.head
+        trailing = self.text[self.stop : tree.line_stop(self.stop)].strip(" \t")
+        compact_here = slot.compact and slot.on_line and not self.below
+        if "#" in fragment.head and self.below:
+            yield self._whole()
+        first_choice = one_line or not trailing or tree.is_block_collection(slot.node)
+        if compact_here and first_choice:
+            yield from self._compact()
+        if self.own_line and not self.below and not self.block_scalar:
+            column = tree.column(slot.node)
+            lines = fragment.shifted(column)
+            if lines and not fragment.head and self.start == self.body:
+                start, prefix = self._prefix()
+                yield [Splice(start, self.stop, prefix + self._joined([lines[0][column:], *lines[1:]]))]
+        for column in self._columns():
+            lines = fragment.shifted(column)
+            if lines is not None:
+                yield self._lines_below(lines)
+        yield self._lines_below(fragment.lines)
+        if compact_here and not first_choice:
+            yield from self._compact()
+
+    def _whole(self) -> list[Splice]:
+        """Replace the value with its properties and the comments between them and its first line."""
+        column = next(self._columns())
+        _, stop = self._region()
+        start = self.start if self.slot.properties_stop > self.start else self.body
+        lines = self.fragment.shifted(column) or self.fragment.lines
+        return [Splice(start, stop, self._joined([self.fragment.head, *lines]))]
+
+    def _compact(self) -> Iterator[list[Splice]]:
+        slot = self.slot
+        if self.empty:
+            at = slot.at
+            line = self.tree.line_start(at)
+            column = at - line + 1
+        else:
+            column = self.body - self.tree.line_start(self.body)
+        lines = self.fragment.shifted(column)
+        if not lines or self.fragment.head:
+            return
+        text = self._joined([lines[0][column:], *lines[1:]])
+        if self.block_scalar:
+            yield [Splice(self.body, self._header_stop(False), text), *self._without_lines()]
+        else:
+            yield self._head(text)
+
+    def _lines_below(self, lines: list[str]) -> list[Splice]:
+        head = self.fragment.head
+        block = self._joined(lines)
+        if self.below:
+            first, stop = self._region()
+            if self.slot.column < 0 and self.start >= self.first_line and not head:
+                return [Splice(self.start if not self.keeps_anchor else self.body, stop, block.lstrip(" "))]
+            return [*self._head(head), Splice(first, stop, block)]
+        splices = self._head(head)
+        if self.block_scalar:
+            at = self.tree.line_stop(self.body)
+            first, stop = self._region()
+            return [*splices, Splice(at, max(at, stop) if stop >= first else at, self.line_break + block)]
+        if not self.slot.introduced:
+            return (
+                [Splice(splices[0].start, splices[0].stop, splices[0].text + self.line_break + block)]
+                if splices
+                else []
+            )
+        if self._at_document_line():
+            return [Splice(self.start, self.stop, block)]
+        at = self.tree.line_stop(self.stop)
+        return [*splices, Splice(at, at, self.line_break + block)]

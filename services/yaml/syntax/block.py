@@ -1,0 +1,414 @@
+"""Block structure: the part of the parser that reads one document's nodes by their indentation.
+
+It is one loop over an explicit stack of open block collections, so depth costs memory and never Python's stack. Each
+turn of the loop is at the beginning of a line (`_line`), at a node (`_node`) or has reached the document's end. What is
+most of a real file, whole lines `key: value` and `- value`, is read by one pattern a line.
+"""
+
+from typing import Final
+
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.events import (
+    ALIAS,
+    BLOCK_MAPPING,
+    BLOCK_SEQUENCE,
+    EMPTY,
+    MAPPING,
+    SCALAR,
+    SEQUENCE,
+    Stream,
+)
+from services.yaml.syntax.fastlines import HEADER, read_items, read_pair, read_pairs
+from services.yaml.syntax.flow import LONGEST_KEY, FlowReader
+from services.yaml.syntax.properties import Properties, read_alias, read_properties
+from services.yaml.syntax.scalars import count_breaks, fold_plain, read_block_scalar, read_quoted
+from services.yaml.syntax.tokens import (
+    BLANK_LINES,
+    COLON,
+    LINE_REST,
+    MARKER,
+    PLAIN_BLOCK,
+    PLAIN_FOLD,
+    PLAIN_NEXT_BLOCK,
+    SPACING,
+    TAB_LINE,
+)
+
+ROOT: Final = -1
+_MARKS: Final = frozenset("-?:")
+_SPACE_OR_END: Final = frozenset(("", " ", "\t", "\r", "\n"))
+
+
+class BlockReader:
+    """Reads the content of one document into a `Stream`. One for each document."""
+
+    def __init__(self, stream: Stream, tags: dict[str, str], lenient_closers: bool) -> None:
+        self.out = stream
+        self.text = stream.text
+        self.size = len(stream.text)
+        self.tags = tags
+        self.max_depth = stream.max_depth
+        self.lenient_closers = lenient_closers
+        # The stack of open block collections: kind, column, index of the opening event, and for a mapping whether an
+        # explicit key still awaits its value.
+        self.kinds: list[int] = [ROOT]
+        self.columns: list[int] = [-1]
+        self.opens: list[int] = [-1]
+        self.explicit: list[bool] = [False]
+        # What the innermost collection awaits: a node (then `null_at` is where it stands if it turns out empty).
+        self.awaiting = True
+        self.null_at = 0
+        self.may_be_indentless = False
+        self.held: Properties | None = None
+        # A node that was announced by an indicator before it on its line, and what it may be.
+        self.node_at = -1
+        self.node_may_be_block = False
+        self.line = 0
+
+    def read(self, pos: int, line: int, on_marker_line: bool) -> int:
+        """Read from `pos` up to the next document marker or the end of the text, and return that offset.
+
+        `line` is where the current line begins; `on_marker_line` says that `pos` follows a `---`, where only a scalar,
+        a flow collection or properties may stand. Raises SyntaxFault.
+        """
+        self.line = line
+        self.null_at = pos
+        if on_marker_line:
+            pos = self._after_indicator(pos, block_allowed=False)
+        while pos >= 0:
+            if self.node_at < 0:
+                pos = self._next_line(pos)
+            else:
+                at, self.node_at = self.node_at, -1
+                pos = self._node(at, block_allowed=self.node_may_be_block)
+        return ~pos
+
+    # Each reading method returns the offset where the next line begins, or ~offset at the document's end.
+
+    def _next_line(self, pos: int) -> int:
+        if not self.awaiting:
+            if self.kinds[-1] == MAPPING and not self.explicit[-1]:
+                pos = read_pairs(self.out, pos, self.columns[-1])
+            elif self.kinds[-1] == SEQUENCE:
+                pos = read_items(self.out, pos, self.columns[-1])
+        text = self.text
+        while True:
+            match = BLANK_LINES.match(text, pos)
+            assert match is not None  # a pattern of stars always matches
+            at = match.end()
+            if text[at : at + 1] != "#":
+                break
+            pos = self.out.comment_line(at)
+        self.line, spaces_stop = match.span(1)
+        column = spaces_stop - self.line
+        if at == self.size or (at == self.line and text[at] in "-." and MARKER.match(text, at)):
+            self._finish()
+            return ~self.line
+        tabbed = at > spaces_stop
+        dash = text[at] == "-" and text[at + 1 : at + 2] in _SPACE_OR_END
+        if self.awaiting:
+            parent = self.columns[-1]
+            indentless = column == parent and dash and self.may_be_indentless and not tabbed
+            if column > parent or indentless:
+                return self._node(at, block_allowed=not tabbed)
+            self._empty()
+        self._close_beyond(at, column, dash)
+        if tabbed:
+            raise SyntaxFault("a tab cannot indent a line: use spaces", spaces_stop)
+        if self.kinds[-1] == MAPPING:
+            return self._mapping_entry(at)
+        if self.kinds[-1] == ROOT:
+            raise SyntaxFault("unexpected content after the end of the document's value", at)
+        if not dash:
+            raise SyntaxFault("expected a sequence entry: - and a space", at)
+        self._await(at + 1, indentless=False)
+        return self._after_indicator(at + 1, block_allowed=True)
+
+    def _close_beyond(self, at: int, column: int, dash: bool) -> None:
+        """Close the collections that the line at `column` ends, down to the one that it is an entry of."""
+        columns = self.columns
+        while columns[-1] > column:
+            self._close()
+        if columns[-1] == column and self.kinds[-1] == SEQUENCE and not dash and columns[-2] == column:
+            self._close()
+        if columns[-1] != column:
+            if self.kinds[-1] == ROOT:
+                raise SyntaxFault("unexpected content after the end of the document's value", at)
+            raise SyntaxFault(f"this line is indented by {column}: the enclosing lines by {columns[-1]}", at)
+
+    def _mapping_entry(self, at: int) -> int:
+        text = self.text
+        mark = text[at]
+        if mark in "?:" and text[at + 1 : at + 2] in _SPACE_OR_END:
+            if mark == "?":
+                self._settle_explicit()
+                self.explicit[-1] = True
+                self._await(at + 1, indentless=True)
+                return self._after_indicator(at + 1, block_allowed=True)
+            if self.explicit[-1]:
+                self.explicit[-1] = False
+                self._await(at + 1, indentless=True)
+                return self._after_indicator(at + 1, block_allowed=True)
+            self.out.node(EMPTY, at, at, at)
+            self._await(at + 1, indentless=True)
+            return self._after_indicator(at + 1, block_allowed=False)
+        self._settle_explicit()
+        return self._node(at, block_allowed=False, entry=True)
+
+    def _settle_explicit(self) -> None:
+        if self.explicit[-1]:
+            stop = self.out.last_stop
+            self.out.node(EMPTY, stop, stop, stop)
+            self.explicit[-1] = False
+
+    def _await(self, null_at: int, *, indentless: bool) -> None:
+        self.awaiting = True
+        self.null_at = null_at
+        self.may_be_indentless = indentless
+
+    def _after_indicator(self, at: int, *, block_allowed: bool) -> int:
+        """Go on after `-`, `?`, `:` or `---`: with the node on this line, or with the next line."""
+        text = self.text
+        content = SPACING.match(text, at).end()  # type: ignore[union-attr]  # a pattern of stars always matches
+        if content == self.size or text[content] in "\r\n" or (text[content] == "#" and content > at):
+            return self._line_end(content)
+        if content == at:
+            raise SyntaxFault("white space is needed here", at)
+        if block_allowed and "\t" in text[at:content]:
+            block_allowed = False
+        # Left to the loop: `- - - …` nests as deep as it likes without a call for each.
+        self.node_at = content
+        self.node_may_be_block = block_allowed
+        return content
+
+    def _line_end(self, at: int) -> int:
+        """Check that nothing but a comment follows on the line, and return where the next line begins."""
+        match = LINE_REST.match(self.text, at)
+        if match is None or match.group(3) is None:
+            raise SyntaxFault("unexpected text after the value", match.end() if match else at)
+        if match.group(2):
+            if not match.group(1) and at > self.line and self.text[at - 1] not in " \t":
+                raise SyntaxFault("a comment needs white space before its #", at)
+            self.out.comments.append(match.span(2))
+        return match.end()
+
+    def _node(self, at: int, *, block_allowed: bool, entry: bool = False) -> int:
+        """Read the node at `at`, or (for `entry`) the implicit key of the innermost mapping."""
+        text = self.text
+        start = at
+        if block_allowed or entry:
+            after = self._key_line(at, entry)
+            if after >= 0:
+                return after
+        own: Properties | None = None
+        mark = text[at]
+        if mark in "&!":
+            own, at = read_properties(text, at, self.tags, flow=False)
+            if at == self.size or text[at] in "\r\n#":
+                if entry:
+                    raise SyntaxFault("expected a key after this anchor or tag", start)
+                self.held = own if self.held is None else self.held.joined(own)
+                self.null_at = own.stop
+                return self._line_end(at)
+            mark = text[at]
+        if mark in _MARKS and text[at + 1 : at + 2] in _SPACE_OR_END:
+            return self._indicator(at, mark, own, block_allowed=block_allowed, entry=entry)
+        if mark in "|>":
+            return self._block_scalar(at, own, entry)
+        first_event = len(self.out.events)
+        line = self.line
+        value, stop = self._content(at, own)
+        colon = COLON.match(text, stop) if self.line == line else None
+        if colon is None:
+            if entry:
+                raise SyntaxFault("expected a key with a colon and white space after it", start)
+            return self._value(own, start, at, value, stop, first_event)
+        if not entry:
+            if not block_allowed:
+                raise SyntaxFault("a block mapping cannot begin on this line: quote the value or indent it below", at)
+            self._open(MAPPING, start, start - line, first_event)
+        self._key(own, start, at, value, stop)
+        self._await(colon.end(), indentless=True)
+        return self._after_indicator(colon.end(), block_allowed=False)
+
+    def _content(self, at: int, own: Properties | None) -> tuple[str, int]:
+        """The value and the end of an alias, a quoted scalar, a flow collection (whose events are complete then) or
+        the first line of a plain scalar."""
+        text = self.text
+        mark = text[at]
+        if mark == "*":
+            return read_alias(text, at, own)
+        if mark in "\"'":
+            value, stop, multiline = read_quoted(text, at, self.line, self.columns[-1] + 1)
+        elif mark in "[{":
+            depth = self.max_depth - len(self.columns) + 1
+            reader = FlowReader(self.out, self.tags, self.columns[-1], depth, self.lenient_closers)
+            value, stop, multiline = "", reader.read(at, own), reader.multiline
+        else:
+            match = PLAIN_BLOCK.match(text, at)
+            if match is None:
+                raise SyntaxFault(f"a value cannot begin with {mark!r}: quote it", at)
+            return match.group(), match.end()
+        if multiline:
+            self.line = self._line_of(stop)
+        return value, stop
+
+    def _key(self, own: Properties | None, start: int, at: int, value: str, stop: int) -> None:
+        mark = self.text[at]
+        if mark in "[{":
+            if stop - start > LONGEST_KEY:
+                raise SyntaxFault(f"a collection as a key can have at most {LONGEST_KEY} characters", start)
+        elif mark == "*":
+            self.out.node((ALIAS, "", value, None, None), start, at, stop)
+        else:
+            anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
+            self.out.node((SCALAR, mark if mark in "\"'" else ":", value, anchor, tag), start, at, stop)
+
+    def _value(self, own: Properties | None, start: int, at: int, value: str, stop: int, first_event: int) -> int:
+        """Complete a node that is no key, with the properties that the lines before hold for it."""
+        held = self.held
+        self.held = None
+        self.awaiting = False
+        mark = self.text[at]
+        if held is not None:
+            if mark == "*":
+                raise SyntaxFault("an alias can have no anchor or tag", at)
+            own = held if own is None else held.joined(own)
+            start = own.start
+        anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
+        if mark == "*":
+            self.out.node((ALIAS, "", value, None, None), start, at, stop)
+        elif mark in "\"'":
+            self.out.node((SCALAR, mark, value, anchor, tag), start, at, stop)
+        elif mark in "[{":
+            if held is not None:
+                self.out.rename(first_event, anchor, tag, start)
+        else:
+            stop = self._plain(value, start, at, stop, anchor, tag)
+        return self._line_end(stop)
+
+    def _key_line(self, at: int, entry: bool) -> int:
+        """Read a plain key that ends its line, or a whole line `key: value`; -1 where the line is neither."""
+        out = self.out
+        found = HEADER.match(self.text, at)
+        if found is not None:
+            if not entry:
+                self._open(MAPPING, at, at - self.line, len(out.events))
+            stop = found.end(1)
+            out.node((SCALAR, ":", found.group(1), None, None), at, at, stop)
+            self._await(stop + 1, indentless=True)
+            return found.end()
+        if not entry:
+            column = at - self.line
+            events = len(out.events)
+            after = read_pair(out, at, column)
+            if after >= 0:
+                self._open(MAPPING, at, column, events)
+                self.awaiting = False
+                return after
+        return -1
+
+    def _plain(self, value: str, start: int, at: int, stop: int, anchor: str | None, tag: str | None) -> int:
+        text = self.text
+        need = self.columns[-1] + 1
+        parts: list[str] = []
+        breaks: list[int] = []
+        while (fold := PLAIN_FOLD.match(text, stop)) is not None:
+            begin = fold.end()
+            if fold.end(2) - fold.start(2) < need or begin == self.size or text[begin] == "#":
+                break
+            if fold.start(2) == begin and MARKER.match(text, begin):
+                break
+            more = PLAIN_NEXT_BLOCK.match(text, begin)
+            if more is None:
+                break
+            parts.append(more.group())
+            breaks.append(count_breaks(fold.group(1)))
+            stop = more.end()
+            self.line = fold.start(2)
+            if COLON.match(text, stop):
+                raise SyntaxFault("a key cannot cover several lines, nor a mapping begin inside a plain scalar", begin)
+        if parts:
+            value = fold_plain([value, *parts], breaks)
+        self.out.node((SCALAR, ":", value, anchor, tag), start, at, stop)
+        return stop
+
+    def _indicator(self, at: int, mark: str, own: Properties | None, *, block_allowed: bool, entry: bool) -> int:
+        if entry:
+            if mark != ":" or own is None:
+                raise SyntaxFault(f"a {mark!r} entry cannot stand here", at)
+            self.out.node((SCALAR, ":", "", own.anchor, own.tag), own.start, own.stop, own.stop)
+        elif not block_allowed:
+            raise SyntaxFault(f"a block collection cannot begin on this line with {mark!r}: indent it below", at)
+        elif mark == ":":
+            start = own.start if own is not None else at
+            self._open(MAPPING, start, start - self.line, len(self.out.events))
+            if own is None:
+                self.out.node(EMPTY, at, at, at)
+            else:
+                self.out.node((SCALAR, ":", "", own.anchor, own.tag), own.start, own.stop, own.stop)
+        elif own is not None:
+            raise SyntaxFault("an anchor or tag of a block collection stands on the line before it", own.start)
+        else:
+            self._open(SEQUENCE if mark == "-" else MAPPING, at, at - self.line, len(self.out.events))
+            self.explicit[-1] = mark == "?"
+            self._await(at + 1, indentless=mark == "?")
+            return self._after_indicator(at + 1, block_allowed=True)
+        self._await(at + 1, indentless=True)
+        return self._after_indicator(at + 1, block_allowed=False)
+
+    def _block_scalar(self, at: int, own: Properties | None, entry: bool) -> int:
+        if entry:
+            raise SyntaxFault("a block scalar cannot be a key without ?", at)
+        if self.held is not None:
+            own = self.held if own is None else self.held.joined(own)
+            self.held = None
+        scalar = read_block_scalar(self.text, at, self.columns[-1])
+        if scalar.comment is not None:
+            self.out.comments.append(scalar.comment)
+        anchor, tag, start = (own.anchor, own.tag, own.start) if own is not None else (None, None, at)
+        self.out.node((SCALAR, self.text[at], scalar.value, anchor, tag), start, at, scalar.stop)
+        self.awaiting = False
+        if len(self.columns) > 1 and TAB_LINE.match(self.text, scalar.next_line):
+            raise SyntaxFault("a line of a tab cannot follow a block scalar: leave it empty", scalar.next_line)
+        return scalar.next_line
+
+    def _open(self, kind: int, body: int, column: int, index: int) -> None:
+        """Open a block collection before the event `index`; properties held from the lines before are its own."""
+        held = self.held
+        self.held = None
+        if len(self.columns) > self.max_depth:
+            raise SyntaxFault(f"nesting is deeper than {self.max_depth} levels", body)
+        if held is None:
+            self.out.open(BLOCK_MAPPING if kind == MAPPING else BLOCK_SEQUENCE, body, body, index)
+        else:
+            self.out.open((kind, "", "", held.anchor, held.tag), held.start, body, index)
+        self.kinds.append(kind)
+        self.columns.append(column)
+        self.opens.append(index)
+        self.explicit.append(False)
+
+    def _close(self) -> None:
+        self._settle_explicit()
+        self.explicit.pop()
+        self.columns.pop()
+        self.out.close(self.opens.pop(), self.kinds.pop())
+
+    def _empty(self) -> None:
+        held = self.held
+        self.held = None
+        if held is None:
+            self.out.node(EMPTY, self.null_at, self.null_at, self.null_at)
+        else:
+            self.out.node((SCALAR, ":", "", held.anchor, held.tag), held.start, held.stop, held.stop)
+        self.awaiting = False
+
+    def _finish(self) -> None:
+        if self.awaiting:
+            self._empty()
+        while len(self.columns) > 1:
+            self._close()
+
+    def _line_of(self, at: int) -> int:
+        text = self.text
+        return max(text.rfind("\n", self.line, at), text.rfind("\r", self.line, at)) + 1

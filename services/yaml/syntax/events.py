@@ -1,0 +1,130 @@
+"""The parsed form of a YAML stream: flat events in document order, with the exact source span of each.
+
+An event is a plain tuple of what it *means*, without positions, so that two streams are equal exactly when their event
+lists are: the check behind every edit is a comparison of lists. Positions live beside the events in parallel arrays.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.yaml.syntax.tokens import COMMENT
+
+# kind, style, value, anchor, resolved tag. The style of a scalar is its indicator (":" for plain), of a flow
+# collection its brackets, of a block collection "", of an explicit document marker the marker.
+Event = tuple[int, str, str, str | None, str | None]
+
+DOCUMENT: Final = 0
+DOCUMENT_END: Final = 1
+SEQUENCE: Final = 2
+SEQUENCE_END: Final = 3
+MAPPING: Final = 4
+MAPPING_END: Final = 5
+SCALAR: Final = 6
+ALIAS: Final = 7
+
+CLOSING: Final[dict[int, Event]] = {
+    SEQUENCE: (SEQUENCE_END, "", "", None, None),
+    MAPPING: (MAPPING_END, "", "", None, None),
+}
+EMPTY: Final[Event] = (SCALAR, ":", "", None, None)
+BLOCK_MAPPING: Final[Event] = (MAPPING, "", "", None, None)
+BLOCK_SEQUENCE: Final[Event] = (SEQUENCE, "", "", None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document: the indices of its two events and the offsets around its content.
+
+    `body` is where content may begin (after `---` or after directives), `stop` where the next marker or the end is.
+    `tags` are the tag handles in force.
+    """
+
+    event: int
+    close: int
+    body: int
+    stop: int
+    tags: dict[str, str]
+
+
+@dataclass(slots=True)
+class Stream:
+    """A parsed stream. For event i: `starts[i]` is its first character (properties included), `bodies[i]` the first
+    after the properties, `stops[i]` the end of the node; offsets are characters of `text`.
+
+    `closes` maps the index of an opening event to that of its closing one. `last_stop` is the end of the last node,
+    where an open collection would end. `lenient` says that a closing bracket stood further left than YAML 1.2 allows.
+    """
+
+    text: str
+    events: list[Event] = field(default_factory=list)
+    starts: "array[int]" = field(default_factory=lambda: array("q"))
+    bodies: "array[int]" = field(default_factory=lambda: array("q"))
+    stops: "array[int]" = field(default_factory=lambda: array("q"))
+    closes: dict[int, int] = field(default_factory=dict)
+    comments: list[tuple[int, int]] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    lenient: bool = False
+    max_depth: int = 0
+    last_stop: int = 0
+
+    def after(self, index: int) -> int:
+        """The index of the event that follows the whole node at `index`."""
+        return self.closes.get(index, index) + 1
+
+    def document_of(self, index: int) -> Document | None:
+        """The document that the event at `index` is in."""
+        return next((each for each in self.documents if each.event < index <= each.close), None)
+
+    def comment_texts(self) -> list[str]:
+        text = self.text
+        return [text[start:stop] for start, stop in self.comments]
+
+    # What the readers append with.
+
+    def node(self, event: Event, start: int, body: int, stop: int) -> None:
+        self.events.append(event)
+        self.starts.append(start)
+        self.bodies.append(body)
+        self.stops.append(stop)
+        self.last_stop = stop
+
+    def open(self, event: Event, start: int, body: int, index: int) -> None:
+        """Open a collection before the event `index`, which is mostly the next one."""
+        count = len(self.events)
+        if index == count:
+            self.events.append(event)
+            self.starts.append(start)
+            self.bodies.append(body)
+            self.stops.append(start)
+            return
+        # A flow collection turned out to be the first key of a block mapping: its events move up by one.
+        self.events.insert(index, event)
+        self.starts.insert(index, start)
+        self.bodies.insert(index, body)
+        self.stops.insert(index, start)
+        for moved in range(count - 1, index - 1, -1):
+            if (close := self.closes.pop(moved, None)) is not None:
+                self.closes[moved + 1] = close + 1
+
+    def close(self, index: int, kind: int) -> None:
+        stop = self.last_stop
+        self.stops[index] = stop
+        self.closes[index] = len(self.events)
+        self.events.append(CLOSING[kind])
+        self.starts.append(stop)
+        self.bodies.append(stop)
+        self.stops.append(stop)
+
+    def rename(self, index: int, anchor: str | None, tag: str | None, start: int) -> None:
+        """Give the collection at `index` properties that were found on the lines before it."""
+        kind, style, value, _, _ = self.events[index]
+        self.events[index] = (kind, style, value, anchor, tag)
+        self.starts[index] = start
+
+    def comment_line(self, start: int) -> int:
+        """Keep the comment at `start`, which ends its line; where the next line begins."""
+        found = COMMENT.match(self.text, start)
+        assert found is not None  # `start` is at a #
+        self.comments.append(found.span(1))
+        return found.end()

@@ -1,0 +1,140 @@
+"""The YAML 1.2 parser: a stream of text to its events, with the exact span of every node, in one pass.
+
+It accepts what YAML 1.2.2 allows and refuses what it does not. It never recurses: depth is bounded by `max_depth`, and
+aliases stay aliases, so no input can make the result larger than a small multiple of its source.
+"""
+
+from typing import Final
+
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.block import BlockReader
+from services.yaml.syntax.events import DOCUMENT, DOCUMENT_END, SCALAR, Document, Stream
+from services.yaml.syntax.properties import Directives
+from services.yaml.syntax.tokens import BLANK_LINES, LINE_REST, MARKER, NEVER_ALLOWED, QUOTED_ONLY
+
+MAX_DEPTH: Final = 2000
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+def parse(
+    text: str,
+    *,
+    max_depth: int = MAX_DEPTH,
+    lenient_closers: bool = False,
+    tags: dict[str, str] | None = None,
+) -> Stream:
+    """Parse a stream. Raises SyntaxFault with the offset of the first fault.
+
+    `lenient_closers` also accepts the closing bracket of a flow collection at the column of the block collection around
+    it, which YAML 1.2 forbids and most other loaders accept; `Stream.lenient` then says that this was needed. `tags`
+    are tag handles declared beforehand, for text that is to stand inside a document.
+    """
+    stream = Stream(text, max_depth=max_depth)
+    if found := NEVER_ALLOWED.search(text):
+        raise SyntaxFault(f"the character U+{ord(found.group()):04X} is not allowed in YAML", found.start())
+    _Documents(stream, lenient_closers, tags).read()
+    _check_characters(stream)
+    return stream
+
+
+class _Documents:
+    def __init__(self, stream: Stream, lenient_closers: bool, tags: dict[str, str] | None) -> None:
+        self.given_tags = tags
+        self.stream = stream
+        self.text = stream.text
+        self.lenient_closers = lenient_closers
+
+    def read(self) -> None:
+        text = self.text
+        size = len(text)
+        pos = 0
+        bare_allowed = True  # a document without --- may begin, and so may directives
+        directives = Directives()
+        while True:
+            pos, at = self._prefix(pos)
+            if at == size:
+                if directives.any:
+                    raise SyntaxFault("directives need a document: --- and its content", size)
+                return
+            marker = MARKER.match(text, at) if pos == at else None
+            if marker is not None and text[at] == ".":
+                if directives.any:
+                    raise SyntaxFault("directives need a document: --- and its content", at)
+                pos = self._marker_rest(marker.end())
+                bare_allowed = True
+            elif text[at] == "%" and pos == at and bare_allowed:
+                pos = directives.read(text, at, self.stream.comments)
+            elif marker is not None:
+                pos, bare_allowed = self._document(marker.end(), at, directives, explicit=True)
+                directives = Directives()
+            elif directives.any:
+                raise SyntaxFault("after directives a document begins with ---", at)
+            elif not bare_allowed:
+                raise SyntaxFault("unexpected content: a new document begins with ---", at)
+            else:
+                pos, bare_allowed = self._document(pos, pos, directives, explicit=False)
+                directives = Directives()
+
+    def _prefix(self, pos: int) -> tuple[int, int]:
+        """Pass blank lines, comments and a byte order mark: the offset of the line arrived at, and of its content."""
+        text = self.text
+        while True:
+            if text.startswith(_BYTE_ORDER_MARK, pos):
+                pos += 1
+            match = BLANK_LINES.match(text, pos)
+            assert match is not None  # a pattern of stars always matches
+            at = match.end()
+            if text.startswith("#", at):
+                pos = self.stream.comment_line(at)
+                continue
+            if text.startswith(_BYTE_ORDER_MARK, match.start(1)):
+                pos = match.start(1)
+                continue
+            return match.start(1), at
+
+    def _document(self, pos: int, line: int, directives: Directives, *, explicit: bool) -> tuple[int, bool]:
+        """Read one document; returns the offset after it and whether the next may begin without ---."""
+        stream = self.stream
+        event = len(stream.events)
+        stream.node((DOCUMENT, "---" if explicit else "", "", None, None), line, pos, pos)
+        tags = directives.tags if self.given_tags is None else self.given_tags
+        reader = BlockReader(stream, tags, self.lenient_closers)
+        stop = reader.read(pos, line, explicit)
+        ended = MARKER.match(self.text, stop) is not None and self.text[stop] == "."
+        close = len(stream.events)
+        stream.node((DOCUMENT_END, "..." if ended else "", "", None, None), stop, stop, stop)
+        stream.stops[event] = stop
+        stream.closes[event] = close
+        stream.documents.append(Document(event, close, pos, stop, tags))
+        return (self._marker_rest(stop + 3), True) if ended else (stop, False)
+
+    def _marker_rest(self, at: int) -> int:
+        match = LINE_REST.match(self.text, at)
+        if match is None or match.group(3) is None or (match.group(2) and not match.group(1)):
+            raise SyntaxFault("only a comment may follow ... on its line", at)
+        if match.group(2):
+            self.stream.comments.append(match.span(2))
+        return match.end()
+
+
+def _check_characters(stream: Stream) -> None:
+    """Refuse the characters that only quoted scalars may hold wherever else they stand."""
+    text = stream.text
+    if QUOTED_ONLY.search(text) is None:
+        return
+    quoted = [
+        (stream.bodies[index], stream.stops[index])
+        for index, event in enumerate(stream.events)
+        if event[0] == SCALAR and event[1] in ('"', "'")
+    ]
+    quoted.reverse()
+    beginnings = {0} | {document.stop for document in stream.documents}
+    for found in QUOTED_ONLY.finditer(text):
+        at = found.start()
+        while quoted and quoted[-1][1] <= at:
+            quoted.pop()
+        if quoted and quoted[-1][0] <= at:
+            continue
+        if text[at] == _BYTE_ORDER_MARK and at in beginnings:
+            continue
+        raise SyntaxFault(f"the character U+{ord(text[at]):04X} is allowed in quoted scalars only", at)

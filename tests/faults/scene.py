@@ -1,0 +1,36 @@
+"""A subject's services in this process, on a data folder of the test's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import trio
+
+from services.runtime.testing import Bench, services_in_process
+from tests.faults.subjects import Subject
+
+SETTINGS = {"decode": {"limit_memory": False}}
+ENOUGH_S = 20.0
+
+
+@contextlib.asynccontextmanager
+async def scene(subject: Subject, folder: Path) -> AsyncIterator[tuple[Bench, Path]]:
+    """The services with their data in `folder/data`, and the root `folder/root`."""
+    root = folder / "root"
+    root.mkdir(parents=True, exist_ok=True)
+    async with services_in_process(
+        subject.services, folder / "data", roots=[root.resolve()], settings=SETTINGS
+    ) as bench:
+        yield bench, root.resolve()
+        for name in reversed(list(bench.running)):
+            await bench.finish(name)
+        assert not bench.failures, bench.failures
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until it holds: background work tells no one when it is done."""
+    with trio.fail_after(ENOUGH_S):
+        while not await condition():  # noqa: ASYNC110  # see above
+            await trio.sleep(0.02)

@@ -1,0 +1,91 @@
+"""A damaged page, a truncated file or a foreign file in place of any database: served, or rebuilt, or said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+
+from proto.errors import LinckiaError
+from tests.faults.scene import scene
+from tests.faults.subjects import SUBJECTS, Subject, check_typed
+from tests.unit.runtime.faults import PAGE_BYTES, damage_page, files_in, page_count, pages_of
+
+TRIES = 50
+
+
+def tables_of(path: Path) -> list[str]:
+    """Every table and index of a database that is closed."""
+    connection = apsw.Connection(str(path))
+    try:
+        rows = connection.execute("SELECT name FROM sqlite_schema WHERE rootpage > 0 ORDER BY name").fetchall()
+        return ["sqlite_schema", *(str(name) for (name,) in rows)]
+    finally:
+        connection.close()
+
+
+def damages_of(path: Path) -> dict[str, Callable[[], object]]:
+    """What can be done to the file: the first page of each table, half of it cut off, other content."""
+
+    def cut() -> None:
+        with path.open("r+b") as file:
+            file.truncate(max(1, page_count(path) // 2) * PAGE_BYTES)
+
+    done: dict[str, Callable[[], object]] = {
+        table: partial(damage_page, path, pages[0]) for table in tables_of(path) if (pages := pages_of(path, table))
+    }
+    done["cut"] = cut
+    done["foreign"] = partial(path.write_bytes, b"this is not a database\n" * 400)
+    return done
+
+
+async def write_first(subject: Subject, folder: Path) -> None:
+    async with scene(subject, folder) as (bench, root):
+        await subject.write(bench, root, 1)
+        # Where the data follows from other data, what is made again can be compared.
+        assert await subject.seen(bench, root) == {1}
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+async def test_damage_of_any_file_is_served_rebuilt_or_named(name: str, tmp_path: Path) -> None:
+    subject = SUBJECTS[name]
+    await write_first(subject, tmp_path / "first")
+    databases = [path.relative_to(tmp_path / "first") for path in files_in(tmp_path / "first" / "data", "**/*.db")]
+    assert databases
+    kinds = [(each, label) for each in databases for label in damages_of(tmp_path / "first" / each)]
+    for number, (relative, label) in enumerate(kinds):
+        folder = tmp_path / str(number)
+        await write_first(subject, folder)
+        damages_of(folder / relative)[label]()
+        try:
+            await lives_with_damage(subject, folder)
+        except BaseException as error:
+            error.add_note(f"damaged: {relative}, {label}")
+            raise
+
+
+async def lives_with_damage(subject: Subject, folder: Path) -> None:
+    """The service starts, answers, and says what it cannot answer; no call ends it, and none fails as `internal`."""
+    async with scene(subject, folder) as (bench, root):
+        seen: set[int] | None = None
+        for _ in range(TRIES):
+            try:
+                seen = await subject.seen(bench, root)
+                break
+            except LinckiaError as error:
+                check_typed(error)
+                await trio.sleep(0.02)
+        try:
+            with trio.fail_after(20):
+                await subject.write(bench, root, 2)
+        except LinckiaError as error:
+            check_typed(error)
+        else:
+            if seen is not None:
+                # What a rebuilt database has lost is stated again by others, or made again.
+                assert {2} <= await subject.seen(bench, root) <= {1, 2}
+        assert not bench.failures

@@ -1,0 +1,57 @@
+"""A disk that is full at any statement or commit of any service: nothing is done, reads go on, and it passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.errors import Executed, LinckiaError
+from services.runtime.storage import DiskFull
+from tests.faults.scene import scene, until
+from tests.faults.subjects import SUBJECTS, Subject
+from tests.unit.runtime.faults import disk
+
+SOON_S = 2.0
+"""After room was made, everything works again within this time."""
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+async def test_a_full_disk_at_each_statement_changes_nothing_and_passes(name: str, tmp_path: Path) -> None:
+    statement, struck = 1, True
+    while struck:
+        # One service lives through all of it; each write is another.
+        struck = await full_from(SUBJECTS[name], tmp_path / str(statement), statement)
+        statement += 1
+    assert statement > 3, "no statement found the disk full"
+
+
+async def full_from(subject: Subject, folder: Path, statement: int) -> bool:
+    """Fill the disk from the `statement`th on; whether the second write got that far."""
+    with disk() as one:
+        async with scene(subject, folder) as (bench, root):
+            await subject.write(bench, root, 1)
+            assert await subject.seen(bench, root) == {1}
+            one.fill(statement)
+            failed = None
+            try:
+                with trio.move_on_after(0.5):
+                    await subject.write(bench, root, 2)
+            except LinckiaError as error:
+                failed = error
+            struck = one.struck
+            if failed is not None:
+                assert struck, failed
+                assert isinstance(failed, DiskFull) or "disk is full" in str(failed), repr(failed)
+                assert failed.failure.executed is Executed.NO
+            assert {1} <= await subject.seen(bench, root) <= {1, 2}, "reads go on"
+            one.room()
+            with trio.fail_after(SOON_S * 5):
+                await subject.write(bench, root, 2)
+
+            async def whole() -> bool:
+                return await subject.seen(bench, root) == {1, 2}
+
+            await until(whole)
+    return struck
