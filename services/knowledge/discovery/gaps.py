@@ -7,10 +7,11 @@ where the links are known. The reasons come from the files themselves.
 from __future__ import annotations
 
 import re
-import apsw
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+
+import apsw
 
 from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair, Pairs, RetrievePairs
@@ -56,13 +57,13 @@ async def unlinked(
         wanted = min(MOST_PAIRS, 8 * wanted)
 
 
-def without_links(connection: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
+def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
     """Those of `pairs` that are both notes and not linked in either direction."""
     query = (
         "SELECT EXISTS(SELECT 1 FROM edge WHERE src=?1 AND dst=?2), EXISTS(SELECT 1 FROM edge WHERE src=?2 AND dst=?1),"
         " (SELECT count(*) FROM node WHERE id IN (?1, ?2))"
     )
-    return [pair for pair in pairs if connection.execute(query, (pair.first, pair.second)).fetchone() == (0, 0, 2)]
+    return [pair for pair in pairs if db.execute(query, (pair.first, pair.second)).fetchone() == (0, 0, 2)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import apsw
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import apsw
 import trio
 
 from proto.ops.knowledge import Cluster, ClusteredNote
@@ -31,18 +31,18 @@ class Named:
     tags: tuple[str, ...]
 
 
-def all_notes(connection: apsw.Connection) -> dict[str, Named]:
+def all_notes(db: apsw.Connection) -> dict[str, Named]:
     """Every note by id."""
-    rows = connection.execute("SELECT id, root, path, title, tags FROM node ORDER BY id")
+    rows = db.execute("SELECT id, root, path, title, tags FROM node ORDER BY id")
     return {id_: Named(Place(root, path), title, tuple(json.loads(tags))) for id_, root, path, title, tags in rows}
 
 
-def linked(connection: apsw.Connection) -> list[list[str]]:
+def linked(db: apsw.Connection) -> list[list[str]]:
     """Connected components of the links between notes; the best linked note of each first, the largest first.
 
     A note without links is a component of its own.
     """
-    parent = {id_: id_ for (id_,) in connection.execute("SELECT id FROM node ORDER BY id")}
+    parent = {id_: id_ for (id_,) in db.execute("SELECT id FROM node ORDER BY id")}
     degree = dict.fromkeys(parent, 0)
 
     def find(id_: str) -> str:
@@ -51,7 +51,7 @@ def linked(connection: apsw.Connection) -> list[list[str]]:
             id_ = parent[id_]
         return id_
 
-    for source, target in connection.execute("SELECT DISTINCT src, dst FROM edge WHERE dst IS NOT NULL"):
+    for source, target in db.execute("SELECT DISTINCT src, dst FROM edge WHERE dst IS NOT NULL"):
         if source in parent and target in parent:
             degree[source] += 1
             degree[target] += 1

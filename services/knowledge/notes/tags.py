@@ -162,3 +162,15 @@ def rewrite(path: str, roots: Sequence[str], change: Callable[[bytes], bytes]) -
         except CannotReplace as error:
             raise Contended(str(error)) from None
     raise Contended(f"{printable(path)} is being written by others without pause")
+
+
+def add_tags(path: str, roots: Sequence[str], tags: Sequence[str]) -> tuple[Tagged, bool]:
+    """Add `tags` to a file; its text with them, and whether it changed. Blocks. Raises as `rewrite` and `tagged`."""
+    results: list[Tagged] = []
+
+    def change(data: bytes) -> bytes:
+        results.append(tagged(data, tags))
+        return results[-1].data
+
+    changed = rewrite(path, roots, change)
+    return results[-1], changed
