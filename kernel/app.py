@@ -92,8 +92,8 @@ async def run(
         entries = tuple(catalog.without_standby(entry) for entry in entries)
     elif config.standbys == ALWAYS:
         entries = tuple(catalog.with_standby_always(entry) for entry in entries)
-    table = ops.load(module for entry in entries for module in entry.ops_modules)
-    table = ops.Table(op for op in table.values() if op.service not in unserved)
+    declared = ops.load(module for entry in entries for module in entry.ops_modules)
+    table = ops.Table(op for op in declared.values() if op.service not in unserved)
     router = Router(
         table,
         {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
@@ -160,15 +160,12 @@ async def run(
                 await gateway.loaded.wait()
                 await trio.to_thread.run_sync(_load_http)
                 from kernel.gateway.transport.http import serve_http
-                from kernel.web import content, metrics, page, transcripts
-                from kernel.web.models import Models
+                from kernel.web import metrics, page, routes
 
-                models = Models(router).routes(config.http.max_body_bytes)
-                kept = transcripts.routes(router, config.http.max_body_bytes, enabled="transcripts" not in unserved)
-                seen = [*metrics.routes(supervisor, router), *page.routes(router, key)]
-                routes = [*models, *seen, *kept, *content.routes(router)]
+                of_table = routes.routes(router, declared, config.http.max_body_bytes, unserved=unserved)
+                every = [*of_table, *metrics.routes(supervisor, router), *page.routes(router, key)]
                 await serve_http(
-                    gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
+                    gateway, config.http, routes=every, ready=all_ready, shutdown=stop.wait, task_status=task_status
                 )
 
             await nursery.start(control)
@@ -198,9 +195,8 @@ async def run(
 def _load_http() -> None:
     import kernel.gateway.transport.http
     import kernel.web.metrics
-    import kernel.web.models
     import kernel.web.page
-    import kernel.web.transcripts  # noqa: F401
+    import kernel.web.routes  # noqa: F401
 
 
 async def _collect_garbage(loaded: trio.Event) -> None:

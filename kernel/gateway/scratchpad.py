@@ -180,7 +180,7 @@ class Scratchpads:
 
 def caches(operation: Operation[Any]) -> bool:
     """Whether long answers of this operation are kept."""
-    return operation.surfaces.issuperset(SURFACES) and operation.service != SERVICE and not operation.is_content
+    return set(SURFACES) <= set(operation.surfaces) and operation.service != SERVICE and not operation.is_content
 
 
 def output_schema(operation: Operation[Any]) -> JsonObject | None:
