@@ -30,7 +30,7 @@ from kernel.gateway.surfaces import SURFACES
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.roots import RootFolders
-from kernel.router.lane import Limits
+from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import Supervisor
