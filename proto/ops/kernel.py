@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
+from proto.operation import CLIENT, OPERATOR, Access, Params, Role, Route, operation
 
 SERVICE = "kernel"
 
@@ -76,13 +76,9 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation(
-    "kernel_status",
-    service=SERVICE,
-    access=Access.READ,
-    deadline_s=5,
-    title="System status",
-    callers=(CLIENT, OPERATOR),
-)
+    "kernel_status", service=SERVICE, access=Access.READ, deadline_s=5, title="System status",
+    callers=(CLIENT, OPERATOR), http=Route("GET", "/status"),
+)  # fmt: skip
 class KernelStatusParams(Params[KernelStatus], frozen=True, kw_only=True):
     """Which services run, in what state, how often and why each has died, and how long each took to come back."""
 
