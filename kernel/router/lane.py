@@ -25,7 +25,7 @@ from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
-from kernel.router.instance import Instance
+from kernel.router.instance import Instance, Limits
 from proto.channel import Channel
 from proto.errors import (
     Executed,
@@ -59,16 +59,6 @@ QUARANTINE_ENTRIES = 1024
 
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
-
-
-class Limits:
-    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
-
-    __slots__ = ("in_flight", "queue")
-
-    def __init__(self, in_flight: int, queue: int) -> None:
-        self.in_flight = in_flight
-        self.queue = queue
 
 
 class Lane:

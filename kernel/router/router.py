@@ -16,10 +16,9 @@ import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, ClientRequests, ServiceState
-from kernel.router.call import RoutedCall
-from kernel.router.lane import Lane, Limits
-from kernel.router.session import current as current_session
-from kernel.router.trace import new_trace
+from kernel.router.call import RoutedCall, current_session, new_trace
+from kernel.router.instance import Limits
+from kernel.router.lane import Lane
 from proto import frames
 from proto.channel import Channel
 from proto.errors import (
@@ -347,9 +346,12 @@ class Router:
         handler = self._local.get(operation.name)
         if handler is None:
             raise UnknownOperation(f"the kernel does not answer {operation.name!r}")
-        with trio.move_on_after(limit_s):
-            return msgspec.to_builtins(await handler(params, caller))
-        raise operation.failure(Timeout(f"{operation.name}: not done within {limit_s:.3g} s"))
+        try:
+            with trio.move_on_after(limit_s):
+                return msgspec.to_builtins(await handler(params, caller))
+            raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
+        except LinckiaError as error:
+            raise operation.failure(error) from error.__cause__
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ import msgspec
 from proto import ops
 from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
 from proto.memory import HEAPS, limit_heaps
-from services.runtime import kin, sandbox
 from services.runtime import main as service_main
+from services.runtime import parent_death, sandbox
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -137,7 +137,7 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         else:
             os.write(send, str(pid).encode())
         code = 0
-    except (OSError, kin.KernelGone):
+    except (OSError, parent_death.KernelGone):
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -190,8 +190,8 @@ def _await_adoption(parent_pid: int) -> None:
 def live(birth: ZygoteBirth, control_fd: int) -> int:
     """Load, say so, and fork until the kernel closes its end; the exit code."""
     try:
-        kin.bind(birth.parent_pid, f"zygote-{birth.name}")
-    except kin.KernelGone:
+        parent_death.bind(birth.parent_pid, f"zygote-{birth.name}")
+    except parent_death.KernelGone:
         return EXIT_KERNEL_GONE
     started = time.monotonic()
     with socket.socket(fileno=control_fd) as control:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.router.lane import Limits
+from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.supervisor.status import Recovery, Report, ServiceReport, ZygoteReport
 from kernel.web.metrics import exposition
