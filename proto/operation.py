@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import msgspec
 
-from proto.errors import Kind
+from proto.errors import Executed, Kind, LinckiaError
 from proto.spelling import respelled
 from proto.validation import JsonSchema, json_schema, validate
 
@@ -226,6 +226,12 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         """Whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
         callers = self.callers
         return caller in callers or "*" in callers or (caller == OPERATOR and CLIENT in callers)
+
+    def failure(self, error: LinckiaError) -> LinckiaError:
+        """`error` as the caller is told it: an operation that only reads was not executed, whatever went wrong."""
+        if self.access is Access.READ:
+            error.failure = msgspec.structs.replace(error.failure, executed=Executed.NO)
+        return error
 
 
 def operation(

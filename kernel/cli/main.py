@@ -1,352 +1,26 @@
-"""Parses the command line and runs one command. All errors end up here, as a line that says what to do next."""
+"""Runs one command. All errors end up here, as a line that says what to do next."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NoReturn
 
-from kernel.control.address import default_data_dir
+from kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
+from kernel.cli.parser import build_parser
 from kernel.control.client import CallFailed, ControlError
-from kernel.version import VERSION
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_HELD = 3
-EXIT_INTERRUPTED = 130
-
-EPILOG = """\
-a first session:
-  linckia serve ~/notes &                          start, with ~/notes as the only folder that may be touched
-  linckia status                                   what runs, and how often it has died
-  linckia search what to look for                  the notes that say something of it
-  linckia tools                                    what can be called
-  linckia call mcp.echo '{"message": "hello"}'     call it: JSON in, JSON out
-
-for an MCP client's configuration (it joins the running kernel, or starts one of its own):
-  linckia stdio ~/notes
-
-`linckia COMMAND --help` explains a command; `linckia doctor` looks for what this machine lacks.
-"""
-
-
-class Usage(Exception):
-    """The command cannot be run as it was written; the message says what would be right."""
-
-
-class Failed(Exception):
-    """The command could not do what it was asked; the message says why and what to do."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}\nTry: {self.prog} --help\n")
-
-    def _check_value(self, action: argparse.Action, value: object) -> None:
-        # argparse's own words list every choice, in its own notation.
-        if action.choices is not None and value not in action.choices:
-            choices = [str(choice) for choice in action.choices]
-            near = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(choices)}"
-            raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}; {hint}")
-
 
 Command = Callable[[argparse.Namespace], int]
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """All commands and their options; completion scripts are derived from it too."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(
-        prog="linckia",
-        description="A fault-tolerant back end for AI agents: an MCP server whose services survive their own crashes.",
-        epilog=EPILOG,
-        formatter_class=formatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"linckia {VERSION}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-
-    data = _Parser(add_help=False)
-    data.add_argument(
-        "--data",
-        metavar="DIR",
-        help=f"data directory; one kernel each (default: $LINCKIA_DATA, else {default_data_dir()})".replace("%", "%%"),
-    )
-
-    def command(name: str, module: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            name,
-            help=help,
-            description=help,
-            epilog=epilog,
-            parents=[data],
-            formatter_class=formatter,
-            allow_abbrev=False,
-        )
-        sub.set_defaults(module=module, function=name.replace("-", "_"))
-        return sub
-
-    paths_help = "a root: the only places that operations on files may read or change"
-    serve = command("serve", "serve", "run the kernel until it is ended by Ctrl-C, SIGTERM or `linckia stop`")
-    serve.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
-    serve.add_argument("--config", metavar="FILE", help="settings over those of DIR/linckia.toml")
-    http = serve.add_mutually_exclusive_group()
-    http.add_argument("--http", metavar="HOST:PORT", help="where to serve MCP over HTTP (default: 127.0.0.1:3000)")
-    http.add_argument("--no-http", action="store_true", help="do not serve HTTP")
-    serve.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="holds the bearer token for HTTP, a must off 127.0.0.1; or set LINCKIA_TOKEN",
-    )
-    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
-    serve.add_argument("--conformance", action="store_true", help="serve the MCP conformance suite's fixtures as well")
-    serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
-
-    stdio = command(
-        "stdio",
-        "stdio",
-        "serve MCP on stdin and stdout, for an MCP client's configuration",
-        "Joins the kernel that holds the data directory, or starts one that ends when its last client has left.",
-    )
-    stdio.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
-    stdio.add_argument("--surface", metavar="NAME", default="all", help="which tools to show (default: all)")
-    stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
-
-    status = command("status", "status", "which services run, in what state, and how often and why each has died")
-    status.add_argument("--json", action="store_true", help="everything, as JSON")
-    top = command("top", "status", "the same, live, until Ctrl-C")
-    top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
-
-    call = command(
-        "call",
-        "call",
-        "call an operation: JSON in, JSON out",
-        CALL_EPILOG,
-    )
-    call.add_argument("name", metavar="NAME", help="an operation, as `linckia tools` lists them")
-    call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
-    call.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="instead of the operation's own deadline")
-
-    search = command("search", "notes", "search the notes, by meaning and by words", SEARCH_EPILOG)
-    search.add_argument("query", metavar="WORDS", nargs="+", help="what to look for, in plain language")
-    search.add_argument("--limit", metavar="N", type=int, default=10, help="notes at most (default: 10)")
-    search.add_argument("--tag", metavar="TAG", action="append", help="only notes with this tag; may be repeated")
-    search.add_argument("--path", metavar="PREFIX", help="only notes whose path below its root starts so")
-    search.add_argument("--since", metavar="DATE", help="only notes of this day or later")
-    search.add_argument("--until", metavar="DATE", help="only notes of this day or earlier")
-    search.add_argument("--json", action="store_true", help="everything, as JSON")
-
-    ingest = command("ingest", "notes", "scan the folders now, and wait until all notes are indexed", INGEST_EPILOG)
-    ingest.add_argument(
-        "paths", metavar="PATH", nargs="*", help="at or below a root of the kernel (default: all roots)"
-    )
-    ingest.add_argument("--no-vectors", action="store_true", help="do not wait until all is found by meaning as well")
-
-    transcripts = command(
-        "import-transcripts",
-        "import_transcripts",
-        "take in the conversations that agents left in files",
-        IMPORT_EPILOG,
-    )
-    transcripts.add_argument(
-        "files", metavar="FILE", nargs="+", help="a session file, a JSON export, or a folder of them"
-    )
-
-    proxy = command(
-        "proxy", "proxy", "pass a model's API on, and record the conversations that go through", PROXY_EPILOG
-    )
-    proxy.add_argument("--upstream", metavar="URL", required=True, help="the API, such as https://api.openai.com")
-    proxy.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        default="127.0.0.1:8484",
-        help="default: 127.0.0.1:8484; port 0 takes a free one",
-    )
-    proxy.add_argument("--agent", metavar="NAME", default="", help="the agent's name, to record the turns under")
-    proxy.add_argument("--project", metavar="NAME", default="", help="the project, to record the turns under")
-    _document_commands(command)
-
-    index = command("index", "files", "bring the index of files in step with the disk, and wait", INDEX_EPILOG)
-    index.add_argument("paths", metavar="PATH", nargs="+", help="at or below a root of the kernel")
-
-    du = command("du", "files", "what takes the space: a directory as a tree with bars, the largest first", DU_EPILOG)
-    du.add_argument("path", metavar="PATH", nargs="?", default=".", help="at or below a root (default: this folder)")
-    du.add_argument("--depth", metavar="N", type=int, default=2, help="levels of directories (default: 2)")
-    du.add_argument("--limit", metavar="N", type=int, default=10, help="entries of each directory (default: 10)")
-    du.add_argument("--fresh", action="store_true", help="scan even if the last scan is younger than an hour")
-    du.add_argument("--json", action="store_true", help="as JSON")
-
-    tools = command("tools", "tools", "what can be called; works without a running kernel")
-    tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
-    tools.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
-
-    for name, what in (
-        ("restart", "stop a service in order and start it again"),
-        ("start", "start a service that was stopped, or that failed, at once"),
-    ):
-        command(name, "operate", what).add_argument("service", metavar="SERVICE", help="as `linckia status` names it")
-    stop = command("stop", "operate", "stop one service, or end the whole kernel in order")
-    stop.add_argument("service", metavar="SERVICE", nargs="?", help="without it, the kernel itself")
-
-    logs = command("logs", "logs", "the log of a service, or of the kernel; works without a running kernel")
-    logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")
-    logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="how many lines (default: 50)")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on with what is written from now on")
-
-    doctor = command("doctor", "doctor", "what this machine offers and what it lacks, with the remedy for each")
-    doctor.add_argument("--json", action="store_true", help="as JSON")
-    doctor.add_argument(
-        "--verify", action="store_true", help="also read every stored document and compare it with its hash"
-    )
-
-    completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
-    return parser
-
-
-def _document_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    add = command("add", "documents", "store files or directories as documents, once each", ADD_EPILOG)
-    add.add_argument("paths", metavar="PATH", nargs="*", help="file or directory, at or below a root of the kernel")
-    add.add_argument("--name", metavar="NAME", help="store the text on stdin under this name instead")
-    add.add_argument("--collection", metavar="NAME", help="put them into this collection")
-    add.add_argument("--tag", metavar="TAG", action="append", help="give them this tag; may be repeated")
-    add.add_argument("--meta", metavar="KEY=VALUE", action="append", help="metadata to give; may be repeated")
-    add.add_argument("--include", metavar="GLOB", action="append", help="of a directory, only these files")
-    add.add_argument("--exclude", metavar="GLOB", action="append", help="of a directory, not these files")
-    add.add_argument("--no-ignore", action="store_true", help="also what .gitignore and .ignore leave out")
-    add.add_argument("--label", metavar="TEXT", help="what to call the snapshot of a directory")
-    ls = command("ls", "documents", "list stored documents")
-    ls.add_argument("pattern", metavar="PATH", nargs="?", help="only at or below this path, or that match this glob")
-    ls.add_argument("--sort", choices=("name", "size", "created", "modified", "indexed"), default="name")
-    ls.add_argument("--reverse", action="store_true", help="the other way round")
-    ls.add_argument("--limit", metavar="N", type=int, help="documents at most")
-    ls.add_argument("--paths", action="store_true", help="paths alone, one a line")
-    cat = command("cat", "documents", "write stored documents to stdout, byte for byte")
-    cat.add_argument("documents", metavar="DOCUMENT", nargs="+", help="name, path, or hash (8 digits or more)")
-    grep = command("grep", "documents", "lines of stored documents that match a regular expression", GREP_EPILOG)
-    grep.add_argument("pattern", metavar="PATTERN", help="a regular expression")
-    grep.add_argument("paths", metavar="PATH", nargs="*", help="only these documents, folders or globs")
-    grep.add_argument("-i", "--ignore-case", action="store_true")
-    grep.add_argument("-w", "--word", action="store_true", help="whole words only")
-    grep.add_argument("-F", "--fixed", action="store_true", help="PATTERN is plain text")
-    grep.add_argument("-c", "--count", action="store_true", help="how many lines of each document match")
-    grep.add_argument("-l", "--files-with-matches", action="store_true", help="paths alone")
-    grep.add_argument("-C", "--context", metavar="N", type=int, default=0, help="lines around each match")
-    grep.add_argument("-m", "--max-count", metavar="N", type=int, default=0, help="matches of each document at most")
-    restore = command("restore", "documents", "write the files of a snapshot or a collection to a directory")
-    restore.add_argument(
-        "directory", metavar="DIR", help="at or below a root of the kernel; nothing is written elsewhere"
-    )
-    restore.add_argument("--snapshot", metavar="ID", help="as `linckia snapshots` lists them")
-    restore.add_argument("--collection", metavar="NAME")
-    restore.add_argument("--overwrite", action="store_true", help="replace files that exist")
-    restore.add_argument("--dry-run", action="store_true", help="say what would be written")
-    restore.add_argument("--include", metavar="GLOB", action="append", help="only these files")
-    restore.add_argument("--exclude", metavar="GLOB", action="append", help="not these files")
-    snapshots = command("snapshots", "documents", "list the snapshots that `add` has made of directories")
-    snapshots.add_argument("--limit", metavar="N", type=int, help="snapshots at most")
-    for one in (ls, grep):
-        one.add_argument("--collection", metavar="NAME", help="only of this collection")
-        one.add_argument("--extension", metavar="EXT", help="only with this extension")
-        one.add_argument("--tag", metavar="TAG", action="append", help="only with this tag; may be repeated")
-    for one in (add, ls, cat, grep, restore, snapshots):
-        one.add_argument("--json", action="store_true", help="everything, as JSON")
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError
-    return seconds
-
-
-_seconds.__name__ = "number of seconds"  # what argparse calls a value that it refuses
-
-
-CALL_EPILOG = """\
-examples:
-  linckia call mcp.echo '{"message": "hello"}'
-  echo '{"message": "hello"}' | linckia call mcp.echo -
-"""
-
-SEARCH_EPILOG = """\
-examples:
-  linckia search how do we rotate the keys
-  linckia search --tag security --since 2026-01-01 keys
-"""
-
-INGEST_EPILOG = """\
-The kernel indexes on its own and keeps what it has done: interrupt this, or kill anything, and it goes on where it was.
-"""
-
-IMPORT_EPILOG = """\
-examples:
-  linckia import-transcripts ~/.claude/projects ~/.codex/sessions ~/.gemini/tmp
-  linckia import-transcripts conversations.json
-
-Session files of Claude Code, Codex CLI and Gemini CLI; exports of ChatGPT and Claude; messages as OpenAI's and
-Anthropic's APIs have them, as JSON or JSON Lines. Of a file that was imported before, what is new is read; whatever
-was kept already, from anywhere, is not kept twice. Interrupted, it goes on where it was.
-"""
-
-PROXY_EPILOG = """\
-examples:
-  linckia proxy --upstream https://api.openai.com &
-  OPENAI_BASE_URL=http://127.0.0.1:8484/v1 my-agent
-
-  linckia proxy --upstream https://api.anthropic.com &
-  ANTHROPIC_BASE_URL=http://127.0.0.1:8484 my-agent
-
-Requests and replies pass through byte for byte. Chat completions, responses, messages and Ollama's chats are recorded
-after the reply; keys and other headers never are. Without a running kernel turns are kept aside until there is one.
-"""
-
-ADD_EPILOG = """\
-examples:
-  linckia add src --collection code --exclude '*.min.js'
-  git log | linckia add --name history.txt
-"""
-
-GREP_EPILOG = """\
-examples:
-  linckia grep -w 'class \\w+Handler' src
-  linckia grep -il todo
-"""
-
-INDEX_EPILOG = """\
-Directories that are as they were cost next to nothing. Interrupt this, and what was found so far stays in the index.
-"""
-
-DU_EPILOG = """\
-examples:
-  linckia du
-  linckia du ~/notes --depth 1 --fresh
-"""
-
-COMPLETION_EPILOG = """\
-bash:  linckia completion bash > ~/.local/share/bash-completion/completions/linckia
-zsh:   linckia completion zsh > "${fpath[1]}/_linckia"
-fish:  linckia completion fish > ~/.config/fish/completions/linckia.fish
-"""
-
-
-def run_command(arguments: argparse.Namespace) -> int:
-    """Import the command's module and run it."""
-    module = import_module(f"kernel.cli.{arguments.module}")
-    function: Command = getattr(module, arguments.function)
-    return function(arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code; usage errors exit by argparse."""
     arguments = build_parser().parse_args(argv)
     try:
-        code = run_command(arguments)
+        command: Command = getattr(import_module(f"kernel.cli.{arguments.module}"), arguments.function)
+        code = command(arguments)
         print(end="", flush=True)
     except BrokenPipeError:
         # The reader has seen enough (`linckia tools | head`). Python would complain again when it flushes at exit.
@@ -368,7 +42,9 @@ def _say(what: object, code: int) -> int:
     return code
 
 
-_WHERE_TO_LOOK = {"invalid_params": "tools --json", "unavailable": "status", "internal": "logs"}
+_WHERE_TO_LOOK = {
+    "invalid_params": "tools --json", "unavailable": "status", "internal": "logs", "unknown_operation": "tools"
+}  # fmt: skip
 
 
 def describe(error: CallFailed) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from kernel.cli.main import Failed, Usage
+from kernel.cli import Failed, Usage
 from kernel.control.address import find_data_dir
 from kernel.proxy.passage import Passage, Upstream
 from kernel.proxy.recorder import Recorder, Spool

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from kernel.json_types import JsonObject
-from kernel.router.session import current as current_session
+from kernel.router.call import current_session
 from proto.errors import OperationError
 from proto.operation import Operation
 from proto.ops.scratchpad import (

@@ -34,7 +34,6 @@ from services.embed.late import LateInteraction, LatePair
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.models import huge_pages
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from services.runtime.models.checkpoint import ModelMissing
 from services.runtime.models.device import Precision, batches_at_once
@@ -131,7 +130,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         raise InvalidParams(f"settings of embed: {error}") from None
     by_torch = settings.backend is Backend.TORCH
     device = (env.mode or "cpu") if by_torch else "cpu"
-    before = huge_pages.own_memory()
     loaded = await trio.to_thread.run_sync(load, settings, device)
     # A query alone is computed in this thread: with more threads than it is worth, it would wait for them to wake.
     use_threads(settings.backend, settings.threads)
@@ -139,17 +137,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     files, tokenizer, mark = loaded.files, loaded.tokenizer, loaded.fingerprint
     canary, canary_vector = loaded.canary, loaded.canary_vector
 
-    def on_huge_pages() -> None:
-        # The other backend is for who has no memory to round up.
-        if by_torch:
-            huge_pages.begin(env.background, device, before)
-
     def load_again() -> Encoder:
         # Somebody waits: the canary stands for warming up, and for reading all weights to compare their fingerprint.
         encoder = _encoder(files, settings, device)
         if not alike(encoder.compute([canary])[0], canary_vector):
             raise ModelMissing(f"the model in {files.folder} is not what it was at the start", field="model")
-        trio.from_thread.run_sync(on_huge_pages)
         return encoder
 
     encoder = Resting(loaded.encoder, load_again)
@@ -194,7 +186,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         precision=precision,
     )
     faster = FasterBulk(encoder.peek, tokenizer)
-    on_huge_pages()
     env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
     # Queries have a thread of their own here too, or they would wait for the tokens of a bulk request.
     lanes = {kind: trio.CapacityLimiter(1) for kind in TextKind}

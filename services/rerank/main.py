@@ -22,7 +22,6 @@ from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs
 from services.rerank.pairs import Pair, PairTokenizer
 from services.rerank.weights import AUTO, NONE, PREFERRED, resolve
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.models import huge_pages
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
@@ -120,7 +119,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         settings = msgspec.convert(env.settings, Settings)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"settings of rerank: {error}") from None
-    before = huge_pages.own_memory()
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
         env.info(model="none")
@@ -129,9 +127,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     device = env.mode or "cpu"
 
     def load_again() -> CrossEncoder:
-        encoder = _encoder(settings, device)
-        trio.from_thread.run_sync(huge_pages.begin, env.background, device, before)
-        return encoder
+        return _encoder(settings, device)
 
     encoder = Resting(loaded.encoder, load_again)
     precision = loaded.encoder.precision.value
@@ -157,7 +153,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.background.start_soon(watch)
     if settings.unload_after_s:
         env.background.start_soon(rest_when_idle, (batcher,), encoder, settings.unload_after_s)
-    huge_pages.begin(env.background, encoder.device, before)
     model = RerankModel(
         available=True,
         model=files.name,

@@ -27,8 +27,8 @@ import msgspec
 from proto import ops
 from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
 from proto.memory import HEAPS, limit_heaps
-from services.runtime import kin, sandbox
 from services.runtime import main as service_main
+from services.runtime import parent_death, sandbox
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -48,7 +48,7 @@ def preload(names: tuple[str, ...]) -> dict[str, str]:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a module raises, the others are loaded
             traceback.print_exc()
             failed[name] = f"{type(error).__name__}: {error}"
     return failed
@@ -66,7 +66,7 @@ def warm_up(names: tuple[str, ...]) -> dict[str, str]:
         if hook is not None:
             try:
                 hook()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # as above
                 traceback.print_exc()
                 failed[name] = f"warm_up: {type(error).__name__}: {error}"
     return failed
@@ -137,7 +137,7 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         else:
             os.write(send, str(pid).encode())
         code = 0
-    except (OSError, kin.KernelGone):
+    except (OSError, parent_death.KernelGone):
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -161,7 +161,7 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
         _await_adoption(parent_pid)
         gc.enable()
         code = service_main.run(request.birth, fd, standby=request.standby)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # nothing may return into the zygote's own code
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -190,8 +190,8 @@ def _await_adoption(parent_pid: int) -> None:
 def live(birth: ZygoteBirth, control_fd: int) -> int:
     """Load, say so, and fork until the kernel closes its end; the exit code."""
     try:
-        kin.bind(birth.parent_pid, f"zygote-{birth.name}")
-    except kin.KernelGone:
+        parent_death.bind(birth.parent_pid, f"zygote-{birth.name}")
+    except parent_death.KernelGone:
         return EXIT_KERNEL_GONE
     started = time.monotonic()
     with socket.socket(fileno=control_fd) as control:

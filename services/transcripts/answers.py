@@ -6,10 +6,10 @@ of them. The Structs of the declarations give the frame, and what is JSON alread
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, cast
 
+import apsw
 import msgspec
 from msgspec import Raw
 
@@ -40,7 +40,7 @@ def only_text(content: bytes) -> Raw | None:
     return None
 
 
-def history(db: sqlite3.Connection, node: int, hash_: str) -> History:
+def history(db: apsw.Connection, node: int, hash_: str) -> History:
     """The conversation up to a node; only for `written`."""
     messages: list[HistoryMessage] = []
     above = ""
@@ -75,10 +75,10 @@ def told(rows: Sequence[tuple[Any, ...]]) -> list[LineageTurn]:
     return turns
 
 
-def checkout(db: sqlite3.Connection, head: Node, form: Form | None) -> Checkout:
+def checkout(db: apsw.Connection, head: Node, form: Form | None) -> Checkout:
     """The messages up to `head`, root first; a place whose content was deleted is passed over.
 
-    Only for `writing.written`.
+    Only for `written`.
     """
     form = form or (Form.ANTHROPIC if head.provider == anthropic.NAME else Form.OPENAI)
     path = lineage(db, head.node_id, "role, content, gone, prompt_id")

@@ -8,15 +8,16 @@ the end of a file leaves in hand is kept too, and taken back where the file turn
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import apsw
 import msgspec
 import trio
 
 from proto.errors import OperationError
 from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport
+from services.runtime.database import Database
 from services.transcripts.intake.ingest import Ingest
 from services.transcripts.layouts import Layout, Said, Step
 from services.transcripts.layouts.claude import Claude
@@ -26,7 +27,6 @@ from services.transcripts.layouts.gemini import Gemini
 from services.transcripts.messages import Turn
 from services.transcripts.providers.wire import Json, Unreadable, decode
 from services.transcripts.store import deletion, forest
-from services.transcripts.store.database import Store
 from services.transcripts.store.forest import Place
 from services.transcripts.store.hashing import OutOfRange
 
@@ -64,23 +64,23 @@ class _Read:
 class Importing:
     """From records to nodes."""
 
-    def __init__(self, store: Store, ingest: Ingest) -> None:
-        self._store = store
+    def __init__(self, database: Database, ingest: Ingest) -> None:
+        self._database = database
         self._ingest = ingest
         self._reading = trio.CapacityLimiter(1)
 
     async def state(self, source: str) -> ImportState:
         """How far a file is."""
-        held = await self._store.read(lambda db: _held(db, source))
+        held = await self._database.read(lambda db: _held(db, source))
         return ImportState(position=held.position, tail=held.tail, layout=held.layout)
 
-    async def take_in(self, part: TranscriptImport) -> ImportResult:
+    async def import_part(self, part: TranscriptImport) -> ImportResult:
         """Keep a part of a file.
 
         Raises:
             OperationError: it does not begin where the file has been read to, or the disk fails.
         """
-        held = await self._store.read(lambda db: _held(db, part.source))
+        held = await self._database.read(lambda db: _held(db, part.source))
         name = f"{part.start}-{part.position}-{part.tail}"
         if held.part == name:
             return msgspec.json.decode(held.answer, type=ImportResult)
@@ -94,12 +94,12 @@ class Importing:
         layout, read = await trio.to_thread.run_sync(self._read, held, part, limiter=self._reading)
         before = held
 
-        def change(db: sqlite3.Connection) -> ImportResult:
+        def change(db: apsw.Connection) -> ImportResult:
             if _held(db, part.source).part != before.part and part.start:
                 raise OperationError(f"another import of {part.source} is running")
             return self._keep(db, part, name, before, layout, read)
 
-        return await self._store.write(change)
+        return await self._database.write(change)
 
     def _read(self, held: _Held, part: TranscriptImport) -> tuple[tuple[str, bytes], _Read]:
         """In a thread: the layout's name and state after this part, and what the part said."""
@@ -138,7 +138,7 @@ class Importing:
 
     def _keep(
         self,
-        db: sqlite3.Connection,
+        db: apsw.Connection,
         part: TranscriptImport,
         name: str,
         before: _Held,
@@ -187,7 +187,7 @@ class _Adding:
     """Steps of one part, in its transaction."""
 
     ingest: Ingest
-    db: sqlite3.Connection
+    db: apsw.Connection
     source: str
     places: dict[str, Place | None]
     messages: int = 0
@@ -236,11 +236,10 @@ class _Adding:
         self.places.update(dict.fromkeys(keys, place))
 
 
-def release(db: sqlite3.Connection) -> None:
+def release(db: apsw.Connection) -> None:
     """Forget what files have in hand of messages that were deleted; in the transaction that deletes."""
-    for source, layout, state, growing in db.execute(
-        "SELECT source, layout, state, growing FROM source WHERE growing<>CAST('[]' AS BLOB)"
-    ).fetchall():
+    sources = list(db.execute("SELECT source, layout, state, growing FROM source WHERE growing<>CAST('[]' AS BLOB)"))
+    for source, layout, state, growing in sources:
         node_ids = msgspec.json.decode(growing, type=list[int])
         kept = {node.node_id for node in forest.nodes(db, node_ids)}
         if len(kept) < len(node_ids) and (held := _layout(_Held(layout=layout, state=state))) is not None:
@@ -256,7 +255,7 @@ def _digest(source: str, key: str) -> bytes:
     return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _held(db: sqlite3.Connection, source: str) -> _Held:
+def _held(db: apsw.Connection, source: str) -> _Held:
     row = db.execute(
         "SELECT position, tail, layout, state, part, answer, growing FROM source WHERE source=?", (source,)
     ).fetchone()

@@ -14,6 +14,7 @@ import trio
 from msgspec import Meta
 
 from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptRecord
+from services.runtime.database import Database
 from services.transcripts.intake.encodings import decoded
 from services.transcripts.intake.redaction import Redactor
 from services.transcripts.intake.turns import Rejected, TurnPayload, turn_of
@@ -21,7 +22,6 @@ from services.transcripts.messages import Message, Turn, calls_text, spoken_text
 from services.transcripts.providers.wire import Unreadable, decode
 from services.transcripts.search.passages import Stripper
 from services.transcripts.store import forest
-from services.transcripts.store.database import Store
 from services.transcripts.store.forest import Placed, Prepared
 from services.transcripts.store.hashing import OutOfRange
 
@@ -38,8 +38,8 @@ class BatchPayload(msgspec.Struct, frozen=True):
 class Ingest:
     """From what is posted to nodes."""
 
-    def __init__(self, store: Store, redactor: Redactor | None, strip: Stripper) -> None:
-        self._store = store
+    def __init__(self, database: Database, redactor: Redactor | None, strip: Stripper) -> None:
+        self._database = database
         self._redactor = redactor
         self.strip = strip
         self._preparing = trio.CapacityLimiter(2)
@@ -81,7 +81,7 @@ class Ingest:
 
     async def add(self, turns: list[Prepared]) -> list[Placed]:
         """Put turns into the forest, each at the root; on disk when this returns."""
-        return await self._store.write(lambda db: [forest.add(db, turn, None, self.is_found) for turn in turns])
+        return await self._database.write(lambda db: [forest.add(db, turn, None, self.is_found) for turn in turns])
 
     def is_found(self, message: Message) -> bool:
         """Whether there is any text to search a message by."""

@@ -1,19 +1,42 @@
-"""Searching turns: the conditions put to the search, and its hits as turns with the conversation that led to them."""
+"""Searching turns, and all corpora at once: the conditions put to the search, and its hits with where they are from.
+
+The collections of `search_everything` are asked side by side. Their scores are of one kind where the same stages ran in
+each (a cosine and words in one range, or the cross-encoder's score), and are compared as they are; where one corpus
+could be searched by words alone, its scores say little beside the others', and `degraded` says so.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
-import sqlite3
 from collections.abc import Sequence
+from functools import partial
 
+import apsw
+import trio
 from msgspec.structs import replace
 
-from proto.errors import InvalidParams
-from proto.ops.retrieve import Filter, Hit
-from proto.ops.transcripts import Instant, LineageTurn, TranscriptHit, TranscriptsSearch
-from services.transcripts.answers import told
+from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.frames import Written
+from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
+from proto.ops.transcripts import (
+    Corpus,
+    EverythingHit,
+    EverythingResult,
+    Instant,
+    LineageTurn,
+    SearchEverything,
+    TranscriptHit,
+    TranscriptSearchResult,
+    TranscriptsSearch,
+)
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.runtime.storage import Damaged
+from services.transcripts.answers import told, written
 from services.transcripts.messages import read_text
+from services.transcripts.search.feed import COLLECTION, SearchFeed
 from services.transcripts.store import forest
 
 DEFAULT_TOP_K = 5
@@ -28,7 +51,129 @@ CHARS_PER_TOKEN = 4
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
 
+_HIDDEN = frozenset({"root"})
+"""Of the metadata: for the search itself."""
+
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+class Searching:
+    """The operations that search."""
+
+    def __init__(self, database: Database, feed: SearchFeed, patience_s: float) -> None:
+        """
+        Args:
+            patience_s: how long a search waits for what was just kept to be found.
+        """
+        self._database = database
+        self._feed = feed
+        self._patience_s = patience_s
+
+    @handles(TranscriptsSearch)
+    async def search(self, params: TranscriptsSearch, ctx: Context) -> Written:
+        _require_words(params.query)
+        conditions = filters(params)
+        count = wanted(params)
+        degraded: list[str] = []
+        left = await self._caught_up(degraded, "index")
+        limit = min(MAX_TOP_K, count * PER_CONVERSATION if params.distinct else count)
+        # Turns that were deleted a moment ago may still be answered, and are dropped below.
+        limit = min(MAX_TOP_K, limit + left)
+        while True:
+            found = await ctx.call(
+                RetrieveSearch(
+                    collection=COLLECTION,
+                    query=params.query,
+                    limit=limit,
+                    candidates=max(CANDIDATES, limit),
+                    filters=conditions,
+                )
+            )
+            hits = one_each(found.hits) if params.distinct else found.hits
+            if len(hits) >= count or len(found.hits) < limit or limit >= MAX_TOP_K:
+                break
+            limit = min(MAX_TOP_K, 4 * limit)
+        degraded = [*found.degraded, *degraded]
+        # What is to be cut must be text, and no JSON.
+        as_text = params.max_tokens is not None
+
+        def answer(db: apsw.Connection) -> Written:
+            return _written(params, results(db, hits, count, as_text=as_text), degraded)
+
+        try:
+            # Encoded in the thread, for it may be large.
+            return await self._database.read(answer)
+        except Damaged as error:
+            degraded.append(str(error))
+        readable: list[TranscriptHit] = []
+        for hit in hits[:count]:
+            with contextlib.suppress(Damaged):
+                readable += await self._database.read(partial(results, hits=[hit], limit=1, as_text=as_text))
+        return _written(params, readable, degraded)
+
+    @handles(SearchEverything)
+    async def search_everything(self, params: SearchEverything, ctx: Context) -> EverythingResult:
+        """Raises Unavailable where no corpus can be searched."""
+        _require_words(params.query)
+        corpora = list(dict.fromkeys(params.corpora)) or list(Corpus)
+        degraded: list[str] = []
+        if Corpus.TRANSCRIPTS in corpora:
+            await self._caught_up(degraded, "transcripts")
+        found: dict[Corpus, SearchResult] = {}
+
+        async def ask(corpus: Corpus) -> None:
+            try:
+                found[corpus] = await ctx.call(
+                    RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit)
+                )
+            except LinckiaError as error:
+                degraded.append(f"{corpus.value}: {error}")
+
+        async with trio.open_nursery() as nursery:
+            for corpus in corpora:
+                nursery.start_soon(ask, corpus)
+        if not found:
+            raise Unavailable("; ".join(degraded), retry_after_ms=1000)
+        hits = [_hit(corpus, result.source, hit) for corpus, result in found.items() for hit in result.hits]
+        turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
+        # The search may still hold what was deleted a moment ago.
+        there: set[str] = set()
+        try:
+            there = await self._database.read(lambda db: {turn for turn in turns if forest.find(db, turn) is not None})
+        except Damaged as error:
+            degraded.append(f"transcripts: {error}")
+        hits = [hit for hit in hits if hit.corpus is not Corpus.TRANSCRIPTS or hit.id in there]
+        hits.sort(key=lambda hit: (-hit.score, hit.corpus, hit.id))
+        degraded += [f"{corpus.value}: {reason}" for corpus, result in found.items() for reason in result.degraded]
+        kept = hits[: params.limit]
+        return EverythingResult(
+            query=params.query,
+            count=len(kept),
+            results=kept,
+            searched=[corpus for corpus in corpora if corpus in found],
+            degraded=degraded,
+        )
+
+    async def _caught_up(self, degraded: list[str], name: str) -> int:
+        """How many turns the search does not know yet; said in `degraded` as well."""
+        try:
+            left = await self._feed.caught_up(self._patience_s)
+        except Damaged as error:
+            degraded.append(f"{name}: {error}")
+            return 0
+        if left:
+            degraded.append(f"{name}: {left} turns are still to be indexed")
+        return left
+
+
+def _require_words(query: str) -> None:
+    if not query.strip():
+        raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
+
+
+def _written(params: TranscriptsSearch, found: list[TranscriptHit], degraded: list[str]) -> Written:
+    kept = found if params.max_tokens is None else within(found, params.max_tokens)
+    return written(TranscriptSearchResult(query=params.query, count=len(kept), results=kept, degraded=degraded))
 
 
 def wanted(params: TranscriptsSearch) -> int:
@@ -79,19 +224,15 @@ def one_each(hits: Sequence[Hit]) -> list[Hit]:
     return list(best.values())
 
 
-def results(db: sqlite3.Connection, hits: Sequence[Hit], limit: int, max_tokens: int | None) -> list[TranscriptHit]:
-    """Hits as results, of `max_tokens` where that is given; one whose node is gone is left out.
-
-    Only for `writing.written`.
-    """
+def results(db: apsw.Connection, hits: Sequence[Hit], limit: int, *, as_text: bool) -> list[TranscriptHit]:
+    """Hits as results; one whose node is gone is left out. Without `as_text` only for `answers.written`."""
     found: list[TranscriptHit] = []
     for hit in hits:
         node = forest.find(db, hit.group)
         if node is None:
             continue
         rows = forest.lineage(db, node.node_id, "hash, role, content")
-        # What is to be cut must be text, and no JSON.
-        path = told(rows) if max_tokens is None else [_turn(*row) for row in rows]
+        path = [_turn(*row) for row in rows] if as_text else told(rows)
         found.append(
             TranscriptHit(
                 hash=node.hash, score=hit.score, role=node.role, preview=path[-1].text, depth=len(path), lineage=path
@@ -99,7 +240,7 @@ def results(db: sqlite3.Connection, hits: Sequence[Hit], limit: int, max_tokens:
         )
         if len(found) == limit:
             break
-    return found if max_tokens is None else within(found, max_tokens)
+    return found
 
 
 def _turn(digest: bytes, role: str, content: bytes) -> LineageTurn:
@@ -136,3 +277,16 @@ def cut(text: str, room: int) -> str:
     if len(text) <= room:
         return text
     return f"{text[: max(0, room - 1)].rstrip()}…" if room > 0 else ""
+
+
+def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
+    return EverythingHit(
+        corpus=corpus,
+        id=hit.group,
+        score=hit.score,
+        title=hit.title,
+        context=hit.heading,
+        text=hit.text,
+        source=source,
+        metadata={key: value for key, value in hit.group_metadata.items() if key not in _HIDDEN},
+    )

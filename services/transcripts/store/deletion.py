@@ -5,29 +5,27 @@ Functions on one connection, inside the caller's transaction.
 
 from __future__ import annotations
 
-import sqlite3
+import apsw
 
 
-def delete(db: sqlite3.Connection, node_id: int, *, descendants: bool, bar: bool) -> tuple[list[bytes], int]:
+def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -> tuple[list[bytes], int]:
     """Take out a node's content, or it and all that follow it.
 
     Returns:
         The hashes of those whose content went, and how many of them keep their place.
     """
     if descendants:
-        doomed = [
-            (int(found), bytes(hash_), bytes(projection_))
-            for found, hash_, projection_ in db.execute(
+        doomed = list(
+            db.execute(
                 "WITH RECURSIVE down(node_id) AS (VALUES(?) UNION ALL"
                 " SELECT node.node_id FROM down JOIN node ON node.parent=down.node_id)"
                 " SELECT node.node_id, hash, projection FROM down JOIN node ON node.node_id=down.node_id"
                 " ORDER BY depth DESC",
                 (node_id,),
             )
-        ]
+        )
     else:
-        row = db.execute("SELECT node_id, hash, projection FROM node WHERE node_id=?", (node_id,)).fetchone()
-        doomed = [(int(row[0]), bytes(row[1]), bytes(row[2]))]
+        doomed = list(db.execute("SELECT node_id, hash, projection FROM node WHERE node_id=?", (node_id,)))
     kept = 0
     above: int | None = None
     prompts: set[int] = set()
@@ -61,14 +59,14 @@ def delete(db: sqlite3.Connection, node_id: int, *, descendants: bool, bar: bool
     return [hash_ for _, hash_, _ in doomed], kept
 
 
-def take_back(db: sqlite3.Connection, node_id: int) -> None:
+def take_back(db: apsw.Connection, node_id: int) -> None:
     """Take out a message that turned out to be unfinished; nothing happens where others follow it."""
     if db.execute("SELECT 1 FROM node WHERE node_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE parent=?1)", (node_id,)
                   ).fetchone() is not None:  # fmt: skip
         delete(db, node_id, descendants=False, bar=False)
 
 
-def _remove(db: sqlite3.Connection, node_id: int) -> int | None:
+def _remove(db: apsw.Connection, node_id: int) -> int | None:
     """Answers the node's parent."""
     row = db.execute("SELECT parent FROM node WHERE node_id=?", (node_id,)).fetchone()
     db.execute("DELETE FROM record WHERE node_id=?", (node_id,))

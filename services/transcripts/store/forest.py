@@ -11,12 +11,12 @@ is known already, and the conversation goes on from there.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import apsw
 import msgspec
 
 from proto.ops.transcripts import Block, Bucket
@@ -82,7 +82,7 @@ def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
     return Prepared(turn, tuple(steps), tuple(projections))
 
 
-def add(db: sqlite3.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
+def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
     """Put a turn after `parent`, or at the root; what is there already is left as it is.
 
     Args:
@@ -136,7 +136,7 @@ def _canonical_after(turn: Turn, step: Step, parent: str) -> bytes:
     )
 
 
-def _known(db: sqlite3.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
+def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
     """How many of the first messages are there, and their nodes."""
     for index in reversed(range(len(hashes))):
         place = _by_hash(db, hashes[index])
@@ -148,7 +148,7 @@ def _known(db: sqlite3.Connection, prepared: Prepared, hashes: Sequence[bytes]) 
     return 0, []
 
 
-def _path(db: sqlite3.Connection, place: Place, length: int) -> list[Place]:
+def _path(db: apsw.Connection, place: Place, length: int) -> list[Place]:
     """The last nodes of the way to `place`, first one first."""
     rows = db.execute(
         "WITH RECURSIVE up(node_id, parent) AS (SELECT node_id, parent FROM node WHERE node_id=?1 UNION ALL"
@@ -163,18 +163,18 @@ def _path(db: sqlite3.Connection, place: Place, length: int) -> list[Place]:
 _PLACE = "SELECT node_id, hash, root, depth, projection FROM node"
 
 
-def _by_hash(db: sqlite3.Connection, hash_: bytes) -> Place | None:
+def _by_hash(db: apsw.Connection, hash_: bytes) -> Place | None:
     row = db.execute(f"{_PLACE} WHERE hash=?", (hash_,)).fetchone()
     return None if row is None else Place(*row)
 
 
-def _by_projection(db: sqlite3.Connection, projection_: bytes) -> Place | None:
+def _by_projection(db: apsw.Connection, projection_: bytes) -> Place | None:
     """A reply that is known goes before one that a client only told of."""
     row = db.execute(f"{_PLACE} WHERE projection=? ORDER BY reply DESC, node_id LIMIT 1", (projection_,)).fetchone()
     return None if row is None else Place(*row)
 
 
-def _echo(db: sqlite3.Connection, projection_: bytes, at: Place | None) -> Place | None:
+def _echo(db: apsw.Connection, projection_: bytes, at: Place | None) -> Place | None:
     """The node of a reply whose echo came first."""
     row = db.execute(
         f"{_PLACE} WHERE projection=? AND parent IS ? AND reply=0 LIMIT 1",
@@ -183,18 +183,19 @@ def _echo(db: sqlite3.Connection, projection_: bytes, at: Place | None) -> Place
     return None if row is None else Place(*row)
 
 
-def _prompt(db: sqlite3.Connection, text: str) -> int | None:
+def _prompt(db: apsw.Connection, text: str) -> int | None:
     if not text:
         return None
     digest = hashlib.sha256(text.encode()).digest()[:16]
     row = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (digest,)).fetchone()
     if row is not None:
         return int(row[0])
-    return db.execute("INSERT INTO prompt(digest, text) VALUES(?, ?)", (digest, text)).lastrowid
+    db.execute("INSERT INTO prompt(digest, text) VALUES(?, ?)", (digest, text))
+    return db.last_insert_rowid()
 
 
 def _insert(
-    db: sqlite3.Connection,
+    db: apsw.Connection,
     turn: Turn,
     step: Step,
     hash_: bytes,
@@ -208,32 +209,30 @@ def _insert(
     searched = not barred and found(message)
     depth = 1 if at is None else at.depth + 1
     when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
-    node_id = int(
-        db.execute(
-            "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
-            " provider, agent, project, at, thinking, prompt_id)"
-            " VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                hash_,
-                None if at is None else at.node_id,
-                None if at is None else at.root,
-                depth,
-                projection_,
-                barred,
-                searched,
-                message.role,
-                b"[]" if barred else step.content,
-                step.model,
-                turn.provider,
-                turn.agent,
-                turn.project,
-                when,
-                msgspec.json.encode(message.thinking).decode() if message.thinking and not barred else "",
-                prompt,
-            ),
-        ).lastrowid
-        or 0
+    db.execute(
+        "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
+        " provider, agent, project, at, thinking, prompt_id)"
+        " VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            hash_,
+            None if at is None else at.node_id,
+            None if at is None else at.root,
+            depth,
+            projection_,
+            barred,
+            searched,
+            message.role,
+            b"[]" if barred else step.content,
+            step.model,
+            turn.provider,
+            turn.agent,
+            turn.project,
+            when,
+            msgspec.json.encode(message.thinking).decode() if message.thinking and not barred else "",
+            prompt,
+        ),
     )
+    node_id = db.last_insert_rowid()
     if at is None:
         db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
     if searched:
@@ -241,7 +240,7 @@ def _insert(
     return Place(node_id, hash_, node_id if at is None else at.root, depth, projection_)
 
 
-def _was_said(db: sqlite3.Connection, node_id: int, step: Step) -> None:
+def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
     """Keep what only the reply itself says; a second telling of it changes nothing."""
     message = step.message
     usage = "" if message.usage is None else msgspec.json.encode(message.usage).decode()
@@ -311,7 +310,7 @@ def _node(row: tuple[Any, ...]) -> Node:
     return Node(row[0], row[1].hex(), row[2], row[3], row[4], bool(row[5]), *row[6:])
 
 
-def find(db: sqlite3.Connection, hash_: str) -> Node | None:
+def find(db: apsw.Connection, hash_: str) -> Node | None:
     """The node of that hash; None where there is none, or its content is gone."""
     digest = digest_of(hash_)
     if digest is None:
@@ -329,27 +328,28 @@ def digest_of(hash_: str) -> bytes | None:
     return digest if len(digest) == 32 and len(hash_) == 64 else None
 
 
-def lineage(db: sqlite3.Connection, node_id: int, columns: str) -> list[tuple[Any, ...]]:
+def lineage(db: apsw.Connection, node_id: int, columns: str) -> list[tuple[Any, ...]]:
     """The nodes from the root to this one, the root first; of each these columns, and no object of its own: paths are
     long."""
     # A node is always younger than its parent, so that the ids alone are sorted, and no text is.
-    return db.execute(
+    rows = db.execute(
         f"SELECT {columns} FROM node WHERE node_id IN ("
         "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
         " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above)"
         " SELECT node_id FROM up) ORDER BY node_id",
         (node_id,),
-    ).fetchall()
+    )
+    return list(rows)
 
 
-def nodes(db: sqlite3.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
+def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
     """Nodes that are there, whether or not in this order."""
     marks = ",".join("?" * len(node_ids))
     for row in db.execute(f"SELECT {_COLUMNS} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
         yield _node(row)
 
 
-def place(db: sqlite3.Connection, node_id: int) -> Place | None:
+def place(db: apsw.Connection, node_id: int) -> Place | None:
     row = db.execute(f"{_PLACE} WHERE node_id=?", (node_id,)).fetchone()
     return None if row is None else Place(*row)
 
@@ -357,22 +357,24 @@ def place(db: sqlite3.Connection, node_id: int) -> Place | None:
 _LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"
 
 
-def leaves(db: sqlite3.Connection, limit: int) -> list[tuple[int, str]]:
+def leaves(db: apsw.Connection, limit: int) -> list[tuple[int, str]]:
     """The last messages of the newest conversations, with their hashes."""
     rows = db.execute(f"SELECT node_id, hash FROM node WHERE {_LEAF} ORDER BY node_id DESC LIMIT ?", (limit,))
-    return [(int(node_id), digest.hex()) for node_id, digest in rows.fetchall()]
+    return [(int(node_id), digest.hex()) for node_id, digest in rows]
 
 
-def counts(db: sqlite3.Connection) -> tuple[int, int, int]:
+def counts(db: apsw.Connection) -> tuple[int, int, int]:
     """Nodes, roots and leaves, without those whose content is gone."""
-    row = db.execute(
-        f"SELECT count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
-        " FROM node WHERE NOT gone"
-    ).fetchone()
-    return int(row[0]), int(row[1]), int(row[2])
+    nodes_, roots, ends = next(
+        db.execute(
+            f"SELECT count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
+            " FROM node WHERE NOT gone"
+        )
+    )
+    return int(nodes_), int(roots), int(ends)
 
 
-def prompt_text(db: sqlite3.Connection, prompt_id: int | None) -> str:
+def prompt_text(db: apsw.Connection, prompt_id: int | None) -> str:
     """A system prompt; nothing where there was none."""
     row = db.execute("SELECT text FROM prompt WHERE prompt_id=?", (prompt_id,)).fetchone()
     return "" if row is None else str(row[0])
