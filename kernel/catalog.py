@@ -137,7 +137,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     renews: bool = False
     """Whether its work leaves much memory behind, so that it is worth a new process once it has nothing to do."""
     rests_by: str = ""
-    """Its own setting, if it has one, for the time after which it rests; 0 there keeps it from that as well."""
+    """Its own setting, if it has one, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
@@ -218,6 +218,7 @@ def entries() -> tuple[Entry, ...]:
                 env=_A_HEAP_A_BATCH,
             ),
             reads_models=True,
+            rests_by="unload_after_s",
             light_with=("model", "none"),
             rests=True,
             pooled=True,
@@ -414,11 +415,14 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
     exchanged for one that has not grown.
     """
     own = settings.get(entry.rests_by)
-    rests_after_s = max(0.0, own) if after_s and isinstance(own, int | float) else after_s
+    stated = isinstance(own, int | float)
+    rests_after_s = max(0.0, own) if stated else after_s
     spec = structs.replace(
         entry.spec,
         standby_rests_after_s=after_s or None,
         rests_after_s=(rests_after_s or None) if entry.rests else None,
+        # A time that its own setting states counts whatever its process holds.
+        rests_while=None if stated and rests_after_s else entry.spec.rests_while,
         renews_after_s=(after_s or None) if entry.renews else None,
     )
     return structs.replace(entry, spec=spec)
