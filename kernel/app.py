@@ -30,7 +30,7 @@ from kernel.gateway.surfaces import SURFACES
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.roots import RootFolders
-from kernel.router.lane import Limits
+from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import Supervisor
@@ -92,8 +92,8 @@ async def run(
         entries = tuple(catalog.without_standby(entry) for entry in entries)
     elif config.standbys == ALWAYS:
         entries = tuple(catalog.with_standby_always(entry) for entry in entries)
-    table = ops.load(module for entry in entries for module in entry.ops_modules)
-    table = ops.Table(op for op in table.values() if op.service not in unserved)
+    declared = ops.load(module for entry in entries for module in entry.ops_modules)
+    table = ops.Table(op for op in declared.values() if op.service not in unserved)
     router = Router(
         table,
         {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
@@ -102,7 +102,8 @@ async def run(
     logs = log_dir(config.data_dir)
     folders = RootFolders(config.roots)
     births = _births(config, entries, table, folders)
-    supervisor = Supervisor(catalog.tree(entries), catalog.zygotes(entries, config.rest_after_s), router, births, logs)
+    specs = tuple(entry.spec for entry in entries)
+    supervisor = Supervisor(specs, catalog.zygotes(entries, config.rest_after_s), router, births, logs)
     router.wake_with(supervisor.wanted)
     started = trio.Event()
     stop = trio.Event()
@@ -159,15 +160,12 @@ async def run(
                 await gateway.loaded.wait()
                 await trio.to_thread.run_sync(_load_http)
                 from kernel.gateway.transport.http import serve_http
-                from kernel.web import content, metrics, page, transcripts
-                from kernel.web.models import Models
+                from kernel.web import metrics, page, routes
 
-                models = Models(router).routes(config.http.max_body_bytes)
-                kept = transcripts.routes(router, config.http.max_body_bytes, enabled="transcripts" not in unserved)
-                seen = [*metrics.routes(supervisor, router), *page.routes(router, key)]
-                routes = [*models, *seen, *kept, *content.routes(router)]
+                of_table = routes.routes(router, declared, config.http.max_body_bytes, unserved=unserved)
+                every = [*of_table, *metrics.routes(supervisor, router), *page.routes(router, key)]
                 await serve_http(
-                    gateway, config.http, routes=routes, ready=all_ready, shutdown=stop.wait, task_status=task_status
+                    gateway, config.http, routes=every, ready=all_ready, shutdown=stop.wait, task_status=task_status
                 )
 
             await nursery.start(control)
@@ -197,9 +195,8 @@ async def run(
 def _load_http() -> None:
     import kernel.gateway.transport.http
     import kernel.web.metrics
-    import kernel.web.models
     import kernel.web.page
-    import kernel.web.transcripts  # noqa: F401
+    import kernel.web.routes  # noqa: F401
 
 
 async def _collect_garbage(loaded: trio.Event) -> None:

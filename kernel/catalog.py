@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from kernel.supervisor.spec import ServiceSpec, TreeSpec, ZygoteSpec
+from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from proto.cores import usable_cores
 from proto.memory import HEAPS
 
@@ -33,15 +33,7 @@ _WAIT_S = 15.0
 # In the order in which they load where processors are few: what answers a search by words comes first.
 ZYGOTES = (
     ZygoteSpec(
-        # Forks no service: what most of the others load.
-        name="base",
-        preload=("services.runtime.main", "services.runtime.sqlite_files", "numpy"),
-        env=_ONE_THREAD,
-        wait_s=_WAIT_S,
-    ),
-    ZygoteSpec(
         name="light",
-        base="base",
         preload=(
             "services.runtime.main",
             "services.echo.main",
@@ -61,21 +53,18 @@ ZYGOTES = (
     ),
     ZygoteSpec(
         name="vectors",
-        base="base",
         preload=("services.runtime.main", "faiss", "services.retrieve.main"),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
         name="documents",
-        base="base",
         preload=("services.runtime.main", "services.documents.main"),
         env=_ONE_THREAD,
         wait_s=_WAIT_S,
     ),
     ZygoteSpec(
         name="decode",
-        base="base",
         preload=("services.runtime.main", "services.decode.main"),
         env=_ONE_THREAD,
         # A quarter of a second, for its 20 MB.
@@ -84,7 +73,6 @@ ZYGOTES = (
     ),
     ZygoteSpec(
         name="torch",
-        base="base",
         # transformers too, where the models that are here need it: their services say so.
         preload=(
             "services.runtime.main",
@@ -134,8 +122,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     rests: bool = False
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
     has no process while nobody calls it."""
-    renews: bool = False
-    """Whether its work leaves much memory behind, so that it is worth a new process once it has nothing to do."""
     rests_by: str = ""
     """Its own setting, if it has one, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
@@ -182,7 +168,6 @@ def entries() -> tuple[Entry, ...]:
                 # A search is work for one core, in many small steps: more at once would only make all of them late.
                 in_flight=8,
             ),
-            renews=True,
         ),
         Entry(
             spec=ServiceSpec(
@@ -263,7 +248,6 @@ def entries() -> tuple[Entry, ...]:
                 memory_limit_bytes=2 * GIB,
             ),
             roots=Roots.WRITE,
-            renews=True,
         ),
         Entry(
             spec=ServiceSpec(
@@ -343,13 +327,12 @@ def _lightened(entry: Entry, settings: Mapping[str, Any]) -> Entry:
 
 
 def zygotes(chosen: tuple[Entry, ...], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
-    """Those that these services are forked by, and what those are forked by.
+    """Those that these services are forked by.
 
     Args:
         rest_after_s: as `resting` has it; the costly ones rest too, after a pause that is so much longer.
     """
     needed = {entry.spec.zygote for entry in chosen}
-    needed |= {spec.base for spec in ZYGOTES if spec.name in needed}
     return tuple(_resting_late(spec, rest_after_s) for spec in ZYGOTES if spec.name in needed)
 
 
@@ -411,8 +394,7 @@ def with_standby_always(entry: Entry) -> Entry:
 def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
     """The same with what it has to spare given up once nobody has called it for so long; 0: never.
 
-    The process that waits for another's place is given up then, and the service's own too where it may rest, or is
-    exchanged for one that has not grown.
+    Its standby is given up then, and the service's own process too where it may rest.
     """
     own = settings.get(entry.rests_by)
     stated = isinstance(own, int | float)
@@ -423,14 +405,8 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
         rests_after_s=(rests_after_s or None) if entry.rests else None,
         # A time that its own setting states counts whatever its process holds.
         rests_while=None if stated and rests_after_s else entry.spec.rests_while,
-        renews_after_s=(after_s or None) if entry.renews else None,
     )
     return structs.replace(entry, spec=spec)
-
-
-def tree(chosen: tuple[Entry, ...]) -> TreeSpec:
-    """The supervision tree of these services: none of them shares state, so each is restarted alone."""
-    return TreeSpec(name="linckia", children=tuple(entry.spec for entry in chosen))
 
 
 def named_files(entry: Entry, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from kernel.supervisor.status import ServiceReport
 from kernel.supervisor.supervisor import Supervisor
 from kernel.version import VERSION
 from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
+from proto.http import CONTENT_PATH
 from proto.operation import CLIENT, OPERATOR, Role
 from proto.ops.kernel import (
     SERVICE,
@@ -36,7 +37,6 @@ from proto.ops.kernel import (
     ServiceStatus,
     ZygoteStatus,
 )
-from proto.ops.media import CONTENT_PATH
 
 _TAIL_BLOCK_BYTES = 64 * 1024
 

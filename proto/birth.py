@@ -98,17 +98,6 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
     standby: bool = False
 
 
-class ForkZygote(msgspec.Struct, frozen=True, kw_only=True, tag="fork_zygote"):
-    """To the zygote: fork another, which loads its own modules beside those that this one has.
-
-    Its descriptors are the new zygote's end of its control socket, and its log.
-    """
-
-    id: int
-    birth: ZygoteBirth
-    env: dict[str, str] = {}
-
-
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
     """From the zygote: the process runs as `pid` and is the kernel's own child by now; or why there is none."""
 
@@ -117,7 +106,6 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
     error: str = ""
 
 
-ToZygote: TypeAlias = Fork | ForkZygote
 FromZygote: TypeAlias = Loaded | Forked
 
 

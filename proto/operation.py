@@ -1,30 +1,31 @@
 """What an operation is: declared once, everything else derived.
 
 An operation is a frozen Struct of its parameters (a subclass of `Params[Result]`) under the `@operation` decorator.
-Its JSON Schemas, its validation, its place in each tool surface, what may be retried and who may call it are all read
-from that one declaration; the docstring is its description and each field's `Meta(description=…)` its parameters'.
+Its JSON Schemas, its validation, its place in each tool surface, its HTTP route, what may be retried and who may call
+it are all read from that one declaration; the docstring is its description and each field's `Meta(description=…)` its
+parameters'.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
-import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import msgspec
 
-from proto.errors import InvalidParams
+from proto.errors import Executed, Kind, LinckiaError
 from proto.spelling import respelled
+from proto.validation import JsonSchema, json_schema, validate
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Params[Any]")
 
 CLIENT = "client"
-"""The caller's name of everyone outside who comes through MCP."""
+"""The caller's name of everyone outside who comes through MCP or HTTP."""
 
 OPERATOR = "operator"
 """The caller's name of the command line on this machine: whatever a client may do, and more."""
@@ -39,8 +40,8 @@ class Access(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """How clients meet the operation: as a tool, as a step of the composite tools only, as a resource, as a prompt, or
-    not at all (between services)."""
+    """How MCP clients meet the operation: as a tool, as a step of the composite tools only, as a resource, as a prompt,
+    or not at all (between services, or over HTTP alone)."""
 
     TOOL = "tool"
     STEP = "step"
@@ -84,41 +85,108 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return "{" in self.uri
 
 
+class Errors(enum.StrEnum):
+    """How a route words its failures: `{"error": message}`, or as OpenAI's API does."""
+
+    PLAIN = "plain"
+    OPENAI = "openai"
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where an operation is served over HTTP, for programs that know no MCP.
+
+    GET takes the parameters from the path's variables (`/dag/node/{hash}`) and the query, and ignores what the
+    operation does not know; POST takes them from a JSON body.  The answer is the result as JSON.
+
+    `body` names the parameter that takes the whole body as bytes instead.  `missing` is the message of the 404 that is
+    answered where the result is null.  `file` marks results that are a `proto.http.FileChunk`: the whole file is
+    served, in ranges if asked.  `detached` calls are carried out though their client has left.  `statuses` go over the
+    ordinary status of a kind of failure.
+    """
+
+    method: str
+    path: str
+    body: str = ""
+    missing: str = ""
+    file: bool = False
+    detached: bool = False
+    errors: Errors = Errors.PLAIN
+    statuses: Mapping[Kind, int] = {}
+
+
+class Options(TypedDict, total=False):
+    """What a declaration may say; `Operation` has the meanings and the defaults."""
+
+    role: Role
+    surfaces: Collection[str]
+    callers: Collection[str]
+    codes: Mapping[int, str]
+    text: str
+    stream: str
+    resource: Resource
+    http: Route
+    once_with: Collection[str]
+    asks: bool
+    completion: str
+    both_spellings: bool
+    open_world: bool
+
+
 class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True):
-    """One capability of the system, as its declaration in `proto/ops` states it."""
+    """One capability of the system, as its declaration in `proto/ops` states it.
+
+    Attributes:
+        surfaces: tool surfaces besides `all` and `compact` that show it.
+        callers: who may call it: `client`, names of services, or `*`.
+        codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
+            parameters included, as JSON-RPC errors, others as tool results with `isError`.
+        text: the field of the result that is the text content for clients; without it, the result as JSON.
+        stream: the field of the result (a list) whose items the handler emits one by one.
+        http: where it is served over HTTP as well.
+        once_with: parameters that, where they are given, make an idempotent operation one that must not be repeated
+            unasked (a content hash that the first execution has made stale).
+        asks: whether the handler may ask the client (`proto.asking`); no other operation's question is passed on.
+        completion: the internal operation that completes arguments of this prompt or resource template; its parameters
+            are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
+        step: its name as a step of the composite tools `query` and `execute`; one that starts with `session.` is an
+            action of the tool `session`.
+        both_spellings: whether its parameters may be given in camelCase and in snake_case, however they are declared.
+        open_world: whether it reaches beyond this machine's own store.
+    """
 
     name: str
     title: str
     description: str
     service: str
     params: type[Params[Any]]
-    result: Any
+    result: Any  # a type, or what typing makes of several
     access: Access
     idempotent: bool
     deadline_ms: int
+    step: str
     role: Role = Role.TOOL
-    surfaces: frozenset[str] = frozenset()
-    callers: frozenset[str] = frozenset({CLIENT})
+    surfaces: Collection[str] = ()
+    callers: Collection[str] = (CLIENT,)
     codes: Mapping[int, str] = {}
     text: str | None = None
     stream: str | None = None
     resource: Resource | None = None
-    once_with: frozenset[str] = frozenset()
+    http: Route | None = None
+    once_with: Collection[str] = ()
     asks: bool = False
     completion: str | None = None
-    step: str = ""
     both_spellings: bool = False
     open_world: bool = False
 
     @cached_property
-    def input_schema(self) -> dict[str, Any]:
+    def input_schema(self) -> JsonSchema:
         """JSON Schema 2020-12 of the parameters; always of `type: object`, references local only."""
         schema = json_schema(self.params)
         definitions = {**schema.get("$defs", {}), **self.params.rules.get("$defs", {})}
         return {**schema, **self.params.rules, **({"$defs": definitions} if definitions else {})}
 
     @cached_property
-    def output_schema(self) -> dict[str, Any] | None:
+    def output_schema(self) -> JsonSchema | None:
         """JSON Schema 2020-12 of the structured result; None where the result is MCP content of its own.
 
         A result that is not an object is wrapped as `{"result": …}`, since structured content must be an object.
@@ -129,11 +197,8 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         if schema.get("type") == "object":
             return schema
         definitions = schema.pop("$defs", None)
-        # A JSON Schema: its values are of any form that JSON has.
-        wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
-        if definitions:
-            wrapped["$defs"] = definitions
-        return wrapped
+        wrapped: JsonSchema = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+        return wrapped | ({"$defs": definitions} if definitions else {})
 
     @cached_property
     def is_content(self) -> bool:
@@ -153,11 +218,20 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         """
         if self.both_spellings:
             arguments = respelled(self.params, arguments)
-        return validate(self.params, arguments, strict=strict)
+        parsed = validate(self.params, arguments, strict=strict)
+        parsed.check()
+        return parsed
 
     def admits(self, caller: str) -> bool:
         """Whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
-        return bool(self.callers & {caller, "*"}) or (caller == OPERATOR and CLIENT in self.callers)
+        callers = self.callers
+        return caller in callers or "*" in callers or (caller == OPERATOR and CLIENT in callers)
+
+    def failure(self, error: LinckiaError) -> LinckiaError:
+        """`error` as the caller is told it: an operation that only reads was not executed, whatever went wrong."""
+        if self.access is Access.READ:
+            error.failure = msgspec.structs.replace(error.failure, executed=Executed.NO)
+        return error
 
 
 def operation(
@@ -165,49 +239,27 @@ def operation(
     *,
     service: str,
     access: Access,
-    idempotent: bool,
     deadline_s: float,
-    role: Role = Role.TOOL,
+    idempotent: bool | None = None,
     title: str | None = None,
-    surfaces: tuple[str, ...] = (),
-    callers: tuple[str, ...] = (CLIENT,),
-    codes: Mapping[int, str] | None = None,
-    text: str | None = None,
-    stream: str | None = None,
-    resource: Resource | None = None,
-    once_with: tuple[str, ...] = (),
-    asks: bool = False,
-    completion: str | None = None,
     step: str | None = None,
-    both_spellings: bool = False,
-    open_world: bool = False,
+    **options: typing.Unpack[Options],
 ) -> Callable[[type[P]], type[P]]:
-    """Declare the decorated `Params[Result]` as an operation.
+    """Declare the decorated `Params[Result]` as an operation; the options are those of `Operation`.
 
     Args:
-        surfaces: tool surfaces besides `all` and `compact` that show it.
-        callers: who may call it: `client`, names of services, or `*`.
-        codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
-            parameters included, as JSON-RPC errors, others as tool results with `isError`.
-        text: the field of the result that is the text content for clients; without it, the result as JSON.
-        once_with: parameters that, where they are given, make an idempotent operation one that must not be repeated
-            unasked (a content hash that the first execution has made stale).
-        stream: the field of the result (a list) whose items the handler emits one by one.
-        asks: whether the handler may ask the client (`proto.asking`); nobody else's question is passed on.
-        completion: the internal operation that completes arguments of this prompt or resource template; its parameters
-            are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
-        step: its name as a step of the composite tools `query` and `execute`, where it is another than `name`; one that
-            starts with `session.` is an action of the tool `session`.
-        both_spellings: whether its parameters may be given in camelCase and in snake_case, however they are declared.
-        open_world: whether it reaches beyond this machine's own store.
+        idempotent: may be left out where it only reads.
+        title: for people; the name as words by default.
+        step: where it is another than `name`.
     """
+    if idempotent is None and access is not Access.READ:
+        raise TypeError(f"operation {name}: it changes something, so say whether it is idempotent")
 
     def declare(params: type[P]) -> type[P]:
         doc = inspect.getdoc(params)
         if not doc or doc == inspect.getdoc(Params):
             raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
-        # Of which result is known when it runs: whoever is decorated may answer any.
-        declared: Operation[Any] = Operation(
+        declared: Operation[object] = Operation(
             name=name,
             title=title or name.replace("_", " ").replace("-", " ").replace(".", " ").capitalize(),
             description=doc,
@@ -215,21 +267,10 @@ def operation(
             params=params,
             result=_result_type(params),
             access=access,
-            idempotent=idempotent,
+            idempotent=True if idempotent is None else idempotent,
             deadline_ms=int(deadline_s * 1000),
-            role=role,
-            surfaces=frozenset(surfaces),
-            callers=frozenset(callers),
-            codes=codes or {},
-            text=text,
-            stream=stream,
-            resource=resource,
-            once_with=frozenset(once_with),
-            asks=asks,
-            completion=completion,
             step=step or name,
-            both_spellings=both_spellings,
-            open_world=open_world,
+            **options,
         )
         params.__operation__ = declared  # type: ignore[attr-defined]  # read back by operation_of only
         return params
@@ -255,140 +296,3 @@ def _result_type(params: type[Params[Any]]) -> Any:
         if typing.get_origin(base) is Params:
             return typing.get_args(base)[0]
     raise TypeError(f"{params.__name__} must be a subclass of Params[Result]")
-
-
-def json_schema(tp: Any) -> dict[str, Any]:
-    """JSON Schema 2020-12 of a msgspec type, the top level inlined so that `type` is at its root."""
-    (schema,), definitions = msgspec.json.schema_components((tp,), ref_template="#/$defs/{name}")
-    ref = schema.get("$ref", "")
-    name = ref.removeprefix("#/$defs/")
-    if name in definitions:
-        top = dict(definitions[name])
-        if not any(f'"{ref}"' in msgspec.json.encode(d).decode() for d in definitions.values()):
-            definitions = {key: value for key, value in definitions.items() if key != name}
-        # Titles here are Python class names, which tell a client nothing.
-        top.pop("title", None)
-        schema = top
-    if definitions:
-        schema = {**schema, "$defs": definitions}
-    return schema
-
-
-_AT = re.compile(r" - at `(?P<path>[^`]*)`$")
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
-_PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
-_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
-
-
-def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True, whole: bool = True) -> P:
-    """Decoded JSON as a `tp`; not `strict`, numbers and booleans may be given as text; not `whole`, each by itself.
-
-    Raises:
-        InvalidParams: with `field` set and a message that says what would be right.
-    """
-    taken: object = arguments
-    try:
-        parsed: P
-        try:
-            parsed = msgspec.convert(arguments, tp, strict=strict)
-        except msgspec.ValidationError:
-            # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
-            taken = _integral(arguments)
-            parsed = msgspec.convert(taken, tp, strict=strict)
-    except msgspec.ValidationError as error:
-        raise _invalid(tp, str(error)) from None
-    path = _too_large(taken)
-    if path is not None:
-        field = _short(path)
-        raise InvalidParams(f"parameter `{field}`: no integer may be beyond {_LARGEST} or -{_LARGEST}", field=field)
-    if whole:
-        parsed.check()
-    return parsed
-
-
-_LARGEST = 2**63 - 1
-"""What the frames and the databases hold; JSON itself knows no bound."""
-
-
-def _too_large(value: object, path: str = "") -> str | None:
-    """The path of an integer beyond `_LARGEST`, if there is one."""
-    match value:
-        case int():
-            return None if -_LARGEST <= value <= _LARGEST else path
-        case Mapping():
-            found = (_too_large(item, f"{path}.{key}" if path else str(key)) for key, item in value.items())
-        case list():
-            found = (_too_large(item, f"{path}[{index}]") for index, item in enumerate(value))
-        case _:
-            return None
-    return next((place for place in found if place is not None), None)
-
-
-def _integral(value: object) -> object:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case Mapping():
-            return {key: _integral(item) for key, item in value.items()}
-        case list():
-            return [_integral(item) for item in value]
-        case _:
-            return value
-
-
-_LONGEST = 300
-"""Characters of what was sent that an error repeats; the caller knows the rest."""
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
-
-
-def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
-    at = _AT.search(message)
-    path = at["path"].removeprefix("$").removeprefix(".") if at else ""
-    text = _AT.sub("", message)
-    prefix = f"{path}." if path else ""
-    if match := _UNKNOWN.match(text):
-        names = dict.fromkeys(name for node in _schemas_at(tp, path) for name in node.get("properties", ()))
-        field = prefix + _short(match["field"])
-        known = ", ".join(names) or "none"
-        return InvalidParams(f"unknown parameter `{field}`; known parameters: {known}", field=field)
-    if match := _MISSING.match(text):
-        field = prefix + _short(match["field"])
-        return InvalidParams(f"missing required parameter `{field}`", field=field)
-    if text.startswith(("Invalid enum value", "Invalid value")) and (allowed := _choices(tp, path)):
-        text += f"; there are: {', '.join(allowed)}"
-    if (match := _PATTERN.match(text)) and (form := _form(tp, path, match["pattern"])):
-        # A regular expression tells people nothing.
-        text = f"not of the form that is expected: {form}"
-    if not path:
-        return InvalidParams(f"invalid parameters: {_short(text[0].lower() + text[1:])}")
-    return InvalidParams(f"parameter `{path}`: {_short(text[0].lower() + text[1:])}", field=path)
-
-
-def _choices(tp: type[msgspec.Struct], path: str) -> list[str]:
-    """The values that an enumeration at `path` has; [] where it is none, or cannot be found."""
-    return [str(value) for node in _schemas_at(tp, path) for value in node.get("enum", ())]
-
-
-def _form(tp: type[msgspec.Struct], path: str, pattern: str) -> str:
-    """What the text at `path` that has to match `pattern` is, in the words of its description."""
-    told = (node.get("description", "") for node in _schemas_at(tp, path) if node.get("pattern") == pattern)
-    return next((text for text in told if text), "")
-
-
-def _schemas_at(tp: type[msgspec.Struct], path: str) -> list[dict[str, Any]]:
-    """What the JSON Schema says of the place that an error names: each of the choices, where there are several."""
-    schema = json_schema(tp)
-    definitions = schema.get("$defs", {})
-
-    def below(node: dict[str, Any], steps: list[str]) -> list[dict[str, Any]]:
-        node = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
-        found = [each for choice in node.get("anyOf", ()) for each in below(choice, steps)]
-        if not steps:
-            return [*found, node]
-        inner = node.get("items") if steps[0] == "[...]" else node.get("properties", {}).get(steps[0])
-        return found + (below(inner, steps[1:]) if isinstance(inner, dict) else [])
-
-    return below(schema, re.findall(r"\[\.\.\.\]|[^.\[\]]+", re.sub(r"\[\d+\]", "[...]", path)))

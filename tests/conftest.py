@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import settings
+
+settings.register_profile("fast", max_examples=10, deadline=None)
+if profile := os.environ.get("HYPOTHESIS_PROFILE"):
+    settings.load_profile(profile)
 
 
 @pytest.fixture

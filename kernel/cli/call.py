@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 
-from kernel.cli.main import Failed, Usage
-from kernel.control.address import find_data_dir
-from kernel.control.client import CallFailed, Client
+from kernel.cli import Failed, Usage
+from kernel.cli.calls import connect, show_json
+from kernel.cli.terminal import Bars
+from kernel.control.client import CallFailed
 from kernel.json_types import JsonObject
-
-BAR_CELLS = 30
 
 
 def call(arguments: argparse.Namespace) -> int:
@@ -24,18 +22,14 @@ def call(arguments: argparse.Namespace) -> int:
         ControlError: the call failed.
     """
     params = _params(arguments.params)
-    progress = Progress()
-    on_progress = progress.show if sys.stderr.isatty() else None
-    with Client(find_data_dir(arguments.data, os.environ)) as client:
+    with connect(arguments) as client, Bars(arguments.name) as show:
         try:
-            result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=on_progress)
+            result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)
         except CallFailed as error:
             if error.failure.get("kind") == "unknown_operation":
                 raise Failed(_unknown(arguments.name)) from None
             raise
-        finally:
-            progress.clear()
-    print(json.dumps(result, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    show_json(result)
     return 0
 
 
@@ -71,26 +65,3 @@ def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, load(), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`linckia tools` lists what can be called"
     return f"there is no operation {name!r}; {hint}"
-
-
-class Progress:
-    """One line on stderr that is drawn over."""
-
-    def __init__(self) -> None:
-        self._drawn = False
-
-    def show(self, progress: JsonObject) -> None:
-        done, total, message = progress["done"], progress["total"], progress["message"] or ""
-        if total:
-            cells = int(BAR_CELLS * min(done / total, 1))
-            text = f"[{'#' * cells}{'.' * (BAR_CELLS - cells)}] {done:g}/{total:g} {message}"
-        else:
-            text = f"{done:g} {message}"
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-        self._drawn = True
-
-    def clear(self) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernel.cli.main import build_parser
+from kernel.cli.parser import build_parser
 from kernel.gateway.surfaces import SURFACES
 from proto.operation import OPERATOR
 from proto.ops import load

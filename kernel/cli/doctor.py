@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernel import users
-from kernel.cli import table
+from kernel.cli.calls import show_json
+from kernel.cli.terminal import show_table
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.version import VERSION
@@ -70,9 +71,9 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         findings += verified(data_dir)
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+        show_json([asdict(finding) for finding in findings])
     else:
-        table.show(
+        show_table(
             ("", "WHAT", "FOUND"),
             [
                 (

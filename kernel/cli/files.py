@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kernel.cli.call import Progress
-from kernel.cli.main import Usage
-from kernel.control.address import find_data_dir
+from kernel.cli import Usage
+from kernel.cli.calls import complain, connect, show_json
+from kernel.cli.terminal import Bars, size
 from kernel.control.client import Client
 from kernel.json_types import JsonObject
 
 BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 _NOT_UTF_8 = 0x10FE00 - 0xDC00
 """What stands between a byte of a name that is no text, as Python has it, and the character that services take."""
@@ -31,16 +29,16 @@ def index(arguments: argparse.Namespace) -> int:
         ControlError: a path is not below a root, or the scan failed.
     """
     problems = 0
-    with Client(find_data_dir(arguments.data, os.environ)) as client:
+    with connect(arguments) as client:
         for path in arguments.paths:
             params = {"root": absolute(path), "async": False, "maxAge": 0}
             answer = _indexed(client, params)
             print(
                 f"{answer['root']}: {answer['files']:,} files, {answer['directories']:,} directories,"
-                f" {readable(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
+                f" {size(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
             )
             for problem in answer.get("problems", ()):
-                print(f"linckia: {problem}", file=sys.stderr)
+                complain(problem)
             problems += answer.get("problemCount", 0)
     return 1 if problems else 0
 
@@ -51,7 +49,7 @@ def du(arguments: argparse.Namespace) -> int:
         raise Usage(f"--depth is {arguments.depth}; it is from 0 to 100")
     if not 1 <= arguments.limit <= 10_000:
         raise Usage(f"--limit is {arguments.limit}; it is from 1 to 10000")
-    with Client(find_data_dir(arguments.data, os.environ)) as client:
+    with connect(arguments) as client:
         path = absolute(arguments.path)
         _indexed(client, {"root": path, "async": False, "maxAge": 0 if arguments.fresh else 3600})
         top: JsonObject = client.call("inspect", {"path": path})
@@ -59,7 +57,7 @@ def du(arguments: argparse.Namespace) -> int:
         if top["kind"] == "directory":
             lines += _tree(client, top["path"], arguments.depth, arguments.limit, "")
     if arguments.json:
-        print(json.dumps({**top, "tree": [line._asdict() for line in lines[1:]]}, ensure_ascii=False))
+        show_json({**top, "tree": [line._asdict() for line in lines[1:]]})
         return 0
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
@@ -101,7 +99,7 @@ def drawn(line: Line, whole: int, width: int, colour: bool) -> str:
     eighths = round(share * BAR_CELLS * 8)
     bar = (EIGHTHS[8] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")).ljust(BAR_CELLS)
     name = f"{printable(line.name)}{'/' if line.is_folder and not line.name.endswith('/') else ''}"
-    before = f"{readable(line.size):>9}  {share * 100:4.0f}%  "
+    before = f"{size(line.size):>9}  {share * 100:4.0f}%  "
     room = max(0, width - len(before) - BAR_CELLS - 2)
     text = f"{line.branch}{name}"
     if len(text) > room:
@@ -114,16 +112,6 @@ def printable(name: str) -> str:
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in name)
 
 
-def readable(size: int) -> str:
-    """Bytes in the unit that suits."""
-    value = float(size)
-    for unit in UNITS:
-        if value < 1024 or unit == UNITS[-1]:
-            break
-        value /= 1024
-    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def absolute(path: str) -> str:
     """As services take paths: absolute, bytes that are no text as characters of the private area."""
     whole = os.path.abspath(os.path.expanduser(path))
@@ -131,9 +119,6 @@ def absolute(path: str) -> str:
 
 
 def _indexed(client: Client, params: JsonObject) -> JsonObject:
-    progress = Progress()
-    try:
-        answer: JsonObject = client.call("index", params, on_progress=progress.show if sys.stderr.isatty() else None)
-    finally:
-        progress.clear()
+    with Bars("indexing") as show:
+        answer: JsonObject = client.call("index", params, on_progress=show)
     return answer

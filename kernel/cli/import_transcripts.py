@@ -7,32 +7,19 @@ that the same command, interrupted or repeated, goes on where it was.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kernel.cli import records
-from kernel.cli.main import Failed
-from kernel.control.address import find_data_dir
-from kernel.control.client import CallFailed, Client
+from kernel.cli import Failed, records
+from kernel.cli.calls import OnProgress, complain, connect, patiently
+from kernel.cli.terminal import Bars
+from kernel.control.client import Client
 from kernel.json_types import JsonObject
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Of the files in a folder."""
-
-
-@dataclass(slots=True)
-class _Sum:
-    files: int = 0
-    messages: int = 0
-    nodes: int = 0
-    bytes: int = 0
-    failed: int = 0
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
@@ -43,17 +30,17 @@ def import_transcripts(arguments: argparse.Namespace) -> int:
         Failed: a path is not there.
     """
     files = list(dict.fromkeys(file for path in arguments.files for file in _files(Path(path).expanduser().resolve())))
-    total = _Sum()
     began = time.monotonic()
-    with Client(find_data_dir(arguments.data, os.environ)) as client, _progress(files) as advance:
+    with connect(arguments) as client, Bars("importing", of_bytes=True) as show:
+        importer = _Importer(client, sum(file.stat().st_size for file in files), show)
         for file in files:
-            _import(client, file, total, advance)
+            importer.take(file)
     took_s = max(time.monotonic() - began, 1e-3)
     print(
-        f"{total.messages} messages in {total.files} files, {total.nodes} of them new, in {took_s:.1f} s"
-        f" ({total.bytes / took_s / 1e6:.1f} MB/s)"
+        f"{importer.messages} messages in {importer.files} files, {importer.nodes} of them new, in {took_s:.1f} s"
+        f" ({importer.read_bytes / took_s / 1e6:.1f} MB/s)"
     )
-    return 1 if total.failed else 0
+    return 1 if importer.failed else 0
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -65,15 +52,36 @@ def _files(path: Path) -> Iterator[Path]:
         raise Failed(f"{path} is not there")
 
 
-def _import(client: Client, file: Path, total: _Sum, advance: Callable[[int, str], None]) -> None:
-    unreadable, problem, layout = 0, "", ""
-    given = done = 0
-    try:
-        state = _patiently(client, "transcript_import_state", {"source": str(file)})
-        size = file.stat().st_size
+@dataclass(slots=True)
+class _Importer:
+    """Takes files in, part by part, and counts."""
+
+    client: Client
+    total_bytes: int
+    show: OnProgress | None
+    files: int = 0
+    messages: int = 0
+    nodes: int = 0
+    read_bytes: int = 0
+    passed_bytes: int = 0
+    """With those of files that had been read before."""
+    failed: int = 0
+
+    def take(self, file: Path) -> None:
+        """One file; where it cannot be read, that is said and counted."""
+        try:
+            self._take_parts(file)
+        except (OSError, ValueError) as error:
+            complain(f"{file}: {error.strerror if isinstance(error, OSError) and error.strerror else error}")
+            self.failed += 1
+
+    def _take_parts(self, file: Path) -> None:
+        state = self._call("transcript_import_state", {"source": str(file)})
+        before, size = self.passed_bytes, file.stat().st_size
+        unreadable, problem, layout = 0, "", ""
+        given = 0
         for part in records.parts(file, state["position"], state["tail"]):
-            answer = _patiently(
-                client,
+            answer = self._call(
                 "transcript_import",
                 {
                     "source": str(file),
@@ -84,66 +92,31 @@ def _import(client: Client, file: Path, total: _Sum, advance: Callable[[int, str
                     "final": part.final,
                 },
             )
-            total.messages += answer["messages"]
-            total.nodes += answer["nodes"]
-            total.bytes += part.position - part.start
-            unreadable += answer["unreadable"]
+            self.messages += answer["messages"]
+            self.nodes += answer["nodes"]
+            self.read_bytes += part.position - part.start
+            unreadable += answer["unreadable"] + part.too_long
             problem = problem or answer["problem"]
+            if part.too_long:
+                problem = problem or f"a record is longer than {records.MAX_RECORD_BYTES} bytes"
             layout = answer["layout"]
             given += len(part.records)
-            done += part.position - part.start
-            if part.too_long:
-                unreadable += part.too_long
-                problem = problem or f"a record is longer than {records.MAX_RECORD_BYTES} bytes"
             if part.incomplete:
-                _say(file, "the end is not complete and is left for the next time")
-            advance(part.position - part.start, file.name)
-    except (OSError, ValueError) as error:
-        _say(file, error.strerror if isinstance(error, OSError) and error.strerror else str(error))
-        total.failed += 1
-        return
-    total.files += 1
-    # What had been read before.
-    advance(max(0, size - done), file.name)
-    if given and layout == "none":
-        _say(file, "holds no conversation in a form that is known")
-        total.failed += 1
-    elif unreadable:
-        _say(file, f"{unreadable} records were passed over; the first: {problem}")
+                complain(f"{file}: the end is not complete and is left for the next time")
+            self._passed(self.passed_bytes + part.position - part.start, file)
+        self.files += 1
+        self._passed(before + size, file)
+        if given and layout == "none":
+            complain(f"{file}: holds no conversation in a form that is known")
+            self.failed += 1
+        elif unreadable:
+            complain(f"{file}: {unreadable} records were skipped; the first: {problem}")
 
+    def _call(self, name: str, params: JsonObject) -> JsonObject:
+        # However long the service takes to come back: a part that was kept is not kept twice.
+        return patiently(self.client, name, params, patience_s=float("inf"))
 
-def _patiently(client: Client, name: str, params: JsonObject) -> Any:
-    """Call, and call again where the service died or is being started: a part that was kept is not kept twice."""
-    while True:
-        try:
-            return client.call(name, params)
-        except CallFailed as error:
-            retry_after_ms = error.failure.get("retry_after_ms")
-            if error.failure.get("kind") not in ("unavailable", "overloaded") or retry_after_ms is None:
-                raise
-            time.sleep(retry_after_ms / 1000)
-
-
-def _say(file: Path, what: str) -> None:
-    print(f"linckia: {file}: {what}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _progress(files: list[Path]) -> Iterator[Callable[[int, str], None]]:
-    """A bar of the bytes, with rate and time left; none where nobody looks."""
-    if not sys.stderr.isatty():
-        yield lambda amount, name: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=sum(file.stat().st_size for file in files))
-        yield lambda amount, name: bars.update(task, advance=amount, description=name)
+    def _passed(self, passed_bytes: int, file: Path) -> None:
+        self.passed_bytes = max(self.passed_bytes, passed_bytes)
+        if self.show is not None:
+            self.show({"done": self.passed_bytes, "total": self.total_bytes, "message": file.name})

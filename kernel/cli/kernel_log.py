@@ -1,6 +1,6 @@
 """The kernel's log: JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.
 
-Where nobody watches stderr (a kernel that `linckia stdio` started), stderr is the log file itself, so that what Python
+Where stderr is not watched (a kernel that `linckia stdio` started), stderr is the log file itself, so that what Python
 or a library prints as it dies is found there too.
 """
 
@@ -77,11 +77,11 @@ class Rotating(logging.handlers.RotatingFileHandler):
 
 
 def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
-    """Send everything that is logged in this process to the journal.
+    """Send everything that is logged in this process to the kernel's log.
 
     Args:
         level: debug, info, warning or error; of other people's libraries, only warnings and worse are kept.
-        watched: whether somebody may read stderr.
+        watched: whether a person may read stderr.
 
     Raises:
         OSError: the log cannot be written.

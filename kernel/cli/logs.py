@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from kernel.cli.main import Failed, Usage
+from kernel.cli import Failed, Usage
 from kernel.control.address import find_data_dir, log_dir
 
 POLL_S = 0.2

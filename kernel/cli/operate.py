@@ -7,7 +7,8 @@ import os
 import time
 from pathlib import Path
 
-from kernel.cli.main import Failed
+from kernel.cli import Failed
+from kernel.cli.calls import connect
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, NoKernel
 from kernel.json_types import JsonObject
@@ -41,7 +42,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 def _say(arguments: argparse.Namespace, operation: str) -> int:
-    with Client(find_data_dir(arguments.data, os.environ)) as client:
+    with connect(arguments) as client:
         result: JsonObject = client.call(operation, {"service": arguments.service})
     print(result["message"])
     return 0

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import trio
 
-from kernel.cli.main import Failed, Usage
+from kernel.cli import Failed, Usage
 from kernel.control.address import find_data_dir
 from kernel.proxy.passage import Passage, Upstream
-from kernel.proxy.recorder import Recorder
-from kernel.proxy.spool import Spool
+from kernel.proxy.recorder import Recorder, Spool
 
 SPOOL = Path("proxy") / "spool"
 """Below the data directory."""

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
+from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.cli.kernel_log import open_log
-from kernel.cli.main import EXIT_HELD, Failed, Usage
 from kernel.config import Config, ConfigError, Flags, load
 from kernel.control.address import log_dir, socket_path
 from kernel.control.hold import AlreadyHeld, CannotHold, Held, hold

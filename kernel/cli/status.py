@@ -1,20 +1,16 @@
-"""`linckia status` and `top`: the kernel's own account of its services."""
+"""`linckia status` and `top`: the kernel's report of its services."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from kernel.cli import table
-from kernel.cli.main import Failed, Usage
-from kernel.cli.table import Cell
-from kernel.control.address import find_data_dir
-from kernel.control.client import Client
+from kernel.cli import Failed, Usage
+from kernel.cli.calls import connect, show_json
+from kernel.cli.terminal import Cell, duration, rich_table, show_table
 from kernel.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
@@ -26,14 +22,14 @@ _STYLES = {
 
 def status(arguments: argparse.Namespace) -> int:
     """One look. Exit code 1 where a service has failed.  Raises ControlError."""
-    with Client(find_data_dir(arguments.data, os.environ)) as client:
+    with connect(arguments) as client:
         answer: JsonObject = client.call("kernel_status", {})
     if arguments.json:
-        print(json.dumps(answer, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+        show_json(answer)
     else:
         print(heading(answer))
         print()
-        table.show(HEADERS, rows(answer))
+        show_table(HEADERS, rows(answer))
     return 1 if any(service["state"] == "failed" for service in answer["services"]) else 0
 
 
@@ -47,11 +43,11 @@ def top(arguments: argparse.Namespace) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    with Client(find_data_dir(arguments.data, os.environ)) as client, Live(screen=True, auto_refresh=False) as live:
+    with connect(arguments) as client, Live(screen=True, auto_refresh=False) as live:
         while True:
             answer: JsonObject = client.call("kernel_status", {})
             live.update(
-                Group(Text(heading(answer)), Text(), table.rich_table(HEADERS, rows(answer))),
+                Group(Text(heading(answer)), Text(), rich_table(HEADERS, rows(answer))),
                 refresh=True,
             )
             time.sleep(arguments.interval)
@@ -63,7 +59,7 @@ def heading(answer: Mapping[str, Any]) -> str:
     return "\n".join(
         (
             f"Linckia {answer['version']}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
-            f"{size(answer.get('pss_bytes') or answer.get('rss_bytes'))}, stdio clients: {answer['clients']}",
+            f"{memory(answer.get('pss_bytes') or answer.get('rss_bytes'))}, stdio clients: {answer['clients']}",
             f"http   {answer['http_url'] or 'off'}",
             f"page   {answer.get('page_url') or 'off'}",
             f"roots  {roots}",
@@ -89,7 +85,7 @@ def _row(service: Mapping[str, Any]) -> list[Cell]:
         "-" if up is None else duration(up),
         str(service["restarts"]),
         "-" if recovery is None else f"{recovery:.0f} ms",
-        size(service.get("pss_bytes") or service.get("rss_bytes")),
+        memory(service.get("pss_bytes") or service.get("rss_bytes")),
         f"{service.get('in_flight') or 0}" + (f"+{queued}" if queued else ""),
         _note(service),
     ]
@@ -114,15 +110,7 @@ def _note(service: Mapping[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def duration(seconds: float) -> str:
-    """`12 s`, `3 min`, `5 h`, `2 d`: the largest unit that says enough."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
-def size(count: int | None) -> str:
+def memory(count: int | None) -> str:
     """In MiB or GiB."""
     if not count:
         return "-"

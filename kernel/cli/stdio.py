@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel.cli.main import EXIT_HELD, Failed, Usage
+from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.control.address import find_data_dir, log_dir
 from kernel.control.client import CallFailed, Client, ControlError, KernelGone, NoKernel
 from kernel.json_types import JsonObject

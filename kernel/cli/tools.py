@@ -1,17 +1,17 @@
-"""`linckia tools`: what can be called, read from the table of operations, with or without a running kernel."""
+"""`linckia tools`: the operations that can be called, read from their table, with or without a running kernel."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import json
-import sys
+from collections.abc import Iterator
 
-from kernel.cli import table
-from kernel.cli.main import Usage
+from kernel.cli import Usage
+from kernel.cli.calls import show_json
+from kernel.cli.terminal import show_table
 from kernel.gateway.surfaces import SURFACES, Surface
-from proto.operation import Access
-from proto.ops import load
+from proto.operation import CLIENT, Access, Role
+from proto.ops import Table, load
 
 _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}
 
@@ -22,11 +22,15 @@ def tools(arguments: argparse.Namespace) -> int:
         near = difflib.get_close_matches(arguments.surface, SURFACES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(SURFACES)}"
         raise Usage(f"there is no surface {arguments.surface!r}; {hint}")
-    surface = Surface(arguments.surface, load())
-    if arguments.json:
-        print(json.dumps(surface.listed_tools, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    table = load()
+    if arguments.markdown:
+        print("\n".join(markdown(table)))
         return 0
-    table.show(
+    surface = Surface(arguments.surface, table)
+    if arguments.json:
+        show_json(surface.listed_tools)
+        return 0
+    show_table(
         ("TOOL", "SERVICE", "ACCESS", "WHAT IT DOES"),
         [
             (op.name, op.service, (op.access.value, _STYLES[op.access]), first_sentence(op.description))
@@ -34,6 +38,25 @@ def tools(arguments: argparse.Namespace) -> int:
         ],
     )
     return 0
+
+
+def markdown(table: Table) -> Iterator[str]:
+    """All that clients may call, by service: tools, steps, and HTTP routes."""
+    yield "| service | operation | as | access | what it does |"
+    yield "|---|---|---|---|---|"
+    for op in sorted(table.values(), key=lambda op: (op.service, op.name)):
+        forms = {Role.TOOL: "tool", Role.STEP: f"step `{op.step}`"}
+        ways = [forms[op.role]] if op.role in forms else []
+        ways += [f"`{op.http.method} {op.http.path}`"] if op.http is not None else []
+        if ways and op.admits(CLIENT):
+            yield _row(op.service, f"`{op.name}`", ", ".join(ways), op.access.value, first_sentence(op.description))
+    for bound in table.endpoints:
+        way = f"`{bound.route.method} {bound.route.path}`"
+        yield _row(bound.service, "", way, "", first_sentence(bound.request.__doc__ or ""))
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def first_sentence(description: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from kernel.json_types import JsonObject
-from kernel.router.session import current as current_session
+from kernel.router.call import current_session
 from proto.errors import OperationError
 from proto.operation import Operation
 from proto.ops.scratchpad import (
@@ -180,7 +180,7 @@ class Scratchpads:
 
 def caches(operation: Operation[Any]) -> bool:
     """Whether long answers of this operation are kept."""
-    return operation.surfaces.issuperset(SURFACES) and operation.service != SERVICE and not operation.is_content
+    return set(SURFACES) <= set(operation.surfaces) and operation.service != SERVICE and not operation.is_content
 
 
 def output_schema(operation: Operation[Any]) -> JsonObject | None:

@@ -1,9 +1,16 @@
-"""One call on its way through the router: where it came from, where it stands, and who hears of its end."""
+"""One call on its way through the router, and what goes with it: the client's session and the trace context.
+
+A service is told the session so that it can keep for each what is its own; a trace context is a W3C traceparent, and
+goes with a call to the calls made while serving it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -14,72 +21,40 @@ from proto.errors import LinckiaError
 from proto.frames import Progress
 from proto.operation import Operation
 
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+current_session: ContextVar[str] = ContextVar("session", default="")
+"""Set by the transports; empty where there is none, as for the command line.  An opaque name, no secret."""
+
 Done = Callable[[Raw | LinckiaError], None]
 """Called once, with the result's body or the failure."""
 
 
-class RoutedCall:
+class RoutedCall(msgspec.Struct, eq=False):
     """A call in the queue or in flight.  All callbacks are synchronous and never block."""
 
-    __slots__ = (
-        "caller",
-        "client_requests",
-        "credit",
-        "deadline",
-        "deaths",
-        "done",
-        "for_client",
-        "frame_id",
-        "generation",
-        "instance",
-        "item",
-        "op",
-        "params",
-        "progress",
-        "session",
-        "suspect",
-        "trace",
-        "withdrawn",
-    )
-
-    def __init__(
-        self,
-        op: Operation[Any],
-        params: Raw,
-        *,
-        caller: str,
-        trace: str,
-        deadline: float,
-        credit: int,
-        done: Done,
-        item: Callable[[Raw], None],
-        progress: Callable[[Progress], None] | None,
-        client_requests: ClientRequests | None,
-        session: str = "",
-        for_client: bool = True,
-    ) -> None:
-        """
-        Args:
-            for_client: whether a client waits for it, be it through another service; those make calls of their own too.
-        """
-        self.op = op
-        self.params = params
-        self.caller = caller
-        self.trace = trace
-        self.deadline = deadline
-        self.credit = credit
-        self.done = done
-        self.item = item
-        self.progress = progress
-        self.client_requests = client_requests
-        self.session = session
-        self.for_client = for_client
-        self.frame_id = 0
-        self.generation = 0
-        self.instance = ""
-        self.deaths = 0
-        self.suspect = False
-        self.withdrawn = False
+    op: Operation[Any]
+    params: Raw
+    caller: str
+    trace: str
+    deadline: float
+    credit: int
+    done: Done
+    item: Callable[[Raw], None]
+    progress: Callable[[Progress], None] | None
+    client_requests: ClientRequests | None
+    session: str = ""
+    for_client: bool = True
+    """Whether a client waits for it, be it through another service; services make calls for themselves too."""
+    frame_id: int = 0
+    """Its number on the link while it is in flight; 0 otherwise."""
+    generation: int = 0
+    instance: str = ""
+    deaths: int = 0
+    """Generations that died with it in flight."""
+    suspect: bool = False
+    withdrawn: bool = False
+    """Answered, or not wanted any more: `done` is not called again."""
 
     def is_repeatable(self) -> bool:
         """Whether the call may be sent again although it may have been executed."""
@@ -93,3 +68,13 @@ class RoutedCall:
     def digest(self) -> bytes:
         """Names the request by what it asks, so that the same one asked again is known."""
         return hashlib.blake2b(self.op.name.encode() + b"\0" + bytes(self.params), digest_size=16).digest()
+
+
+def new_trace() -> str:
+    """A traceparent of a new trace."""
+    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+
+
+def accept_trace(value: object) -> str | None:
+    """What a client sent as its traceparent, if that is what it is."""
+    return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None

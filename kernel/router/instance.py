@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from kernel.ports import ServiceState
 from proto.channel import Channel
 
 
-class Instance:
+class Limits(msgspec.Struct, frozen=True):
+    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
+
+    in_flight: int
+    queue: int
+
+
+class Instance(msgspec.Struct, eq=False):
     """One process of the service, from generation to generation; `channel` is None while none takes calls."""
 
-    __slots__ = ("busy_at", "channel", "generation", "in_flight", "name", "reason", "retry_at", "state", "used")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.channel: Channel | None = None
-        self.generation = 0
-        self.in_flight = 0
-        self.used = False
-        # When it last had a call in hand, on trio's clock.
-        self.busy_at = -math.inf
-        self.state = ServiceState.WAITING
-        self.reason = "it has not been started yet"
-        self.retry_at: float | None = None
+    name: str
+    channel: Channel | None = None
+    generation: int = 0
+    in_flight: int = 0
+    used: bool = False
+    """Whether a client's call was sent to it since that was last asked."""
+    busy_at: float = -math.inf
+    """When it last had a call in hand, on trio's clock."""
+    state: ServiceState = ServiceState.WAITING
+    reason: str = "it has not been started yet"
+    retry_at: float | None = None
 
     def is_hopeless(self, deadline: float) -> bool:
         """Whether a call of this deadline would wait for it in vain."""

@@ -25,7 +25,7 @@ from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
-from kernel.router.instance import Instance
+from kernel.router.instance import Instance, Limits
 from proto.channel import Channel
 from proto.errors import (
     Executed,
@@ -59,16 +59,6 @@ QUARANTINE_ENTRIES = 1024
 
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
-
-
-class Limits:
-    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
-
-    __slots__ = ("in_flight", "queue")
-
-    def __init__(self, in_flight: int, queue: int) -> None:
-        self.in_flight = in_flight
-        self.queue = queue
 
 
 class Lane:
@@ -142,7 +132,9 @@ class Lane:
         quarantined.  The call's `done` is not called then.
         """
         self._refuse_convicted(call)
-        self._refuse_unavailable(call)
+        if (error := self._unavailable(call)) is not None:
+            self.failures["unavailable"] += 1
+            raise call.op.failure(error)
         if self.queued >= self._limits.queue:
             self.failures["overloaded"] += 1
             raise Overloaded(
@@ -226,6 +218,8 @@ class Lane:
         call.deaths += 1
         text = f"service {self.service} died ({cause.text or cause.kind}) while serving {call.op.name}"
         if not call.is_repeatable():
+            if call.op.access is Access.READ:
+                return Unavailable(f"{text}; nothing was changed: call again")
             return MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
         from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
         if not from_outside:
@@ -275,6 +269,7 @@ class Lane:
     def _finish(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
         if isinstance(outcome, LinckiaError):
             self.failures[outcome.kind.value] += 1
+            outcome = call.op.failure(outcome)
         if not call.withdrawn:
             call.withdrawn = True
             call.done(outcome)
@@ -349,12 +344,6 @@ class Lane:
         message = f"{call.op.name}: the deadline passed before service {self.service} took it"
         return Timeout(message, executed=_executed(call))
 
-    def _refuse_unavailable(self, call: RoutedCall) -> None:
-        error = self._unavailable(call)
-        if error is not None:
-            self.failures["unavailable"] += 1
-            raise error
-
     def _unavailable(self, call: RoutedCall) -> Unavailable | None:
         """Why there is no use in waiting, if there is none."""
         if not all(each.is_hopeless(call.deadline) for each in self._instances.values()):
@@ -404,5 +393,5 @@ class Lane:
 
 
 def _executed(call: RoutedCall) -> Executed:
-    """A call that was never delivered did nothing; a read never changes anything."""
-    return Executed.NO if call.deaths == 0 or call.op.access is Access.READ else Executed.MAYBE
+    """A call that was never delivered did nothing."""
+    return Executed.MAYBE if call.deaths else Executed.NO

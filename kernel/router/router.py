@@ -16,10 +16,9 @@ import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, ClientRequests, ServiceState
-from kernel.router.call import RoutedCall
-from kernel.router.lane import Lane, Limits
-from kernel.router.session import current as current_session
-from kernel.router.trace import new_trace
+from kernel.router.call import RoutedCall, current_session, new_trace
+from kernel.router.instance import Limits
+from kernel.router.lane import Lane
 from proto import frames
 from proto.channel import Channel
 from proto.errors import (
@@ -47,7 +46,7 @@ from proto.frames import (
     Return,
 )  # fmt: skip
 from proto.link import LinkClosed
-from proto.operation import Access, Operation, Params
+from proto.operation import Operation, Params
 from proto.ops import Table
 
 WINDOW = 64
@@ -179,18 +178,15 @@ class Router:
             delivered = lane.withdraw(routed, "withdrawn by the caller") if outcome is None else True
         if outcome is None:
             lane.failures["timeout"] += 1
-            raise Timeout(
-                f"{operation.name}: no answer from service {operation.service} within {limit_s:.3g} s",
-                executed=Executed.MAYBE if delivered and operation.access is not Access.READ else Executed.NO,
-            )
+            late = f"{operation.name}: no answer from service {operation.service} within {limit_s:.3g} s"
+            raise operation.failure(Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
         if isinstance(outcome, LinckiaError):
             raise outcome
         try:
             return _gather(operation, outcome, items, written=written)
         except msgspec.DecodeError as error:
-            raise Internal(
-                f"{operation.name}: service {operation.service} answered what is no result: {error}"
-            ) from error
+            wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
+            raise operation.failure(Internal(wrong)) from error
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
         """See `kernel.ports.Dispatcher.subscribe`; an awaitable that `receive` returns is run in the router's
@@ -350,9 +346,12 @@ class Router:
         handler = self._local.get(operation.name)
         if handler is None:
             raise UnknownOperation(f"the kernel does not answer {operation.name!r}")
-        with trio.move_on_after(limit_s):
-            return msgspec.to_builtins(await handler(params, caller))
-        raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
+        try:
+            with trio.move_on_after(limit_s):
+                return msgspec.to_builtins(await handler(params, caller))
+            raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
+        except LinckiaError as error:
+            raise operation.failure(error) from error.__cause__
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

@@ -116,9 +116,6 @@ class LocalProcess:
     def memory_bytes(self) -> int | None:
         return procfs.memory_bytes(self.pid)
 
-    def worked_s(self) -> float | None:
-        return procfs.worked_s(self.pid)
-
     async def tend(self) -> None:
         # Kills up to now were others'.
         self._oom_kills = self._oom.read()
@@ -142,8 +139,7 @@ class LocalPlacement:
         self._standbys: Standbys | None = None
         self.zygotes: dict[str, Zygote] = {}
         for spec in zygotes:
-            base = self.zygotes[spec.base] if spec.base is not None else None
-            self.zygotes[spec.name] = Zygote(spec, log_dir, self._reaper, loading, base)
+            self.zygotes[spec.name] = Zygote(spec, log_dir, self._reaper, loading)
         self._forked: dict[str, set[str]] = {name: set() for name in self.zygotes}
         """By zygote, its services that run or will soon."""
         self._turns: Counter[str] = Counter()

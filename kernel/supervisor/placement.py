@@ -67,9 +67,6 @@ class Running(Protocol):
     def memory_bytes(self) -> int | None:
         """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""
 
-    def worked_s(self) -> float | None:
-        """Processor time that it has used so far.  None where unknown."""
-
     async def tend(self) -> None:
         """What is to be looked after now and then, such as the size of its log."""
 

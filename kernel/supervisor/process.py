@@ -17,7 +17,6 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, CauseKind, GenerationSink
-from kernel.supervisor.idleness import Idleness
 from kernel.supervisor.placement import Exit, Placement, Running, SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
@@ -109,13 +108,12 @@ class Generation:
 
     def __init__(
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
-        on_ready: Callable[[], None], on_idle: Callable[[], None], fresh: bool = False,
+        on_ready: Callable[[], None], on_idle: Callable[[], None],
     ) -> None:  # fmt: skip
         """
         Args:
             on_ready: called once.
-            on_idle: called each time that it is found to have had nothing to do for as long as its spec says.
-            fresh: see `Idleness`.
+            on_idle: called each time that it is found to have had no call for `rests_after_s`.
         """
         self.spec = spec
         self.number = number
@@ -129,7 +127,6 @@ class Generation:
         self._sink = sink
         self._on_ready = on_ready
         self._on_idle = on_idle
-        self._idleness = Idleness(spec, fresh=fresh)
         self._hello: Hello | None = None
         self._starting = trio.CancelScope()
         self._cause: Cause | None = None
@@ -256,8 +253,6 @@ class Generation:
         self.info = info
         self.ready_at = trio.current_time()
         if self._cause is None:
-            # What it needs before its first call, which may come at once.
-            self._look_whether_idle(running)
             self._sink.up(self._hello, channel)
             running.became_ready()
             self._on_ready()
@@ -288,19 +283,18 @@ class Generation:
                 if self._sink.was_used(self.spec.name):
                     running.was_used()
                 await running.tend()
-                self._look_whether_idle(running)
+                self._look_whether_idle()
                 next_at = trio.current_time() + interval
 
-    def _look_whether_idle(self, running: Running) -> None:
-        if not self._idleness.matters or self.ready_at is None or self._cause is not None:
+    def _look_whether_idle(self) -> None:
+        limit_s, only = self.spec.rests_after_s, self.spec.rests_while
+        if limit_s is None or self.ready_at is None or self._cause is not None:
             return
-        only = self.spec.rests_while
         if only is not None and self.info.get(only[0]) != only[1]:
             return
-        worked_s, memory = running.worked_s(), running.memory_bytes()
         idle_since = self._sink.idle_since(self.spec.name)
-        if self._idleness.look(trio.current_time(), self.ready_at, idle_since, worked_s, memory):
-            # Nothing is awaited from the question to the end of calls, so none is between.
+        if idle_since is not None and trio.current_time() - max(idle_since, self.ready_at) >= limit_s:
+            # Nothing is awaited between this look and the end of calls, so no call can come between.
             self._on_idle()
 
     def _ping(self, channel: Channel, now: float, overslept: float) -> None:

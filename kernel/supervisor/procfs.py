@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _OWN = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
 
 
@@ -50,24 +49,12 @@ def _status_bytes(pid: int, fields: tuple[bytes, ...]) -> int | None:
 
 def session_of(pid: int) -> int | None:
     """The session of a process, a zombie's too.  None where there is no such process."""
-    fields = _stat(pid)
-    return None if fields is None else int(fields[3])
-
-
-def worked_s(pid: int) -> float | None:
-    """Processor time that a process has used, in seconds.  None where there is no such process."""
-    fields = _stat(pid)
-    return None if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
-
-
-def _stat(pid: int) -> list[bytes] | None:
-    """The fields of a process's `stat`, from the third on."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
     # The name, in parentheses, may hold anything, so fields are counted after its end.
-    return stat[stat.rindex(b")") + 2 :].split()
+    return int(stat[stat.rindex(b")") + 2 :].split()[3])
 
 
 class OomCounter:

@@ -1,13 +1,12 @@
-"""Child specs: what is to run, how it is started, and how far it may fail before somebody is told.
+"""Child specs: what runs, how it is started, and how often it may fail before that is stated.
 
-Plain data, after Erlang/OTP's child specification.  Every default stands with its reason; whoever writes a spec names
-only what differs.
+Plain data, after Erlang/OTP's child specification.  Every default stands with its reason; a spec names only what
+differs.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -27,17 +26,6 @@ class Restart(enum.StrEnum):
     """After a crash only."""
     TEMPORARY = "temporary"
     """Never."""
-
-
-class Strategy(enum.StrEnum):
-    """Which siblings are restarted with a child that died."""
-
-    ONE_FOR_ONE = "one_for_one"
-    """None."""
-    REST_FOR_ONE = "rest_for_one"
-    """Those started after it."""
-    ONE_FOR_ALL = "one_for_all"
-    """All of them."""
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +67,6 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     rests_while: tuple[str, str] | None = None
     """What it must say of itself for that (a key of its `info`, and the value): only while it has that little to do.
     None: it rests whatever it says."""
-    renews_after_s: Positive | None = None
-    """Time without any call or work after which the next generation takes its place, where it holds much more memory
-    than it did at first; see `idleness`.  None: it never does."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
     modes: tuple[str, ...] = ()
@@ -132,9 +117,6 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     preload: tuple[str, ...]
     """Modules to import, and never to use before the fork."""
-    base: str | None = None
-    """The zygote, earlier in the list, that forks this one: what both load is in memory once.  None, or where that one
-    cannot: it is started from nothing."""
     env: dict[str, str] = {}
     rests_after_s: Seconds | None = None
     """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
@@ -147,73 +129,36 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A fork takes 10 ms; 5 s leaves room for a swapping machine, then the zygote is replaced."""
 
 
-class TreeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A supervisor: children in their start order, and what the death of one means for the others."""
-
-    name: Name
-    strategy: Strategy = Strategy.ONE_FOR_ONE
-    """Services are isolated on purpose; whoever shares state says so."""
-    children: tuple[ServiceSpec | TreeSpec, ...]
-    intensity: Annotated[int, Meta(ge=0)] = 30
-    """Restarts of children within `period_s` before the whole tree is restarted by its parent.  Each child's own limit
-    comes first; this one is for trouble that moves from one to the next."""
-    period_s: Positive = 30.0
-    """As for a service."""
-
-
-Node = ServiceSpec | TreeSpec
-
-
-def services(node: Node) -> Iterator[ServiceSpec]:
-    """The services of a tree in start order."""
-    if isinstance(node, ServiceSpec):
-        yield node
-        return
-    for child in node.children:
-        yield from services(child)
-
-
-def check(tree: TreeSpec, zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
-    """Whether a tree makes sense as a whole; its zygotes are looked at where they are given.
+def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
+    """Whether the specs make sense together; `zygotes` is looked at where it is given.
 
     Raises:
         ValueError: a name is used twice, a dependency or zygote is not there, or dependencies form a circle; names the
             field.
     """
     names: set[str] = set()
-    _check_names(tree, names)
-    specs = {spec.name: spec for spec in services(tree)}
-    known_zygotes: set[str] = set()
-    for zygote in zygotes or ():
-        if zygote.base is not None and zygote.base not in known_zygotes:
-            raise ValueError(f"zygote {zygote.name}: `base` names {zygote.base!r}, which is none of those before it")
-        known_zygotes.add(zygote.name)
-    for spec in specs.values():
+    for spec in specs:
+        if spec.name in names:
+            raise ValueError(f"`name`: {spec.name!r} is used twice")
+        names.add(spec.name)
+    known_zygotes = {zygote.name for zygote in zygotes or ()}
+    for spec in specs:
         for other in spec.depends_on:
-            if other not in specs:
-                raise ValueError(f"{spec.name}: `depends_on` names {other!r}, which is no service of this tree")
+            if other not in names:
+                raise ValueError(f"{spec.name}: `depends_on` names {other!r}, which is not among the services")
         if zygotes is not None and spec.zygote is not None and spec.zygote not in known_zygotes:
             known = ", ".join(sorted(known_zygotes)) or "none"
             raise ValueError(f"{spec.name}: `zygote` names {spec.zygote!r}; known: {known}")
-    shutdown_waves(tree)
+    shutdown_waves(specs)
 
 
-def _check_names(node: Node, names: set[str]) -> None:
-    if node.name in names:
-        raise ValueError(f"`name`: {node.name!r} is used twice")
-    names.add(node.name)
-    if isinstance(node, TreeSpec):
-        for child in node.children:
-            _check_names(child, names)
-
-
-def shutdown_waves(tree: TreeSpec) -> tuple[tuple[str, ...], ...]:
-    """The order of an orderly end: those nobody depends on first, each wave at once.
+def shutdown_waves(specs: tuple[ServiceSpec, ...]) -> tuple[tuple[str, ...], ...]:
+    """The order of an orderly end: services without dependents first, each wave at once.
 
     Raises:
         ValueError: dependencies form a circle.
     """
-    left = {spec.name: set(spec.depends_on) for spec in services(tree)}
+    left = {spec.name: set(spec.depends_on) for spec in specs}
     waves: list[tuple[str, ...]] = []
     while left:
         needed = set().union(*left.values())

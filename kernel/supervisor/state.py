@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.supervisor.spec import Node, ServiceSpec, TreeSpec, check, services, shutdown_waves
+from kernel.supervisor.spec import ServiceSpec, check, shutdown_waves
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,8 +16,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     state: ServiceState = ServiceState.STOPPED
     reason: str = "not started yet"
     retry_at: float | None = None
-    wanted: bool = True
-    """False once a person stopped it, though its process may take a while to end."""
+    """In BACKOFF and FAILED: when it is started again."""
     generation: int = 0
     mode: int = 0
     ready_at: float | None = None
@@ -36,7 +35,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
     """The next start is a restart after a death."""
     then: ServiceState = ServiceState.STOPPED
-    """While DRAINING: what it is once it has ended; RESTING, or WAITING where it is made anew or was called."""
+    """While DRAINING: its state once it has ended; WAITING where it is started again at once."""
     restarts: int = 0
     deaths: dict[CauseKind, int] = {}
     last_death: Cause | None = None
@@ -47,30 +46,10 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in (ServiceState.STARTING, ServiceState.READY, ServiceState.DRAINING)
 
 
-class Pending(msgspec.Struct, frozen=True, kw_only=True):
-    """A restart that is under way: first `stopping` are ended one by one, then, when it is due, `members` are started.
-
-    The ticket makes a timer of a restart that was since withdrawn or replaced mean nothing.
-    """
-
-    ticket: int
-    members: tuple[str, ...]
-    stopping: tuple[str, ...] = ()
-    due: float
-    reason: str
-    failed: bool = False
-
-
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole tree."""
+    """All services."""
 
     children: dict[str, Child]
-    pending: tuple[Pending, ...] = ()
-    tree_restarts: dict[str, tuple[float, ...]] = {}
-    """Restarts of its children by tree, within its period."""
-    tree_trials: dict[str, float] = {}
-    """Trees tried again after FAILED, and until when they are on trial."""
-    tickets: int = 0
     closing: bool = False
 
 
@@ -94,11 +73,11 @@ class Died(msgspec.Struct, frozen=True):
 class Due(msgspec.Struct, frozen=True):
     """The time of a `Wake`."""
 
-    ticket: int
+    name: str
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """This generation has had nothing to do for as long as its spec says, and is to rest or to be made anew."""
+    """This generation has had nothing to do for as long as its spec says, and is to rest."""
 
     name: str
     generation: int
@@ -157,10 +136,10 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Say `Due(ticket)` at that time."""
+    """Say `Due(name)` at that time."""
 
     at: float
-    ticket: int
+    name: str
 
 
 class WakeToClimb(msgspec.Struct, frozen=True):
@@ -184,26 +163,16 @@ Decision: TypeAlias = Spawn | End | Wake | WakeToClimb | Tell
 
 
 class Plan:
-    """A tree of specs with the look-ups that the policy needs."""
+    """The specs, in start order, with the look-ups that the policy needs.
 
-    def __init__(self, tree: TreeSpec) -> None:
-        check(tree)
-        self.root = tree
-        self.specs: dict[str, ServiceSpec] = {spec.name: spec for spec in services(tree)}
-        self.order = tuple(self.specs)
-        self.waves = shutdown_waves(tree)
-        self._parents: dict[str, TreeSpec] = {}
-        self._index(tree)
+    Raises ValueError as `spec.check` does.
+    """
 
-    def _index(self, tree: TreeSpec) -> None:
-        for child in tree.children:
-            self._parents[child.name] = tree
-            if isinstance(child, TreeSpec):
-                self._index(child)
-
-    def parent(self, node: Node) -> TreeSpec:
-        return self._parents[node.name]
+    def __init__(self, specs: tuple[ServiceSpec, ...]) -> None:
+        check(specs)
+        self.specs: dict[str, ServiceSpec] = {spec.name: spec for spec in specs}
+        self.waves = shutdown_waves(specs)
 
     def first(self) -> State:
         """Before anything was started."""
-        return State(children={name: Child() for name in self.order})
+        return State(children={name: Child() for name in self.specs})

@@ -21,7 +21,7 @@ from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.policy import decide
 from kernel.supervisor.process import Ended, Generation
-from kernel.supervisor.spec import ServiceSpec, TreeSpec, ZygoteSpec, check
+from kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
 from kernel.supervisor.state import (
     BecameReady,
     Boot,
@@ -57,11 +57,11 @@ _log = logging.getLogger("linckia.supervisor")
 
 
 class Supervisor:
-    """A tree of services; `run` must be running.  All other methods are called from trio's thread."""
+    """All services; `run` must be running.  All other methods are called from trio's thread."""
 
     def __init__(
         self,
-        tree: TreeSpec,
+        specs: tuple[ServiceSpec, ...],
         zygotes: tuple[ZygoteSpec, ...],
         sink: GenerationSink,
         births: Births,
@@ -76,21 +76,19 @@ class Supervisor:
             placement: where to start services; this machine by default.
 
         Raises:
-            ValueError: the tree makes no sense; names the field.
+            ValueError: the specs make no sense together; names the field.
         """
-        check(tree, zygotes)
-        self.plan = Plan(tree)
+        check(specs, zygotes)
+        self.plan = Plan(specs)
         self._state = self.plan.first()
         self._placement = placement or LocalPlacement(zygotes, log_dir)
         self._sink = sink
         self._births = births
         self._generations: dict[str, Generation] = {}
         self._recoveries: dict[str, collections.deque[Recovery]] = {
-            name: collections.deque(maxlen=RECOVERIES_KEPT) for name in self.plan.order
+            name: collections.deque(maxlen=RECOVERIES_KEPT) for name in self.plan.specs
         }
         self._noticed_at: dict[str, float] = {}
-        self._rested: set[str] = set()
-        """Those whose latest generation ended for want of anything to do."""
         self._queue: collections.deque[Happening] = collections.deque()
         self._applying = False
         self._nursery: trio.Nursery | None = None
@@ -98,7 +96,7 @@ class Supervisor:
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start the tree and keep it alive until `shutdown`.
+        """Start all services and keep them alive until `shutdown`.
 
         `task_status` is told at once, before any service is READY.
 
@@ -149,7 +147,7 @@ class Supervisor:
 
     def _known(self, name: str) -> str:
         if name not in self.plan.specs:
-            known = ", ".join(self.plan.order)
+            known = ", ".join(self.plan.specs)
             raise InvalidParams(f"there is no service {name!r}; services: {known}", field="service")
         return name
 
@@ -197,17 +195,15 @@ class Supervisor:
                 generation = Generation(
                     self.plan.specs[name], number, mode, self._sink,
                     on_ready=lambda: self._became_ready(name, number), on_idle=lambda: self._apply(Idle(name, number)),
-                    fresh=name in self._rested,
                 )  # fmt: skip
-                self._rested.discard(name)
                 self._generations[name] = generation
                 nursery.start_soon(self._live, generation)
             case End(name, number, why, rests):
                 if self._generations[name].number == number:
                     kind = CauseKind.RESTED if rests else CauseKind.STOPPED
                     self._generations[name].end(Cause(kind, None, why))
-            case Wake(at, ticket):
-                nursery.start_soon(self._wake, at, Due(ticket))
+            case Wake(at, name):
+                nursery.start_soon(self._wake, at, Due(name))
             case WakeToClimb(at, name, number):
                 nursery.start_soon(self._wake, at, ClimbDue(name, number))
             case Tell(name, state, reason, retry_at):
@@ -240,7 +236,6 @@ class Supervisor:
         self._generations.pop(name, None)
         self._sink.down(name, number, ended.cause)
         if ended.cause.kind is CauseKind.RESTED:
-            self._rested.add(name)
             self._apply(Died(name, number, ended.cause))
             return
         answered_ms = (trio.current_time() - ended.noticed_at) * 1000
@@ -266,7 +261,7 @@ class Supervisor:
         zygotes: tuple[ZygoteReport, ...] = ()
         if isinstance(self._placement, LocalPlacement):
             zygotes = self._placement.report()
-        return Report(services=tuple(self._report(name) for name in self.plan.order), zygotes=zygotes)
+        return Report(services=tuple(self._report(name) for name in self.plan.specs), zygotes=zygotes)
 
     def _report(self, name: str) -> ServiceReport:
         child = self._state.children[name]

@@ -26,9 +26,9 @@ from kernel.supervisor.logs import ServiceLog
 from kernel.supervisor.placement import SpawnError
 from kernel.supervisor.policy import delay_s
 from kernel.supervisor.reaper import Reaper
-from kernel.supervisor.spawn import settle, spawn
+from kernel.supervisor.spawn import spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
-from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, ForkZygote, FromZygote, Loaded, ToZygote, ZygoteBirth
+from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
 
 OOM_SCORE_ADJ = 300
 """After the services, whose memory it shares, and before the kernel."""
@@ -89,11 +89,9 @@ class LoadingOrder:
 
 
 class Zygote:
-    """One zygote; `run` must be running in a nursery, and that of `base`, which forks it."""
+    """One zygote; `run` must be running in a nursery."""
 
-    def __init__(
-        self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loading: LoadingOrder, base: Zygote | None = None
-    ) -> None:
+    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loading: LoadingOrder) -> None:
         self.spec = spec
         self.state = ZygoteState.IDLE
         self.pid: int | None = None
@@ -102,7 +100,6 @@ class Zygote:
         self._log_dir = log_dir
         self._reaper = reaper
         self._loading = loading
-        self._base = base
         self._ending = False
         self._wanted = trio.Event()
         self._changed = trio.Event()
@@ -117,10 +114,6 @@ class Zygote:
             self._set(ZygoteState.IDLE)
             self._kill()
 
-    def want(self) -> None:
-        """Somebody will want a fork: load now."""
-        self._wanted.set()
-
     async def fork(self, birth: Birth, env: Mapping[str, str], fd: int, log_fd: int, *, standby: bool = False) -> int:
         """Fork a service that gets both descriptors; its pid, a child of this process.
 
@@ -132,33 +125,21 @@ class Zygote:
         Raises:
             ZygoteDown: no service was forked.
         """
-        request = Fork(id=next(self._ids), birth=birth, env=dict(env), standby=standby)
-        return await self._ask(request, birth.service, (fd, log_fd))
-
-    async def fork_zygote(self, birth: ZygoteBirth, env: Mapping[str, str], fd: int, log_fd: int) -> int:
-        """As `fork`, with another zygote that gets its end of its control socket."""
-        request = ForkZygote(id=next(self._ids), birth=birth, env=dict(env))
-        return await self._ask(request, birth.name, (fd, log_fd))
-
-    async def loaded_or_not(self) -> None:
-        """Until it can fork, or it is clear that it cannot now; for `wait_s` at most."""
-        self.want()
+        self._wanted.set()
         with trio.move_on_after(self.spec.wait_s):
             while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
                 await self._changed.wait()
-
-    async def _ask(self, request: ToZygote, whom: str, fds: tuple[int, int]) -> int:
-        await self.loaded_or_not()
         control = self._control
         if self.state is not ZygoteState.READY or control is None:
             raise ZygoteDown(f"zygote {self.spec.name} is {self.state}")
+        request = Fork(id=next(self._ids), birth=birth, env=dict(env), standby=standby)
         packet = _encoder.encode(request)
         if len(packet) > MAX_PACKET_BYTES:
-            raise ZygoteDown(f"the birth certificate of {whom} has {len(packet)} bytes")
+            raise ZygoteDown(f"the birth certificate of {birth.service} has {len(packet)} bytes")
         answered = trio.Event()
         answers: list[Forked] = []
         self._waiting[request.id] = (answered, answers)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (fd, log_fd)))]
         try:
             with trio.move_on_after(self.spec.fork_timeout_s, shield=True):
                 await control.sendmsg([packet], rights)
@@ -182,9 +163,6 @@ class Zygote:
         streak = 0
         while True:
             await self._wanted.wait()
-            if self._base is not None:
-                # Not while it holds a turn to load, which that one needs.
-                await self._base.loaded_or_not()
             if self.deaths == 0:
                 await self._loading.begin(self.spec.name)
             started = trio.current_time()
@@ -224,8 +202,8 @@ class Zygote:
         log = ServiceLog(self._log_dir, f"zygote-{self.spec.name}", LOG_MAX_BYTES)
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
-                pid, process = await self._start(theirs.fileno(), log)
-            pidfd = os.pidfd_open(pid)
+                process = self._start(theirs.fileno(), log)
+            pidfd = os.pidfd_open(process.pid)
             try:
                 async with trio.open_nursery() as nursery:
                     self._control = control
@@ -236,44 +214,29 @@ class Zygote:
                 self._ending = True
                 raise
             finally:
-                self._bury(pid, process, log)
+                self._bury(process, log)
                 os.close(pidfd)
 
-    async def _start(self, fd: int, log: ServiceLog) -> tuple[int, subprocess.Popen[bytes] | None]:
-        """Pid, and the `Popen` where it was started from nothing."""
+    def _start(self, fd: int, log: ServiceLog) -> subprocess.Popen[bytes]:
         birth = ZygoteBirth(name=self.spec.name, preload=self.spec.preload, parent_pid=os.getpid())
-        env = {**ENV, **self.spec.env}
-        process: subprocess.Popen[bytes] | None = None
-        pid: int | None = None
-        if self._base is not None:
-            try:
-                pid = await self._base.fork_zygote(birth, env, fd, log.fd)
-                settle(pid, OOM_SCORE_ADJ)
-            except ZygoteDown as error:
-                _log.warning("zygote %s is started from nothing: %s", self.spec.name, error)
-        if pid is None:
-            process = spawn(
-                "services.runtime.zygote", fd, msgspec.json.encode(birth),
-                env=env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
-            )  # fmt: skip
-            pid = process.pid
-        self._reaper.own.add(pid)
-        self.pid = pid
-        log.note(f"zygote {self.spec.name} started as process {pid}")
-        return pid, process
+        process = spawn(
+            "services.runtime.zygote", fd, msgspec.json.encode(birth),
+            env={**ENV, **self.spec.env}, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
+        )  # fmt: skip
+        self._reaper.own.add(process.pid)
+        self.pid = process.pid
+        log.note(f"zygote {self.spec.name} started as process {process.pid}")
+        return process
 
-    def _bury(self, pid: int, process: subprocess.Popen[bytes] | None, log: ServiceLog) -> None:
-        # Nothing of the services': they have sessions of their own.
+    def _bury(self, process: subprocess.Popen[bytes], log: ServiceLog) -> None:
+        # Its services are not in its process group: they have sessions of their own.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            # One just forked may not have made its group yet.
-            os.kill(pid, signal.SIGKILL)
-        code = _wait(pid) if process is None else process.wait()
-        self._reaper.own.discard(pid)
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        self._reaper.own.discard(process.pid)
         self._control = None
         self.pid = None
-        text = f"zygote {self.spec.name} (process {pid}) ended with {code}"
+        text = f"zygote {self.spec.name} (process {process.pid}) ended with {code}"
         log.note(text)
         if not self._is_unfit() and not self._rests() and not self._ending:
             _log.warning("%s", text)
@@ -324,11 +287,3 @@ class Zygote:
         if self.pid is not None:
             # Not collected yet, so the number is still its own.
             os.kill(self.pid, signal.SIGKILL)
-
-
-def _wait(pid: int) -> int | None:
-    """The exit code of a dead child, negative for a signal; None where it was collected already."""
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:
-        return None

@@ -1,8 +1,8 @@
-"""Files below the roots, and what was made from them, over HTTP: `GET /api/content?path=…`, whole or in parts.
+"""Files below the roots, and what was made from them, over HTTP, whole or in ranges.
 
-The bytes come through `media`, which checks where the path truly leads, in chunks, so that a file of any size takes
-no more memory than one of them. Nothing that is served may act: what could be a page or a script comes as a download,
-in a sandbox, with its type as it is said and not as it may be guessed.
+The bytes come from the service in chunks, so that a file of any size takes no more memory than one of them; it checks
+where the path really leads. Nothing that is served may act: a page or a script comes as a download, in a sandbox, with
+its type as it is declared (`nosniff`).
 """
 
 from __future__ import annotations
@@ -11,50 +11,39 @@ import email.utils
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
 
-from kernel.gateway.protocol.failures import message_of
 from kernel.ports import Dispatcher
-from proto.errors import Kind, LinckiaError
-from proto.operation import operation_of
-from proto.ops.media import CONTENT_PATH, MAX_CHUNK_BYTES, ContentChunk, MediaContent
+from proto.errors import LinckiaError
+from proto.http import FILE_CHUNK_BYTES, FileChunk
+from proto.operation import Operation
 
 _SHOWN = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
-_STATUS = {
-    Kind.INVALID_PARAMS: 400,
-    Kind.FORBIDDEN: 403,
-    Kind.OPERATION: 404,
-    Kind.TIMEOUT: 504,
-}
-
-
-def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
-    """The route."""
-    return [Route(CONTENT_PATH, Content(dispatcher).answer, methods=["GET"])]
 
 
 class Content:
-    """The endpoint, over `media_content`."""
+    """The endpoint, over an operation whose results are chunks of a file; `failed` words its failures."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, operation: Operation[object], failed: Callable[[LinckiaError], Response]
+    ) -> None:
         self._dispatcher = dispatcher
+        self._operation = operation
+        self._failed = failed
 
     async def answer(self, request: Request) -> Response:
         """200, 206, 304 or 416; 403 outside the roots, 404 where there is no such file."""
         path = request.query_params.get("path", "")
-        if not path:
-            return _error(400, "path parameter is required")
         try:
             first = await self._chunk(path, 0, 0)
         except LinckiaError as error:
-            return _error(_STATUS.get(error.failure.kind, 503), message_of(error.failure))
+            return self._failed(error)
         headers = _headers(path, first)
         if _is_known(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)
@@ -75,20 +64,19 @@ class Content:
 
     async def _body(self, path: str, version: str, start: int, end: int) -> AsyncIterator[bytes]:
         while start < end:
-            chunk = await self._chunk(path, start, min(MAX_CHUNK_BYTES, end - start))
+            chunk = await self._chunk(path, start, min(FILE_CHUNK_BYTES, end - start))
             if chunk.version != version or not chunk.data:
                 # What has been sent cannot be taken back; that the rest is missing shows in the length.
                 raise ConnectionAbortedError(f"{path} changed while it was sent")
             start += len(chunk.data)
             yield chunk.data
 
-    async def _chunk(self, path: str, offset: int, limit: int) -> ContentChunk:
-        operation = operation_of(MediaContent)
-        params = operation.parse({"path": path, "offset": offset, "limit": limit})
-        return msgspec.convert(await self._dispatcher.call(operation, params), ContentChunk)
+    async def _chunk(self, path: str, offset: int, limit: int) -> FileChunk:
+        params = self._operation.parse({"path": path, "offset": offset, "limit": limit})
+        return msgspec.convert(await self._dispatcher.call(self._operation, params), FileChunk)
 
 
-def _headers(path: str, chunk: ContentChunk) -> dict[str, str]:
+def _headers(path: str, chunk: FileChunk) -> dict[str, str]:
     name = os.path.basename(path)
     shown = chunk.mime_type.startswith(_SHOWN) and "svg" not in chunk.mime_type
     return {
@@ -121,7 +109,3 @@ def _part(asked: re.Match[str], size: int) -> tuple[int, int] | None:
     if start >= size:
         return None
     return start, min(size, int(last) + 1) if last else size
-
-
-def _error(status: int, message: str) -> Response:
-    return Response(msgspec.json.encode({"error": message}), status_code=status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""`GET /metrics`: what the supervisor and the router count, in Prometheus' text format (version 0.0.4).
+"""`GET /metrics`: what the supervisor and the router count, for Prometheus.
 
 Names follow its conventions: base units, counters end in `_total`. A service of several processes has one series for
 each process and one, by the service's own name, for what they share (calls, failures, the queue).
@@ -7,13 +7,18 @@ each process and one, by the service's own name, for what they share (calls, fai
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from kernel.ports import CauseKind, ServiceState
+from kernel.router.lane import Lane
 from kernel.router.router import Router
 from kernel.supervisor import procfs
 from kernel.supervisor.status import Report, ServiceReport
@@ -21,9 +26,34 @@ from kernel.supervisor.supervisor import Supervisor
 from kernel.version import VERSION
 from proto.errors import Kind
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TAKES_CALLS: Final[tuple[ServiceState, ...]] = (ServiceState.READY, ServiceState.RESTING)
 
-Sample = tuple[dict[str, str], float]
+_OF_PROCESSES: Final[tuple[tuple[str, str, Callable[[ServiceReport], float | None]], ...]] = (
+    ("service_up", "Whether the service takes calls; one that rests does.", lambda each: each.state in _TAKES_CALLS),
+    ("service_generation", "How many times the process has been started.", lambda each: each.generation),
+    ("service_restarts_total", "Starts after the first that a crash caused.", lambda each: each.restarts),
+    ("service_uptime_seconds", "Since the process was ready.", lambda each: each.uptime_s),
+    (
+        "service_recovery_seconds", "From the latest death's being noticed to ready again.",
+        lambda each: _seconds([None, *(one.ready_ms for one in each.recoveries if one.ready_ms is not None)][-1]),
+    ),
+    (
+        "service_answered_seconds", "From the latest death's being noticed to every caller answered or queued again.",
+        lambda each: each.recoveries[-1].answered_ms / 1000 if each.recoveries else None,
+    ),
+    ("service_memory_bytes", "Resident memory of the process.", lambda each: each.rss_bytes),
+    ("service_ping_seconds", "Round trip of the latest ping.", lambda each: _seconds(each.ping_ms)),
+)  # fmt: skip
+"""A series for each process of a service, where the figure is known."""
+
+_OF_SERVICES: Final[tuple[tuple[str, str, Callable[[Lane], float]], ...]] = (
+    ("service_queued", "Calls that wait for a process.", lambda lane: lane.queued),
+    ("service_calls_total", "Calls accepted.", lambda lane: lane.calls),
+    (
+        "service_replays_total", "Calls sent again after the death of the process that had them.",
+        lambda lane: lane.replays,
+    ),
+)  # fmt: skip
 
 
 def routes(supervisor: Supervisor, router: Router) -> list[BaseRoute]:
@@ -31,126 +61,61 @@ def routes(supervisor: Supervisor, router: Router) -> list[BaseRoute]:
 
     async def metrics(request: Request) -> Response:
         text = exposition(supervisor.status(), router, procfs.resident_bytes(os.getpid()) or 0)
-        return Response(text, headers={"content-type": CONTENT_TYPE})
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return [Route("/metrics", metrics, methods=["GET"])]
 
 
-def exposition(report: Report, router: Router, kernel_bytes: int) -> str:
-    """All series as text.
+def exposition(report: Report, router: Router, kernel_bytes: int) -> bytes:
+    """All series in Prometheus' text format.
 
     Args:
         kernel_bytes: resident memory of the kernel's own process.
     """
-    services, lanes = report.services, router.lanes
-    families = [
-        _family("build_info", "gauge", "The version that runs.", [({"version": VERSION}, 1)]),
-        _family("kernel_memory_bytes", "gauge", "Resident memory of the kernel.", [({}, kernel_bytes)]),
-        _family(
-            "service_up", "gauge", "Whether the service takes calls; one that rests does.",
-            _each(services, lambda each: float(each.state in (ServiceState.READY, ServiceState.RESTING))),
-        ),
-        _family(
-            "service_state", "gauge", "1 for the state that the process is in.",
-            [
-                ({"service": each.name, "state": state.value}, float(each.state is state))
-                for each in services
-                for state in ServiceState
-            ],
-        ),
-        _family(
-            "service_generation", "gauge", "How many times the process has been started.",
-            _each(services, lambda each: each.generation),
-        ),
-        _family(
-            "service_restarts_total", "counter", "Starts after the first that a crash caused.",
-            _each(services, lambda each: each.restarts),
-        ),
-        _family(
-            "service_deaths_total", "counter", "Deaths by cause.",
-            # A series that is there from the start is what an alert on its increase needs.
-            [
-                ({"service": each.name, "cause": cause.value}, each.deaths.get(cause.value, 0))
-                for each in services
-                for cause in CauseKind
-                if cause is not CauseKind.RESTED
-            ],
-        ),
-        _family(
-            "service_uptime_seconds", "gauge", "Since the process was ready.",
-            _each(services, lambda each: each.uptime_s),
-        ),
-        _family(
-            "service_recovery_seconds", "gauge", "From the latest death's being noticed to ready again.",
-            _each(services, _recovery_s),
-        ),
-        _family(
-            "service_answered_seconds", "gauge",
-            "From the latest death's being noticed to every caller answered or queued again.",
-            _each(services, lambda each: each.recoveries[-1].answered_ms / 1000 if each.recoveries else None),
-        ),
-        _family(
-            "service_memory_bytes", "gauge", "Resident memory of the process.",
-            _each(services, lambda each: each.rss_bytes),
-        ),
-        _family(
-            "service_ping_seconds", "gauge", "Round trip of the latest ping.",
-            _each(services, lambda each: None if each.ping_ms is None else each.ping_ms / 1000),
-        ),
-        _family(
-            "service_in_flight", "gauge", "Calls delivered and not yet answered.",
-            _each(services, lambda each: router.lane(each.name).in_flight_of(each.name)),
-        ),
-        _family(
-            "service_queued", "gauge", "Calls that wait for a process.",
-            [({"service": name}, lane.queued) for name, lane in lanes.items()],
-        ),
-        _family(
-            "service_calls_total", "counter", "Calls accepted.",
-            [({"service": name}, lane.calls) for name, lane in lanes.items()],
-        ),
-        _family(
-            "service_replays_total", "counter", "Calls sent again after the death of the process that had them.",
-            [({"service": name}, lane.replays) for name, lane in lanes.items()],
-        ),
-        _family(
-            "service_failures_total", "counter", "Calls that failed, by kind.",
-            [
-                ({"service": name, "kind": kind.value}, lane.failures[kind.value])
-                for name, lane in lanes.items()
-                for kind in Kind
-            ],
-        ),
-        _family(
-            "zygote_up", "gauge", "Whether the process that services are forked from is there.",
-            [({"zygote": each.name}, float(each.pid is not None)) for each in report.zygotes],
-        ),
-        _family(
-            "zygote_deaths_total", "counter", "Deaths of the process that services are forked from.",
-            [({"zygote": each.name}, each.deaths) for each in report.zygotes],
-        ),
-    ]  # fmt: skip
-    return "".join(families)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(report, router, kernel_bytes))
+    return generate_latest(registry)
 
 
-def _each(services: Iterable[ServiceReport], value: Callable[[ServiceReport], float | None]) -> list[Sample]:
-    """A sample for each service of which the value is known."""
-    return [({"service": each.name}, known) for each in services if (known := value(each)) is not None]
+class _Collector(Collector):
+    def __init__(self, report: Report, router: Router, kernel_bytes: int) -> None:
+        self._report = report
+        self._router = router
+        self._kernel_bytes = kernel_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        yield _family("build_info", "The version that runs.", ["version"], [((VERSION,), 1)])
+        yield _family("kernel_memory_bytes", "Resident memory of the kernel.", [], [((), self._kernel_bytes)])
+        processes, lanes = self._report.services, self._router.lanes
+        for name, text, figure in _OF_PROCESSES:
+            yield _family(name, text, ["service"], (((each.name,), figure(each)) for each in processes))
+        states = (((each.name, one.value), each.state is one) for each in processes for one in ServiceState)
+        yield _family("service_state", "1 for the state that the process is in.", ["service", "state"], states)
+        # A series that is there from the start is what an alert on its increase needs.
+        causes = [cause.value for cause in CauseKind if cause is not CauseKind.RESTED]
+        deaths = (((each.name, cause), each.deaths.get(cause, 0)) for each in processes for cause in causes)
+        yield _family("service_deaths_total", "Deaths by cause.", ["service", "cause"], deaths)
+        in_flight = (((each.name,), self._router.lane(each.name).in_flight_of(each.name)) for each in processes)
+        yield _family("service_in_flight", "Calls delivered and not yet answered.", ["service"], in_flight)
+        for name, text, count in _OF_SERVICES:
+            yield _family(name, text, ["service"], (((service,), count(lane)) for service, lane in lanes.items()))
+        failures = (((name, kind.value), lane.failures[kind.value]) for name, lane in lanes.items() for kind in Kind)
+        yield _family("service_failures_total", "Calls that failed, by kind.", ["service", "kind"], failures)
+        what = "the process that services are forked from"
+        up = (((each.name,), each.pid is not None) for each in self._report.zygotes)
+        yield _family("zygote_up", f"Whether {what} is there.", ["zygote"], up)
+        zygote_deaths = (((each.name,), each.deaths) for each in self._report.zygotes)
+        yield _family("zygote_deaths_total", f"Deaths of {what}.", ["zygote"], zygote_deaths)
 
 
-def _recovery_s(service: ServiceReport) -> float | None:
-    over = [each.ready_ms for each in service.recoveries if each.ready_ms is not None]
-    return over[-1] / 1000 if over else None
+def _family(name: str, text: str, labels: list[str], samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(f"linckia_{name}", text, labels=labels)
+    for values, figure in samples:
+        if figure is not None:
+            family.add_metric(values, figure)
+    return family
 
 
-def _family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> str:
-    full = f"linckia_{name}"
-    lines = [f"# HELP {full} {help_text}", f"# TYPE {full} {kind}"]
-    for labels, value in samples:
-        shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        lines.append(f"{full}{{{shown}}} {value:.15g}" if shown else f"{full} {value:.15g}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000

@@ -13,13 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from proto.errors import UnknownOperation
+from proto.http import Bound, endpoint_of
 from proto.operation import Operation, Params, Role
 
 
 class Table(Mapping[str, Operation[Any]]):
-    """Operations by name, immutable."""
+    """Operations by name, and the endpoints that answer over HTTP in a shape of their own; immutable."""
 
-    def __init__(self, operations: Iterable[Operation[Any]]) -> None:
+    def __init__(self, operations: Iterable[Operation[Any]], endpoints: Iterable[Bound] = ()) -> None:
+        self.endpoints = tuple(endpoints)
         self._by_name: dict[str, Operation[Any]] = {}
         for op in operations:
             other = self._by_name.setdefault(op.name, op)
@@ -63,10 +65,13 @@ def modules() -> tuple[str, ...]:
 def load(extra: Iterable[str] = ()) -> Table:
     """The table of this package's modules and of the `extra` ones named."""
     operations: list[Operation[Any]] = []
+    endpoints: list[Bound] = []
     for name in (*modules(), *extra):
         for value in vars(importlib.import_module(name)).values():
             if isinstance(value, type) and issubclass(value, Params) and value.__module__ == name:
                 declared = value.__dict__.get("__operation__")
                 if isinstance(declared, Operation):
                     operations.append(declared)
-    return Table(operations)
+                if (bound := endpoint_of(value)) is not None:
+                    endpoints.append(bound)
+    return Table(operations, endpoints)

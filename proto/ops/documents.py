@@ -384,7 +384,6 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
     idempotent=True,
     deadline_s=86_400,
     role=Role.STEP,
-    surfaces=SURFACES,
     step="verify",
 )
 class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):

@@ -12,14 +12,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
+from proto.errors import Kind
+from proto.http import CONTENT_PATH, FILE_CHUNK_BYTES, FileChunk
+from proto.operation import CLIENT, OPERATOR, Access, Params, Role, Route, operation
 
 SERVICE = "media"
 
-CONTENT_PATH = "/api/content"
-"""Where files are served over HTTP, by `?path=`."""
-
-MAX_CHUNK_BYTES = 128 * 1024
+MAX_CHUNK_BYTES = FILE_CHUNK_BYTES
 
 THUMBNAIL, POSTER, TIMELINE = "thumbnail", "video-poster", "video-timeline"
 """Types of artefacts; the poster of a video is its thumbnail as well."""
@@ -132,14 +131,8 @@ class MediaArtifactParams(Params[ArtifactContent], frozen=True, kw_only=True):
     name: Name
 
 
-class ContentChunk(msgspec.Struct, frozen=True, kw_only=True):
+class ContentChunk(FileChunk, frozen=True, kw_only=True):
     """A part of a file, or of an artefact."""
-
-    data: bytes
-    size: Annotated[int, Meta(description="Bytes of the whole")]
-    mime_type: str
-    version: Annotated[str, Meta(description="Another one is of another content: the chunks do not fit together")]
-    modified: Annotated[float, Meta(description="Seconds since 1970")]
 
 
 @operation(
@@ -150,6 +143,7 @@ class ContentChunk(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s=60,
     role=Role.INTERNAL,
     callers=(CLIENT, OPERATOR),
+    http=Route("GET", CONTENT_PATH, file=True, statuses={Kind.OPERATION: 404}),
 )
 class MediaContent(Params[ContentChunk], frozen=True, kw_only=True):
     """Read a part of a file below the roots, or of an artefact."""

@@ -13,7 +13,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
+from proto.errors import Kind
+from proto.operation import CLIENT, OPERATOR, Access, Params, Role, Route, operation
 from proto.ops.retrieve import Value
 
 SERVICE = "transcripts"
@@ -24,6 +25,16 @@ Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, a date, or Unix seconds."""
 
 _CODES = {-32602: "an argument is missing, unknown, of the wrong type or out of range", -32603: "the search failed"}
+
+STATUSES = {
+    Kind.OPERATION: 500,
+    Kind.UNKNOWN_OPERATION: 503,
+    Kind.OVERLOADED: 503,
+    Kind.MAYBE_EXECUTED: 503,
+}
+"""Of the HTTP routes. All that may pass is 503: the same turn may be sent again, and is kept once."""
+
+NOT_FOUND = "node not found"
 
 Json = dict[str, Any]
 
@@ -276,6 +287,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline_s=10,
     role=Role.INTERNAL,
     callers=(CLIENT, OPERATOR),
+    http=Route("GET", "/dag/node/{hash}", missing=NOT_FOUND, statuses=STATUSES),
 )
 class TranscriptNode(Params[NodeView | None], frozen=True, kw_only=True):
     """One node; null where there is none of that hash."""
@@ -313,6 +325,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s=30,
     role=Role.INTERNAL,
     callers=(CLIENT, OPERATOR),
+    http=Route("GET", "/dag/history/{hash}", missing=NOT_FOUND, statuses=STATUSES),
 )
 class TranscriptHistory(Params[History | None], frozen=True, kw_only=True):
     """The conversation up to a node; null where there is none of that hash."""
@@ -358,6 +371,7 @@ class ForestStats(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s=30,
     role=Role.INTERNAL,
     callers=(CLIENT, OPERATOR),
+    http=Route("GET", "/dag/stats", statuses=STATUSES),
 )
 class TranscriptStats(Params[ForestStats], frozen=True, kw_only=True):
     """How much is kept."""

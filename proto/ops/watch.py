@@ -3,8 +3,8 @@
 A service subscribes under a name of its own choosing and reads what changed after the last sequence number that it has
 dealt with. A subscription and its changes are on disk: both sides may die at any time, and nothing between two reads
 is lost. Where the log does not reach back far enough (a new subscription, one that was not read for long), the answer
-says `resync`: the reader takes the state, from `watch_snapshot` or from the folder itself, and goes on from the number
-that the answer names. Whatever changes after that number is in the log.
+says `resync`: the reader rescans the folder, and goes on from the number that the answer names. Whatever changes after
+that number is in the log.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
     callers=("*",),
 )
 class WatchSubscribe(Params[Subscribed], frozen=True, kw_only=True):
-    """Keep account of every change below some folders, under a name.
+    """Record every change below some folders, under a name.
 
     To subscribe again with the same paths and rules changes nothing; with others, the next read says `resync`.
     """
@@ -134,7 +134,7 @@ class WatchUnsubscribe(Params[Unsubscribed], frozen=True, kw_only=True):
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """What changed, in order.
 
-    With `resync` there are none: take the state anew, then read on after `sequence`.
+    With `resync` there are none: rescan, then read on after `sequence`.
     """
 
     changes: list[Change]
@@ -164,52 +164,13 @@ class WatchChanges(Params[Changes], frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Changes to answer at most")] = 1000
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry as the watcher last saw it."""
-
-    path: Annotated[str, Meta(description="Absolute path; bytes that are not UTF-8 show as U+FFFD")]
-    kind: EntryKind
-    size: int = 0
-    mtime_ns: int = 0
-    inode: int = 0
-    raw_path: Annotated[bytes | None, Meta(description="The path's bytes, where they are not UTF-8")] = None
-
-
-class SnapshotPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the state at one moment; all pages of a snapshot are of the same."""
-
-    entries: Annotated[list[Entry], Meta(description="In no particular order, the watched directories included")]
-    cursor: Annotated[str, Meta(description="Where the next page begins; empty after the last")]
-    sequence: Annotated[int, Meta(description="The number after which changes are not in the snapshot")]
-
-
-@operation(
-    "watch_snapshot",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
-class WatchSnapshot(Params[SnapshotPage], frozen=True, kw_only=True):
-    """Read the whole state of a subscription page by page.
-
-    A snapshot that is not read on for a minute, or whose watcher has died, is gone: begin again without a cursor.
-    """
-
-    subscription: SubscriptionName
-    cursor: Annotated[str, Meta(max_length=200, description="From the page before; empty begins a snapshot")] = ""
-    limit: Annotated[int, Meta(ge=1, le=10_000, description="Entries to answer at most")] = 1000
-
-
 class SubscriptionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription."""
 
     caller: str
     name: str
     paths: list[str]
-    entries: Annotated[int, Meta(description="Directories and entries that are kept account of")]
+    entries: Annotated[int, Meta(description="Directories and entries that are tracked")]
     complete: bool
     acknowledged: Annotated[int, Meta(description="The last number that its reader has dealt with")]
     lag: Annotated[int, Meta(description="Changes that its reader has still to deal with")]
@@ -245,7 +206,9 @@ class WatchStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[FolderProblem]
     problem_count: int
     size_bytes: int
-    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+    rebuilt: Annotated[
+        bool, Meta(description="Whether the database was found damaged and begun again, since the process started")
+    ]
 
 
 @operation(

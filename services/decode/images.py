@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from proto.ops.media import THUMBNAIL
-from services.decode.made import MAX_PIXELS, SIDE, Made, NotDecoded, check_pixels, picture, plain
+from services.decode.results import MAX_PIXELS, SIDE, Made, NotDecoded, check_pixels, picture, plain
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "AVIF", "PPM", "TGA", "JPEG2000", "PSD", "ICNS")
 """What is opened at all: not those that call other programs (EPS), and not the rare ones."""

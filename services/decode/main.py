@@ -17,10 +17,10 @@ from msgspec import Meta
 from proto.errors import OperationError, Unavailable
 from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile, DecodeFormats, Formats
 from proto.ops.media import MediaKind
-from services.decode.documents import pdf
 from services.decode.images import FORMATS, image
-from services.decode.made import Made, NotDecoded
-from services.decode.moving import CONTAINERS, audio, video
+from services.decode.pdf import pdf
+from services.decode.results import Made, NotDecoded
+from services.decode.video import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers
 
 MEMORY_BYTES = 3 * 1024**3

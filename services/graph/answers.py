@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import apsw
+
 from proto.errors import InvalidParams
 from proto.ops.graph import CorpusCount, Direction, Edge, GraphStatsResult, Hub, KindCount, Node
-from services.graph.walk import Step, Steps, Walk, portions
+from services.graph.walk import Step, Steps, Walk
 
 TOP = 10
 
@@ -23,7 +25,7 @@ class Named(NamedTuple):
     source: str
 
 
-def find(db: sqlite3.Connection, corpus: str, id_: str) -> int | None:
+def find(db: apsw.Connection, corpus: str, id_: str) -> int | None:
     """The number of a node."""
     row = db.execute(
         "SELECT node_id FROM node JOIN corpus USING (corpus_id) WHERE corpus.name=? AND node.id=?", (corpus, id_)
@@ -31,7 +33,7 @@ def find(db: sqlite3.Connection, corpus: str, id_: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def steps(db: sqlite3.Connection, direction: Direction, kinds: Sequence[str]) -> Steps:
+def steps(db: apsw.Connection, direction: Direction, kinds: Sequence[str]) -> Steps:
     """The edges that `direction` and `kinds` admit.
 
     Raises:
@@ -45,7 +47,7 @@ def steps(db: sqlite3.Connection, direction: Direction, kinds: Sequence[str]) ->
     )
 
 
-def _kinds(db: sqlite3.Connection, names: Sequence[str]) -> list[int]:
+def _kinds(db: apsw.Connection, names: Sequence[str]) -> list[int]:
     known = {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
     wanted = {name.casefold() for name in names}
     strange = wanted - {name.casefold() for name in known.values()}
@@ -57,18 +59,16 @@ def _kinds(db: sqlite3.Connection, names: Sequence[str]) -> list[int]:
     return [number for number, name in known.items() if name.casefold() in wanted]
 
 
-def named(db: sqlite3.Connection, numbers: Iterable[int]) -> dict[int, Named]:
+def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
     """The nodes of these numbers."""
-    found: dict[int, Named] = {}
-    for some in portions(list(numbers)):
-        rows = db.execute(
-            "SELECT node_id, corpus.name, node.id, known, label, source FROM node JOIN corpus USING (corpus_id)"
-            f" WHERE node_id IN ({', '.join('?' * len(some))})",
-            some,
-        )
-        found.update((int(number), Named(corpus, id_, bool(known), label, source))
-                     for number, corpus, id_, known, label, source in rows)  # fmt: skip
-    return found
+    rows = db.execute(
+        "SELECT node_id, corpus.name, node.id, known, label, source FROM json_each(?)"
+        " JOIN node ON node_id = json_each.value JOIN corpus USING (corpus_id)",
+        (json.dumps(list(numbers)),),
+    )
+    return {
+        number: Named(corpus, id_, bool(known), label, source) for number, corpus, id_, known, label, source in rows
+    }
 
 
 def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]:
@@ -85,7 +85,7 @@ def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]
     ]
 
 
-def edges_of(db: sqlite3.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
+def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
     """Edges as callers see them; `corpus` is the one whose ends go without saying."""
     kinds = {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
 
@@ -113,7 +113,7 @@ def hubs_of(walk: Walk, names: Mapping[int, Named], steps: Steps, fan_out: int) 
     ]
 
 
-def behind(db: sqlite3.Connection, corpora: Iterable[str]) -> list[str]:
+def behind(db: apsw.Connection, corpora: Iterable[str]) -> list[str]:
     """In what way the graph may fall short of these corpora."""
     said: list[str] = []
     for corpus in dict.fromkeys(corpora):
@@ -125,33 +125,38 @@ def behind(db: sqlite3.Connection, corpora: Iterable[str]) -> list[str]:
     return said
 
 
-def figures(db: sqlite3.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsResult:
+def figures(db: apsw.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsResult:
     """The whole graph in numbers; reads it through."""
-    kinds = db.execute(
-        "SELECT name, count FROM (SELECT kind, count(*) AS count FROM edge GROUP BY kind) JOIN kind ON kind_id = kind"
-        " ORDER BY count DESC, name"
-    ).fetchall()
-    corpora = db.execute(
-        "SELECT corpus.name, coalesce(sum(known), 0), coalesce(sum(1 - known), 0), behind"
-        " FROM corpus LEFT JOIN node USING (corpus_id) GROUP BY corpus_id ORDER BY corpus.name"
-    ).fetchall()
-    degrees = db.execute(
-        "SELECT node, sum(count) AS degree FROM (SELECT src AS node, count(*) AS count FROM edge GROUP BY src"
-        " UNION ALL SELECT dst, count(*) FROM edge GROUP BY dst) GROUP BY node ORDER BY degree DESC, node LIMIT ?",
-        (TOP,),
-    ).fetchall()
-    names = named(db, (number for number, _ in degrees))
+    kinds = [
+        KindCount(type=name, edges=count)
+        for name, count in db.execute(
+            "SELECT name, count FROM (SELECT kind, count(*) AS count FROM edge GROUP BY kind)"
+            " JOIN kind ON kind_id = kind ORDER BY count DESC, name"
+        )
+    ]
+    corpora = [
+        CorpusCount(corpus=name, nodes=known, unknown=unknown, behind=behind)
+        for name, known, unknown, behind in db.execute(
+            "SELECT corpus.name, coalesce(sum(known), 0), coalesce(sum(1 - known), 0), behind"
+            " FROM corpus LEFT JOIN node USING (corpus_id) GROUP BY corpus_id ORDER BY corpus.name"
+        )
+    ]
+    degrees: dict[int, int] = dict(
+        db.execute(
+            "SELECT node, sum(count) AS degree FROM (SELECT src AS node, count(*) AS count FROM edge GROUP BY src"
+            " UNION ALL SELECT dst, count(*) FROM edge GROUP BY dst) GROUP BY node ORDER BY degree DESC, node LIMIT ?",
+            (TOP,),
+        )
+    )
+    names = named(db, degrees)
     return GraphStatsResult(
-        nodes=sum(known + unknown for _, known, unknown, _ in corpora),
-        edges=sum(count for _, count in kinds),
-        corpora=[
-            CorpusCount(corpus=name, nodes=known, unknown=unknown, behind=waiting)
-            for name, known, unknown, waiting in corpora
-        ],
-        kinds=[KindCount(type=name, edges=count) for name, count in kinds],
+        nodes=sum(corpus.nodes + corpus.unknown for corpus in corpora),
+        edges=sum(kind.edges for kind in kinds),
+        corpora=corpora,
+        kinds=kinds,
         hubs=[
             Hub(id=names[number].id, corpus=names[number].corpus, edges=degree, followed=degree)
-            for number, degree in degrees
+            for number, degree in degrees.items()
         ],
         size_bytes=size_bytes,
         rebuilt=rebuilt,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path as FolderPath
 from typing import Any
 
+import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
@@ -28,10 +28,9 @@ from proto.ops.graph import (
     Outgoing,
     Path,
 )
-from services.graph import answers, feed, walk
-from services.graph.feed import Done
-from services.graph.store import Store
-from services.runtime.handlers import Context, Environment, Handlers
+from services.graph import answers, store, walk
+from services.runtime.database import Database
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 _BACK = {Direction.OUT: Direction.IN, Direction.IN: Direction.OUT, Direction.BOTH: Direction.BOTH}
 
@@ -39,59 +38,53 @@ _BACK = {Direction.OUT: Direction.IN, Direction.IN: Direction.OUT, Direction.BOT
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
-    store = await trio.to_thread.run_sync(Store, env.data_dir / "graph.db")
-    env.at_rest(store.give_back)
+    database = await trio.to_thread.run_sync(store.open_database, env.data_dir / "graph.db")
+    env.at_rest(database.give_back)
     try:
-        yield handlers_of(store)
+        yield Handlers(Graph(database))
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(store.close)
+            await trio.to_thread.run_sync(database.close)
 
 
-def rehearse(root: FolderPath, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+def rehearse(root: FolderPath, settings: Mapping[str, object]) -> Sequence[Params[Any]]:
     """A note that points to another, and a look at its neighbours."""
     note = NodeState(id="a", edges=[Outgoing(target="b", kind="LINKS")])
     return (GraphPut(corpus="notes", nodes=[note]), GraphNeighbors(corpus="notes", id="a"), GraphStats())
 
 
-def handlers_of(store: Store) -> Handlers:
+class Graph:
     """The operations on an open database."""
-    handlers = Handlers()
-    counted: tuple[int, GraphStatsResult] | None = None
 
-    @handlers.handle(GraphPut)
-    async def put(params: GraphPut, ctx: Context) -> FeedResult:
-        return await write(lambda db: feed.put(db, params.corpus, params.nodes, params.behind))
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._counted: tuple[int, GraphStatsResult] | None = None
+        """The last figures, with the version of the database that they are of."""
 
-    @handlers.handle(GraphDelete)
-    async def delete(params: GraphDelete, ctx: Context) -> FeedResult:
-        return await write(lambda db: feed.delete(db, params.corpus, params.nodes, params.behind))
+    @handles(GraphPut)
+    async def put(self, params: GraphPut, ctx: Context) -> FeedResult:
+        return await self._database.write(lambda db: store.put(db, params.corpus, params.nodes, params.behind))
 
-    async def write(change: feed.Change) -> FeedResult:
-        try:
-            done: Done = await store.write(change)
-        except sqlite3.OperationalError as error:
-            raise OperationError(f"the graph cannot be written ({error}); nothing was changed") from error
-        return FeedResult(
-            epoch=store.epoch, nodes=done.nodes, edges_added=done.edges_added, edges_removed=done.edges_removed
-        )
+    @handles(GraphDelete)
+    async def delete(self, params: GraphDelete, ctx: Context) -> FeedResult:
+        return await self._database.write(lambda db: store.delete(db, params.corpus, params.nodes, params.behind))
 
-    @handlers.handle(GraphNodes)
-    async def node_names(params: GraphNodes, ctx: Context) -> NodeNames:
-        def query(db: sqlite3.Connection) -> list[str]:
+    @handles(GraphNodes)
+    async def node_names(self, params: GraphNodes, ctx: Context) -> NodeNames:
+        def query(db: apsw.Connection) -> NodeNames:
             rows = db.execute(
                 "SELECT id FROM node WHERE corpus_id=(SELECT corpus_id FROM corpus WHERE name=?) AND id > ? AND known"
                 " ORDER BY id LIMIT ?",
                 (params.corpus, params.after, params.limit + 1),
             )
-            return [str(id_) for (id_,) in rows]
+            ids = [str(id_) for (id_,) in rows]
+            return NodeNames(epoch=store.epoch(db), ids=ids[: params.limit], more=len(ids) > params.limit)
 
-        ids = await store.read(query)
-        return NodeNames(epoch=store.epoch, ids=ids[: params.limit], more=len(ids) > params.limit)
+        return await self._database.read(query)
 
-    @handlers.handle(GraphNeighbors)
-    async def neighbors(params: GraphNeighbors, ctx: Context) -> Neighbourhood:
-        def query(db: sqlite3.Connection) -> Neighbourhood:
+    @handles(GraphNeighbors)
+    async def neighbors(self, params: GraphNeighbors, ctx: Context) -> Neighbourhood:
+        def query(db: apsw.Connection) -> Neighbourhood:
             start = _start(db, params.corpus, params.id)
             steps = answers.steps(db, params.direction, params.kinds)
             found = walk.around(
@@ -107,53 +100,46 @@ def handlers_of(store: Store) -> Handlers:
                 degraded=answers.behind(db, (params.corpus,)),
             )
 
-        return await store.read(query)
+        return await self._database.read(query)
 
-    @handlers.handle(GraphPath)
-    async def path(params: GraphPath, ctx: Context) -> Path:
-        other = params.target_corpus or params.corpus
+    @handles(GraphPath)
+    async def path(self, params: GraphPath, ctx: Context) -> Path:
+        return await self._database.read(lambda db: _path(db, params))
 
-        def query(db: sqlite3.Connection) -> Path:
-            source, target = _start(db, params.corpus, params.source), _start(db, other, params.target)
-            forwards = answers.steps(db, params.direction, params.kinds)
-            backwards = answers.steps(db, _BACK[params.direction], params.kinds)
-            route = walk.shortest(
-                source, target, forwards, backwards, params.max_length, trio.from_thread.check_cancelled
-            )
-            degraded = answers.behind(db, (params.corpus, other))
-            if route.edges is None:
-                return Path(
-                    found=False, length=None, nodes=[], edges=[], complete=route.complete, degraded=degraded
-                )  # fmt: skip
-            order = {source: 0}
-            for step, edge in enumerate(route.edges, 1):
-                order[edge[2] if edge[0] in order and edge[2] not in order else edge[0]] = step
-            names = answers.named(db, order)
-            return Path(
-                found=True,
-                length=len(route.edges),
-                nodes=answers.nodes_of(names, order),
-                edges=answers.edges_of(db, names, route.edges, params.corpus),
-                complete=True,
-                degraded=degraded,
-            )
-
-        return await store.read(query)
-
-    @handlers.handle(GraphStats)
-    async def stats(params: GraphStats, ctx: Context) -> GraphStatsResult:
-        nonlocal counted
+    @handles(GraphStats)
+    async def stats(self, params: GraphStats, ctx: Context) -> GraphStatsResult:
         # Taken before the snapshot: what is committed meanwhile makes the figures stale, never the reverse.
-        version = store.version
-        if counted is None or counted[0] != version:
-            size = store.size_bytes()
-            counted = version, await store.read(lambda db: answers.figures(db, size, store.rebuilt))
-        return counted[1]
-
-    return handlers
+        version = self._database.version
+        if self._counted is None or self._counted[0] != version:
+            size, rebuilt = self._database.size_bytes(), bool(self._database.rebuilt)
+            self._counted = version, await self._database.read(lambda db: answers.figures(db, size, rebuilt))
+        return self._counted[1]
 
 
-def _start(db: sqlite3.Connection, corpus: str, id_: str) -> int:
+def _path(db: apsw.Connection, params: GraphPath) -> Path:
+    other = params.target_corpus or params.corpus
+    source, target = _start(db, params.corpus, params.source), _start(db, other, params.target)
+    forwards = answers.steps(db, params.direction, params.kinds)
+    backwards = answers.steps(db, _BACK[params.direction], params.kinds)
+    route = walk.shortest(source, target, forwards, backwards, params.max_length, trio.from_thread.check_cancelled)
+    degraded = answers.behind(db, (params.corpus, other))
+    if route.edges is None:
+        return Path(found=False, length=None, nodes=[], edges=[], complete=route.complete, degraded=degraded)
+    order = {source: 0}
+    for step, edge in enumerate(route.edges, 1):
+        order[edge[2] if edge[0] in order and edge[2] not in order else edge[0]] = step
+    names = answers.named(db, order)
+    return Path(
+        found=True,
+        length=len(route.edges),
+        nodes=answers.nodes_of(names, order),
+        edges=answers.edges_of(db, names, route.edges, params.corpus),
+        complete=True,
+        degraded=degraded,
+    )
+
+
+def _start(db: apsw.Connection, corpus: str, id_: str) -> int:
     """The node's number.
 
     Raises:

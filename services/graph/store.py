@@ -1,35 +1,29 @@
-"""The graph's database: one SQLite file in WAL mode, one writer and several readers, all in worker threads.
+"""The graph's database, and how the corpora feed it.
 
-What `write` returned is on disk (`synchronous=FULL`). Names become small numbers once, so that an edge is three of
-them: `edge` is a B-tree by source and its index one by target, and a step in either direction is one look-up. The file
-follows from what the corpora state: one that is damaged is put aside and begun anew under another epoch, which tells
-them to feed it from the beginning.
+Names become small numbers once, so that an edge is three of them: `edge` is a B-tree by source and its index one by
+target, and a step in either direction is one look-up. The database is derived: each corpus states its nodes, and what
+it states replaces what it stated before. Stating the same again changes nothing, so that a feed which does not know how
+far it came repeats itself. A damaged file is begun again under another epoch, which makes the corpora feed it from the
+beginning.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-import trio
+import apsw
 
-from services.runtime.readers import Readers
-from services.runtime.sqlite_files import let_pages_go, put_aside, size_bytes, sync_folder
+from proto.ops.graph import FeedResult, NodeState
+from services.runtime.database import Database, Kind, Schema
 
-T = TypeVar("T")
-
-VERSION = 1
-READERS = 4
-
-_SCHEMA = """
+_TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE corpus(corpus_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, behind INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE kind(kind_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 
--- One that is not known is only pointed to.
+-- A node that is not known is only a target of edges.
 CREATE TABLE node(
     node_id INTEGER PRIMARY KEY,
     corpus_id INTEGER NOT NULL,
@@ -49,111 +43,100 @@ CREATE TABLE edge(
 CREATE INDEX edge_reverse ON edge(dst, kind, src);
 """
 
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+def _name(db: apsw.Connection) -> None:
+    db.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
 
 
-class Store:
-    """The open database; opening blocks."""
-
-    def __init__(self, path: Path) -> None:
-        """Open `path`, or begin it.
-
-        Raises:
-            sqlite3.Error, OSError: it can neither be opened nor begun.
-        """
-        self.path = path
-        self.rebuilt = False
-        self.version = 0
-        """Rises with each commit."""
-        try:
-            self._writer = _open(path)
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE:
-                raise
-            put_aside(path, error)
-            self.rebuilt = True
-            self._writer = _open(path)
-        self.epoch = str(self._writer.execute("SELECT value FROM meta WHERE key='epoch'").fetchone()[0])
-        self._readers = Readers(lambda: _connect(path))
-        self._write_turn = trio.CapacityLimiter(1)
-        self._read_turn = trio.CapacityLimiter(READERS)
-
-    async def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `change` in one transaction; once this returns, it is on disk.
-
-        An exception out of `change` undoes all of it. Not interrupted by cancellation once it has begun.
-        """
-
-        def transaction() -> T:
-            connection = self._writer
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                result = change(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                # Some errors (a full disk) have rolled back already.
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            self.version += 1
-            return result
-
-        return await trio.to_thread.run_sync(transaction, limiter=self._write_turn)
-
-    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `query` on one consistent state of the database."""
-
-        def snapshot() -> T:
-            with self._readers.one() as connection:
-                connection.execute("BEGIN")
-                try:
-                    return query(connection)
-                finally:
-                    connection.execute("ROLLBACK")
-
-        return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
-
-    async def give_back(self) -> None:
-        """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
-        await trio.to_thread.run_sync(self._readers.give_back, limiter=self._read_turn)
-        await trio.to_thread.run_sync(let_pages_go, self._writer, limiter=self._write_turn)
-
-    def size_bytes(self) -> int:
-        """Of the database with its log."""
-        return size_bytes(self.path)
-
-    def close(self) -> None:
-        """Close all connections; blocks for the last checkpoint."""
-        self._readers.close()
-        self._writer.close()
+SCHEMA = Schema(version=1, tables=_TABLES, begin=_name)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=10)
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA cache_size=-65536")
-    connection.execute("PRAGMA mmap_size=1073741824")
-    return connection
+def open_database(path: Path) -> Database:
+    """The database at `path`; opening blocks."""
+    return Database(path, SCHEMA, kind=Kind.DERIVED, readers=4, pragmas={"cache_size": -65536, "mmap_size": 1 << 30})
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    fresh = not path.exists()
-    connection = _connect(path)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA journal_size_limit=67108864")
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        if version == 0:
-            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={VERSION};COMMIT")
-            connection.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
-        elif version != VERSION:
-            raise sqlite3.NotSupportedError(f"{path} was written by another version of this program (schema {version})")
-        if connection.execute("SELECT 1 FROM meta WHERE key='epoch'").fetchone() is None:
-            # Killed between the tables and their first row.
-            connection.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
-        if fresh:
-            sync_folder(path.parent)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def epoch(db: apsw.Connection) -> str:
+    """The name of this database: another one has to be fed from the beginning."""
+    return str(db.execute("SELECT value FROM meta WHERE key='epoch'").get)
+
+
+def put(db: apsw.Connection, corpus: str, nodes: Sequence[NodeState], behind: int) -> FeedResult:
+    """Set `nodes` of `corpus` with all edges that start there."""
+    added = removed = 0
+    corpus_id = _corpus(db, corpus, behind)
+    kinds: dict[str, int] = {}
+    loose: set[int] = set()
+    for state in nodes:
+        src = _node(db, corpus_id, state.id)
+        db.execute(
+            "UPDATE node SET known=1, label=?2, source=?3 WHERE node_id=?1"
+            " AND (known, label, source) IS NOT (1, ?2, ?3)",
+            (src, state.label, state.source),
+        )
+        wanted: set[tuple[int, int]] = set()
+        for edge in state.edges:
+            target_corpus = corpus_id if edge.corpus in (None, corpus) else _corpus(db, edge.corpus or corpus, None)
+            wanted.add((_kind(db, kinds, edge.kind), _node(db, target_corpus, edge.target)))
+        held = set(db.execute("SELECT kind, dst FROM edge WHERE src=?", (src,)))
+        db.executemany("INSERT INTO edge VALUES(?, ?, ?)", ((src, *edge) for edge in sorted(wanted - held)))
+        db.executemany("DELETE FROM edge WHERE src=? AND kind=? AND dst=?", ((src, *edge) for edge in held - wanted))
+        loose.update(dst for _, dst in held - wanted)
+        added += len(wanted - held)
+        removed += len(held - wanted)
+    _sweep(db, loose)
+    return FeedResult(epoch=epoch(db), nodes=len(nodes), edges_added=added, edges_removed=removed)
+
+
+def delete(db: apsw.Connection, corpus: str, ids: Sequence[str], behind: int) -> FeedResult:
+    """Remove nodes of `corpus` and the edges that start there."""
+    deleted = removed = 0
+    corpus_id = _corpus(db, corpus, behind)
+    loose: set[int] = set()
+    for id_ in ids:
+        row = db.execute("SELECT node_id, known FROM node WHERE corpus_id=? AND id=?", (corpus_id, id_)).fetchone()
+        if row is None or not row[1]:
+            continue
+        (src, _) = row
+        loose.update(dst for (dst,) in db.execute("SELECT dst FROM edge WHERE src=?", (src,)))
+        db.execute("DELETE FROM edge WHERE src=?", (src,))
+        removed += db.changes()
+        db.execute("UPDATE node SET known=0, label='', source='' WHERE node_id=?", (src,))
+        loose.add(src)
+        deleted += 1
+    _sweep(db, loose)
+    return FeedResult(epoch=epoch(db), nodes=deleted, edges_added=0, edges_removed=removed)
+
+
+def _sweep(db: apsw.Connection, candidates: Iterable[int]) -> None:
+    """Drop those of the nodes that no corpus knows and nothing points to any more."""
+    db.executemany(
+        "DELETE FROM node WHERE node_id=?1 AND known=0 AND NOT EXISTS(SELECT 1 FROM edge WHERE dst=?1)",
+        ((candidate,) for candidate in candidates),
+    )
+
+
+def _corpus(db: apsw.Connection, name: str, behind: int | None) -> int:
+    row = db.execute("SELECT corpus_id, behind FROM corpus WHERE name=?", (name,)).fetchone()
+    if row is None:
+        db.execute("INSERT INTO corpus(name, behind) VALUES(?, ?)", (name, behind or 0))
+        return db.last_insert_rowid()
+    if behind is not None and behind != row[1]:
+        db.execute("UPDATE corpus SET behind=? WHERE corpus_id=?", (behind, row[0]))
+    return int(row[0])
+
+
+def _kind(db: apsw.Connection, known: dict[str, int], name: str) -> int:
+    kind = known.get(name)
+    if kind is None:
+        db.execute("INSERT OR IGNORE INTO kind(name) VALUES(?)", (name,))
+        kind = known[name] = int(db.execute("SELECT kind_id FROM kind WHERE name=?", (name,)).get)
+    return kind
+
+
+def _node(db: apsw.Connection, corpus_id: int, id_: str) -> int:
+    row = db.execute("SELECT node_id FROM node WHERE corpus_id=? AND id=?", (corpus_id, id_)).fetchone()
+    if row is not None:
+        return int(row[0])
+    db.execute("INSERT INTO node(corpus_id, id) VALUES(?, ?)", (corpus_id, id_))
+    return db.last_insert_rowid()

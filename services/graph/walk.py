@@ -6,16 +6,15 @@ path at a number of nodes seen.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+
+import apsw
 
 MAX_SEEN = 1_000_000
 """Nodes that the search for a path looks at before it gives up."""
 
 _CHECK_EVERY = 1000
-_TOGETHER = 1000
 
 Step = tuple[int, int, int]
 """Source, kind and target of an edge."""
@@ -37,7 +36,7 @@ class Walk:
 class Steps:
     """The edges at a node, of the kinds and in the directions asked for."""
 
-    def __init__(self, db: sqlite3.Connection, *, out: bool, into: bool, kinds: Sequence[int] | None) -> None:
+    def __init__(self, db: apsw.Connection, *, out: bool, into: bool, kinds: Sequence[int] | None) -> None:
         self._db = db
         only = "" if kinds is None else f" AND kind IN ({', '.join(map(str, kinds))})"
         self._queries = [
@@ -45,55 +44,14 @@ class Steps:
             *([f"SELECT src, kind, dst FROM edge INDEXED BY edge_reverse WHERE dst=?{only}"] if into else []),
         ]
         self._counts = [query.replace("src, kind, dst", "count(*)", 1) for query in self._queries]
-        # One text for any number of nodes, so that it is prepared once.
-        self._together = [query.replace("=?", " IN (SELECT value FROM json_each(?))", 1) + " LIMIT ?"
-                          for query in self._queries]  # fmt: skip
-        self._ends = [*([0] if out else []), *([2] if into else [])]
 
     def at(self, node: int) -> Iterator[Step]:
         for query in self._queries:
             yield from self._db.execute(query, (node,))
 
-    def of(self, nodes: Sequence[int], fan_out: int) -> Iterator[tuple[int, list[Step]]]:
-        """Each node with its edges, `fan_out` + 1 of them at most.
-
-        A few nodes are asked for at once, unless they have so many edges that a hub is among them.
-        """
-        for some in portions(nodes):
-            together = self._all(some) if len(some) > 1 else None
-            for node in some:
-                steps = self.first(node, fan_out + 1) if together is None else together.get(node, [])
-                yield node, steps if len(steps) <= fan_out + 1 else self.first(node, fan_out + 1)
-
-    def whole(self, nodes: Sequence[int]) -> Iterator[tuple[int, Iterable[Step]]]:
-        """Each node with all of its edges."""
-        for some in portions(nodes):
-            together = self._all(some)
-            for node in some:
-                yield node, self.at(node) if together is None else together.get(node, ())
-
-    def _all(self, nodes: Sequence[int]) -> dict[int, list[Step]] | None:
-        """All edges by node; None where they are too many to be read at once."""
-        found: dict[int, list[Step]] = {}
-        most = _TOGETHER + 8 * len(nodes)
-        wanted = f"[{','.join(map(str, nodes))}]"
-        for query, end in zip(self._together, self._ends, strict=True):
-            rows: list[Step] = self._db.execute(query, (wanted, most)).fetchall()
-            if len(rows) == most:
-                return None
-            for row in rows:
-                node = row[end]
-                if node in found:
-                    found[node].append(row)
-                else:
-                    found[node] = [row]
-        return found
-
     def first(self, node: int, count: int) -> list[Step]:
         """So many of them at most, each direction having its share."""
-        found: list[list[Step]] = [
-            self._db.execute(f"{query} LIMIT ?", (node, count)).fetchall() for query in self._queries
-        ]
+        found: list[list[Step]] = [list(self._db.execute(f"{query} LIMIT ?", (node, count))) for query in self._queries]
         if sum(map(len, found)) <= count or len(found) == 1:
             return [step for steps in found for step in steps]
         half = count // 2
@@ -102,7 +60,7 @@ class Steps:
         return first + found[1][: count - len(first)]
 
     def count(self, node: int) -> int:
-        return sum(int(self._db.execute(query, (node,)).fetchone()[0]) for query in self._counts)
+        return sum(self._db.execute(query, (node,)).get for query in self._counts)
 
 
 def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check: Callable[[], None]) -> Walk:
@@ -116,7 +74,8 @@ def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check
     visited = 0
     for step in range(1, depth + 1):
         following: list[int] = []
-        for node, found in steps.of(border, fan_out):
+        for node in border:
+            found = steps.first(node, fan_out + 1)
             visited += 1
             if visited % _CHECK_EVERY == 0:
                 check()
@@ -161,10 +120,10 @@ class _Side:
         self.depth += 1
         following: list[int] = []
         best: int | None = None
-        for index, (node, edges) in enumerate(self.steps.whole(self.border)):
+        for index, node in enumerate(self.border):
             if index % _CHECK_EVERY == 0:
                 check()
-            for edge in edges:
+            for edge in self.steps.at(node):
                 reached = edge[2] if edge[0] == node else edge[0]
                 if reached in self.by:
                     continue
@@ -207,10 +166,3 @@ def shortest(
         if met is not None:
             return Route([*reversed(one.back(met)), *other.back(met)], complete=True)
     return Route(None, complete=True)
-
-
-def portions(values: Sequence[int], size: int = 500) -> Iterator[list[int]]:
-    """`values` in lists of at most `size`: so many may stand in one query."""
-    rest = iter(values)
-    while portion := list(islice(rest, size)):
-        yield portion

@@ -24,8 +24,8 @@ from proto.ops.media import (
     MediaInspection,
     MediaThumbnails,
 )
+from services.media.inspection import Making
 from services.media.kinds import HEAD_BYTES, kind_of
-from services.media.making import Making
 from services.media.reading import opened
 from services.media.store import CACHE_BYTES, Store
 from services.media.uris import add_uris

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from proto import frames
 from proto.channel import Channel
-from proto.errors import LinckiaError, Timeout, Unavailable, from_failure
+from proto.errors import Executed, LinckiaError, Timeout, Unavailable, from_failure
 from proto.frames import Call, Cancel, Credit, Fault, Item, Return
 from proto.link import LinkClosed
 from proto.operation import Operation, Params, operation_of
@@ -51,10 +51,13 @@ class Outgoing:
         Raises LinckiaError of the kind that was answered; Timeout when `timeout_s` or the deadline passes first.
         """
         op = operation_of(params)
-        body = await self.raw(
-            op.name, frames.pack_body(params), parent=parent, trace=trace, limit_s=_limit(op, deadline, timeout_s)
-        )
-        value, items = body
+        limit_s = _limit(op, deadline, timeout_s)
+        try:
+            value, items = await self.raw(
+                op.name, frames.pack_body(params), parent=parent, trace=trace, limit_s=limit_s
+            )
+        except LinckiaError as error:
+            raise op.failure(error) from None
         result = frames.read_body(value, op.result)
         if op.stream is not None:
             item_type = next(f.type for f in msgspec.structs.fields(op.result) if f.name == op.stream)
@@ -125,7 +128,7 @@ def _limit(op: Operation[Any], deadline: float | None, timeout_s: float | None) 
     if deadline is not None:
         limit = min(limit, deadline - trio.current_time())
     if limit <= 0:
-        raise Timeout(f"{op.name}: the caller's deadline has passed", executed=None)
+        raise Timeout(f"{op.name}: the caller's deadline has passed", executed=Executed.NO)
     return limit
 
 

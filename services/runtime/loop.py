@@ -13,7 +13,7 @@ import signal
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -41,7 +41,7 @@ from proto.frames import (
     Return,
 )  # fmt: skip
 from proto.link import Link, LinkClosed
-from proto.operation import Params
+from proto.operation import Operation, Params, operation_of
 from services.runtime import storage
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Birth, GiveBack, Handler, Handlers, OpenService
@@ -180,6 +180,14 @@ class _Context:
         return answer
 
 
+class _Served(NamedTuple):
+    """An operation of this service."""
+
+    operation: Operation[Any]
+    decoder: msgspec.msgpack.Decoder[Params[Any]]
+    handler: Handler
+
+
 class ServiceLoop:
     """One generation of one service, at the service's end of the link."""
 
@@ -192,7 +200,7 @@ class ServiceLoop:
         self._info = dict(info or {})
         self._channel = Channel(link)
         self._outgoing = Outgoing(self._channel, birth.service, birth.generation)
-        self._handlers: dict[str, tuple[msgspec.msgpack.Decoder[Params[Any]], Handler]] = {}
+        self._handlers: dict[str, _Served] = {}
         self._calls: dict[int, _Context] = {}
         self._at_rest: list[GiveBack] = []
         self._drain: Drain | None = None
@@ -281,7 +289,7 @@ class ServiceLoop:
                 f"handlers of operations that are not its own {sorted(stray)}"
             )
         for name, (params, handler) in handlers.by_name.items():
-            self._handlers[name] = (msgspec.msgpack.Decoder(params), handler)
+            self._handlers[name] = _Served(operation_of(params), msgspec.msgpack.Decoder(params), handler)
 
     async def _read(self, env: _Environment) -> None:
         while not self._calls:
@@ -333,9 +341,8 @@ class ServiceLoop:
                 Fault(call.id, Failure(kind=Kind.UNKNOWN_OPERATION, message=f"no operation {call.op!r} here"))
             )
             return
-        decoder, handler = found
         try:
-            params = decoder.decode(call.params)
+            params = found.decoder.decode(call.params)
             params.check()
         except msgspec.DecodeError as error:
             self._channel.post(Fault(call.id, InvalidParams(f"{call.op}: {error}").failure))
@@ -344,31 +351,36 @@ class ServiceLoop:
             self._channel.post(Fault(call.id, error.failure))
             return
         context = self._calls[call.id] = _Context(call, self._channel, self._outgoing, self._first_is_over)
-        self._nursery.start_soon(self._serve, call, params, handler, context)
+        self._nursery.start_soon(self._serve, call, params, found, context)
 
-    async def _serve(self, call: Call, params: Params[Any], handler: Handler, context: _Context) -> None:
-        answer: Return | Fault | None = None
+    async def _serve(self, call: Call, params: Params[Any], served: _Served, context: _Context) -> None:
+        answer: Return | None = None
+        error: LinckiaError | None = None
         try:
             with context.scope:
-                answer = Return(call.id, frames.pack_body(await handler(params, context)))
-        except LinckiaError as error:
-            answer = Fault(call.id, error.failure)
-        except Exception as error:
-            _log.error("%s (trace %s) raised\n%s", call.op, call.trace, "".join(traceback.format_exception(error)))
-            told = storage.as_failure(error, Path(self._birth.data_dir)) or Internal(
-                f"{call.op} failed inside service {self._birth.service}; its log has the details ({call.trace})"
-            )
-            answer = Fault(call.id, told.failure)
+                answer = Return(call.id, frames.pack_body(await served.handler(params, context)))
+        except LinckiaError as failed:
+            error = failed
+        except Exception as defect:  # a defect of one call must not end the calls of others
+            error = self._defect(call, defect)
         finally:
-            if answer is None:
-                answer = Fault(call.id, self._stopped(call, context).failure)
-            elif isinstance(answer, Return) and len(memoryview(answer.body)) > frames.MAX_MESSAGE_BYTES:
-                answer = Fault(call.id, Internal(f"{call.op}: the result is larger than the link carries").failure)
+            if answer is not None and len(memoryview(answer.body)) > frames.MAX_MESSAGE_BYTES:
+                answer, error = None, Internal(f"{call.op}: the result is larger than the link carries")
             del self._calls[call.id]
             if not self._calls:
                 self._no_calls.set()
                 self._no_calls = trio.Event()
-            self._post_answer(answer)
+            if answer is not None:
+                self._post_answer(answer)
+            else:
+                error = served.operation.failure(error or self._stopped(call, context))
+                self._post_answer(Fault(call.id, error.failure))
+
+    def _defect(self, call: Call, error: Exception) -> LinckiaError:
+        _log.error("%s (trace %s) raised\n%s", call.op, call.trace, "".join(traceback.format_exception(error)))
+        return storage.as_failure(error, Path(self._birth.data_dir)) or Internal(
+            f"{call.op} failed inside service {self._birth.service}; its log has the details ({call.trace})"
+        )
 
     def _post_answer(self, answer: Return | Fault) -> None:
         try:

@@ -22,7 +22,7 @@ import trio
 from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, NngLink
 from proto.memory import give_back_at_rest
-from services.runtime import kin
+from services.runtime import parent_death
 from services.runtime.handlers import OpenService
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop, watch_sigterm
 from services.runtime.sandbox import confine
@@ -49,7 +49,7 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
     _prepare(birth)
     code = EXIT_OK
     try:
-        kin.bind(birth.parent_pid, birth.service)
+        parent_death.bind(birth.parent_pid, birth.service)
         for name in birth.ops_modules:
             importlib.import_module(name)
         module = importlib.import_module(birth.module)
@@ -62,12 +62,12 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
             info["confined"] = confine(birth.confinement, data_dir)
             _log.info("confined by %s", info["confined"])
             # A change of user has cut the tie.
-            kin.bind(birth.parent_pid, birth.service)
+            parent_death.bind(birth.parent_pid, birth.service)
         if standby:
             trio.run(_stand_by, birth, fd, module, info)
         else:
             trio.run(_main, birth, fd, module.open_service, info)
-    except* (LinkClosed, kin.KernelGone):
+    except* (LinkClosed, parent_death.KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
     except* Exception:

@@ -28,7 +28,7 @@ from proto.channel import Channel
 from proto.errors import Unavailable
 from proto.frames import Bye, ByeAck, Call, Drain, Fault, Ready, Return
 from proto.link import LinkClosed, NngLink, socket_pair
-from proto.operation import Params, operation_of
+from proto.operation import Access, Params, operation, operation_of
 from services.runtime.handlers import Context, Environment, Handlers, OpenService, Rehearse
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop, new_trace
 
@@ -41,13 +41,14 @@ _IN_MEMORY = Path("/dev/shm")
 _PREFIX = "linckia-rehearsal-"
 
 
+_NOTHING = "rehearsal.nothing"
+
+
+@operation(_NOTHING, service="rehearsal", access=Access.READ, idempotent=True, deadline_s=2)
 class _Nothing(Params[str], frozen=True, kw_only=True):
     """What the loop answers where the service has no rehearsal of its own."""
 
     text: str = ""
-
-
-_NOTHING = "nothing"
 
 
 async def rehearse(birth: Birth, module: ModuleType) -> None:
@@ -145,8 +146,8 @@ async def _play_kernel(channel: Channel, calls: Sequence[tuple[str, Raw]]) -> No
 async def _open_nothing(env: Environment) -> AsyncIterator[Handlers]:
     handlers = Handlers()
 
+    @handlers.handle(_Nothing)
     async def nothing(params: _Nothing, ctx: Context) -> str:
         return await trio.to_thread.run_sync(str, params.text)
 
-    handlers.by_name[_NOTHING] = (_Nothing, nothing)
     yield handlers

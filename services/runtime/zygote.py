@@ -2,8 +2,6 @@
 
     python -m services.runtime.zygote CONTROL_FD BIRTH_FD
 
-A zygote may be forked by another, and has in memory what that one loaded already.
-
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
 ever.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
 by the operating system at once, and the zygote's own death concerns no service.  A module that
@@ -27,11 +25,10 @@ from typing import NoReturn
 import msgspec
 
 from proto import ops
-from proto.birth import MAX_PACKET_BYTES, Forked, ForkZygote, Loaded, ToZygote, ZygoteBirth, read_birth
+from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
 from proto.memory import HEAPS, limit_heaps
-from services.runtime import kin, sandbox
 from services.runtime import main as service_main
-from services.runtime.memory import fill_gaps
+from services.runtime import parent_death, sandbox
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -42,7 +39,7 @@ ADOPTION_TIMEOUT_S = 5.0
 with it."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
+_decoder = msgspec.msgpack.Decoder(Fork)
 
 
 def preload(names: tuple[str, ...]) -> dict[str, str]:
@@ -140,14 +137,14 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         else:
             os.write(send, str(pid).encode())
         code = 0
-    except (OSError, kin.KernelGone):
+    except (OSError, parent_death.KernelGone):
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def _become(request: ToZygote, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
-    """In the forked child: be the service, or wait to be; or be a zygote."""
+def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
+    """In the forked child: be the service, or wait to be."""
     code = EXIT_FAILED
     try:
         # Its own session and process group: what it spawns dies with it, and nobody else does.
@@ -162,11 +159,8 @@ def _become(request: ToZygote, fd: int, log_fd: int, parent_pid: int) -> NoRetur
             # `random` seeds itself anew after a fork; numpy's old generator would repeat in every child.
             importlib.import_module("numpy.random").seed()
         _await_adoption(parent_pid)
-        if isinstance(request, ForkZygote):
-            code = live(request.birth, fd)
-        else:
-            gc.enable()
-            code = service_main.run(request.birth, fd, standby=request.standby)
+        gc.enable()
+        code = service_main.run(request.birth, fd, standby=request.standby)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -196,8 +190,8 @@ def _await_adoption(parent_pid: int) -> None:
 def live(birth: ZygoteBirth, control_fd: int) -> int:
     """Load, say so, and fork until the kernel closes its end; the exit code."""
     try:
-        kin.bind(birth.parent_pid, f"zygote-{birth.name}")
-    except kin.KernelGone:
+        parent_death.bind(birth.parent_pid, f"zygote-{birth.name}")
+    except parent_death.KernelGone:
         return EXIT_KERNEL_GONE
     started = time.monotonic()
     with socket.socket(fileno=control_fd) as control:
@@ -207,7 +201,6 @@ def live(birth: ZygoteBirth, control_fd: int) -> int:
         failed = preload(birth.preload)
         failed |= warm_up(birth.preload)
         gc.collect()
-        fill_gaps()
         gc.freeze()
         took_ms = (time.monotonic() - started) * 1000
         try:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from services.transcripts.redaction import RULES, Redactor, Rule, make_rule
+from services.transcripts.intake.redaction import RULES, Redactor, Rule, make_rule
 
 
 class RedactRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,13 +9,11 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from services.watch import log
 from services.watch.batch import Batch, Found, Missed
+from services.watch.folders import is_at
 from services.watch.inotify import born_ns
-from services.watch.log import CREATED, DELETED, MODIFIED, RENAMED
-from services.watch.looking import is_at
-from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Row, Seen, Snapshot, join
-from services.watch.store import Store
+from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, join
+from services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Row, Store, append
 from services.watch.trees import Tree, load
 from services.watch.watches import Watches
 
@@ -208,7 +206,7 @@ class Differences:
 
     def log(self, tree: Tree, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
         if tree.complete:
-            log.append(self.store, tree.number, change, row, path, old_path)
+            append(self.store, tree.number, change, row, path, old_path)
 
 
 def folder_row(identity: Identity, child: int | None) -> Row:

@@ -1,8 +1,8 @@
-"""The operating system's news of changed folders: inotify(7) by way of the C library.
+"""Events of changed folders from the operating system: inotify(7) by way of the C library.
 
 A watch is put on an open folder, never on a path, so that it is on the very folder that was looked at. Events are read
-without blocking and are hints: which entry of which folder to look at again. That the queue ran over is told as well,
-and then everything has to be looked at.
+without blocking and are hints: which entry of which folder to look at again. An overflow of the queue is an event as
+well; then everything has to be looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import ctypes
 import errno
 import functools
 import os
-import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +48,7 @@ _BTIME_AT: Final = 80
 
 
 class Event(NamedTuple):
-    """`watch` is -1 where the queue ran over; `name` is empty where the folder itself is meant."""
+    """`watch` is -1 where the queue overflowed; `name` is empty where the folder itself is meant."""
 
     watch: int
     mask: int
@@ -62,7 +61,6 @@ class Inotify:
     def __init__(self) -> None:
         """Raises OSError where the user has too many of them already (`fs.inotify.max_user_instances`)."""
         self.fd = _checked(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
-        self._afterlife = _outlive(self.fd)
 
     def add(self, folder: int) -> int:
         """Watch an open folder; the same folder always has the same number. Raises OSError (ENOSPC: past the limit)."""
@@ -82,24 +80,7 @@ class Inotify:
             return b""
 
     def close(self) -> None:
-        sender, receiver = self._afterlife
-        with sender, receiver:
-            _, held, _, _ = socket.recv_fds(receiver, 1, 2)
-        for fd in (*held, self.fd):
-            os.close(fd)
-
-
-def _outlive(fd: int) -> tuple[socket.socket, socket.socket]:
-    """Have the operating system, and not this process, do the work of closing `fd` when this process dies.
-
-    To end a queue of events takes it 15 ms or more, in which a killed process is not dead yet and its successor has to
-    wait.  A descriptor that lies unread in a socket that itself lies unread in its own queue is in nobody's hands once
-    the process is gone: the garbage collector of unix(7) sockets closes it, a moment later and elsewhere (before Linux
-    6.10 in the dying process, which costs what it did without this).
-    """
-    sender, receiver = socket.socketpair()
-    socket.send_fds(sender, [b"."], [fd, receiver.fileno()])
-    return sender, receiver
+        os.close(self.fd)
 
 
 def parse(data: bytes) -> Iterator[Event]:

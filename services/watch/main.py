@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,23 @@ from proto.ops.watch import (
     Change,
     ChangeKind,
     Changes,
-    Entry,
     EntryKind,
     FolderProblem,
-    SnapshotPage,
     Subscribed,
     SubscriptionStatus,
     Unsubscribed,
     WatchChanges,
-    WatchSnapshot,
     WatchStatus,
     WatchStatusResult,
     WatchSubscribe,
     WatchUnsubscribe,
 )
-from services.runtime.handlers import Context, Environment, Handlers
-from services.watch import log, subscriptions
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.watch import subscriptions
 from services.watch.inotify import system_limit
-from services.watch.log import Logged
-from services.watch.snapshot import Row, Snapshot
-from services.watch.store import Store, select
-from services.watch.subscriptions import Key, Snapshots
+from services.watch.snapshot import Snapshot
+from services.watch.store import Logged, read, select, stored_sequence
+from services.watch.subscriptions import Key
 from services.watch.watcher import Watcher, rfc3339
 
 KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
@@ -52,7 +48,6 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     return [
         WatchSubscribe(name=name, paths=[str(root)]),
         WatchChanges(subscription=name, wait_s=1.0),
-        WatchSnapshot(subscription=name),
         WatchChanges(subscription=name, after=1),
         WatchStatus(),
     ]
@@ -60,117 +55,77 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open; what changed while nobody watched is found beside the first answers."""
-    store = await trio.to_thread.run_sync(Store, env.data_dir / "watch.db")
+    """Ready once the database is open; what changed while nothing watched is found beside the first answers."""
+    watcher = await trio.to_thread.run_sync(Watcher, env, env.data_dir / "watch.db")
     try:
-        watcher = Watcher(env, store)
-        reading = Reading(watcher, tuple(str(root) for root in env.roots))
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(watcher.run)
-                yield handlers_of(reading)
-                nursery.cancel_scope.cancel()
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(reading.close, limiter=reading.turn)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watcher.run)
+            yield Handlers(Watching(watcher, tuple(str(root) for root in env.roots)))
+            nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(store.close)
+            await trio.to_thread.run_sync(watcher.store.database.close)
 
 
-class Reading:
-    """What the handlers share: a reading connection, and the snapshots that are being read."""
+class Watching:
+    """The operations."""
 
     def __init__(self, watcher: Watcher, roots: tuple[str, ...]) -> None:
-        self.watcher = watcher
-        self.roots = roots
-        self.db = watcher.store.reader()
-        self.snapshots = Snapshots(watcher)
-        self.turn = trio.CapacityLimiter(1)
-        """Whoever uses the reading connection or the snapshots holds it."""
+        self._watcher = watcher
+        self._database = watcher.store.database
+        self._roots = roots
 
-    def close(self) -> None:
-        self.snapshots.close()
-        self.db.close()
-
-
-def handlers_of(reading: Reading) -> Handlers:
-    """The operations."""
-    handlers = Handlers()
-    watcher = reading.watcher
-
-    @handlers.handle(WatchSubscribe)
-    async def subscribe(params: WatchSubscribe, ctx: Context) -> Subscribed:
-        spec = await trio.to_thread.run_sync(subscriptions.specify, params, reading.roots)
+    @handles(WatchSubscribe)
+    async def subscribe(self, params: WatchSubscribe, ctx: Context) -> Subscribed:
+        spec = await trio.to_thread.run_sync(subscriptions.specify, params, self._roots)
         key = (ctx.caller, params.name)
-        tree, kept = await trio.to_thread.run_sync(subscriptions.subscribe, watcher, key, spec, limiter=watcher.turn)
+        watcher = self._watcher
+        tree, kept = await watcher.change(
+            lambda tracker: subscriptions.subscribe(tracker, key, spec, watcher.acknowledged)
+        )
         if not tree.complete:
             watcher.sweep(tree.number)
         return Subscribed(paths=list(spec.paths), sequence=watcher.store.sequence, complete=tree.complete, kept=kept)
 
-    @handlers.handle(WatchUnsubscribe)
-    async def unsubscribe(params: WatchUnsubscribe, ctx: Context) -> Unsubscribed:
+    @handles(WatchUnsubscribe)
+    async def unsubscribe(self, params: WatchUnsubscribe, ctx: Context) -> Unsubscribed:
         key = (ctx.caller, params.name)
-        removed = await trio.to_thread.run_sync(subscriptions.unsubscribe, watcher, key, limiter=watcher.turn)
+        acknowledged = self._watcher.acknowledged
+        removed = await self._watcher.change(lambda tracker: subscriptions.unsubscribe(tracker, key, acknowledged))
         return Unsubscribed(removed=removed)
 
-    @handlers.handle(WatchChanges)
-    async def changes(params: WatchChanges, ctx: Context) -> Changes:
+    @handles(WatchChanges)
+    async def changes(self, params: WatchChanges, ctx: Context) -> Changes:
         key = (ctx.caller, params.subscription)
+        watcher = self._watcher
+
+        def query(db: apsw.Connection) -> Changes:
+            return _changes(db, key, params.after, params.limit)
+
         answer: Changes | None = None
         with trio.move_on_after(params.wait_s):
             while True:
                 news = watcher.news
                 # Not to be cut off in the middle: an answer that is there is given.
                 with trio.CancelScope(shield=True):
-                    found = await trio.to_thread.run_sync(read, key, params.after, params.limit, limiter=reading.turn)
+                    found = await self._database.read(query)
                 answer = found
                 if found.changes or found.resync or watcher.ending:
                     break
                 ctx.rests()
                 await news.wait()
         if answer is None:
-            answer = await trio.to_thread.run_sync(read, key, params.after, params.limit, limiter=reading.turn)
+            answer = await self._database.read(query)
         if not answer.resync:
             watcher.acknowledged[key] = max(params.after, watcher.acknowledged.get(key, 0))
         return answer
 
-    def read(key: Key, after: int, limit: int) -> Changes:
-        db = reading.db
-        with _snapshot_of(db):
-            found = subscriptions.required(db, key)
-            ((latest,),) = select(db, "SELECT value FROM meta WHERE key='sequence'")
-            if not found.complete:
-                return Changes(changes=[], sequence=after, more=False, resync=False, complete=False)
-            if after < found.since or after > latest:
-                return Changes(changes=[], sequence=latest, more=False, resync=True, complete=True)
-            rows = log.read(db, found.tree, after, limit + 1)
-        more = len(rows) > limit
-        rows = rows[:limit]
-        return Changes(
-            changes=[_change(row) for row in rows],
-            sequence=rows[-1].sequence if rows else after,
-            more=more,
-            resync=False,
-            complete=True,
-        )
-
-    @handlers.handle(WatchSnapshot)
-    async def snapshot(params: WatchSnapshot, ctx: Context) -> SnapshotPage:
-        key = (ctx.caller, params.subscription)
-
-        def page() -> SnapshotPage:
-            cursor = params.cursor or reading.snapshots.begin(key)
-            found, following, sequence = reading.snapshots.page(key, cursor, params.limit)
-            return SnapshotPage(entries=[_entry(path, row) for path, row in found], cursor=following, sequence=sequence)
-
-        return await trio.to_thread.run_sync(page, limiter=reading.turn)
-
-    @handlers.handle(WatchStatus)
-    async def status(params: WatchStatus, ctx: Context) -> WatchStatusResult:
+    @handles(WatchStatus)
+    async def status(self, params: WatchStatus, ctx: Context) -> WatchStatusResult:
+        watcher = self._watcher
         watcher.drain()
         settled, dirty, sweeping = watcher.settled, watcher.dirty, watcher.sweeping
-        each, changes_held, problems = await trio.to_thread.run_sync(describe, limiter=reading.turn)
+        each, changes_held, problems = await self._database.read(self._describe)
         polled = len(watcher.watches.without)
         return WatchStatusResult(
             watches=len(watcher.watches),
@@ -188,62 +143,67 @@ def handlers_of(reading: Reading) -> Handlers:
             sequence=watcher.store.sequence,
             changes=changes_held,
             subscriptions=each,
-            degraded=_degraded(polled, problems, each),
+            degraded=_degraded(watcher.paused, polled, problems, each),
             problems=problems[:MAX_PROBLEMS],
             problem_count=len(problems),
-            size_bytes=watcher.store.size_bytes(),
-            rebuilt=watcher.store.rebuilt,
+            size_bytes=self._database.size_bytes(),
+            rebuilt=bool(self._database.rebuilt),
         )
 
-    def describe() -> tuple[list[SubscriptionStatus], int, list[FolderProblem]]:
-        db = reading.db
-        with _snapshot_of(db):
-            rows = select(db, "SELECT caller, name, tree, acknowledged FROM subscription ORDER BY caller, name")
-            counted: dict[int, int] = {}
-            each = []
-            for caller, name, number, stored in rows:
-                tree = watcher.tracker.trees.get(number)
-                if tree is None:
-                    continue  # Its subscription ends at this moment.
-                if number not in counted:
-                    ((counted[number],),) = select(
-                        db, "SELECT count(*) FROM entry JOIN folder USING(folder) WHERE tree=?", (number,)
-                    )
-                acknowledged = max(stored, watcher.acknowledged.get((caller, name), 0))
-                ((lag,),) = select(
-                    db, "SELECT count(*) FROM change WHERE tree=? AND sequence>?", (number, acknowledged)
+    def _describe(self, db: apsw.Connection) -> tuple[list[SubscriptionStatus], int, list[FolderProblem]]:
+        watcher = self._watcher
+        rows = select(db, "SELECT caller, name, tree, acknowledged FROM subscription ORDER BY caller, name")
+        counted: dict[int, int] = {}
+        each = []
+        for caller, name, number, stored in rows:
+            tree = watcher.trees.get(number)
+            if tree is None:
+                continue  # Its subscription ends at this moment.
+            if number not in counted:
+                ((counted[number],),) = select(
+                    db, "SELECT count(*) FROM entry JOIN folder USING(folder) WHERE tree=?", (number,)
                 )
-                each.append(
-                    SubscriptionStatus(
-                        caller=caller, name=name, paths=list(tree.spec.paths), entries=counted[number],
-                        complete=tree.complete, acknowledged=acknowledged, lag=lag,
-                        missing=[_text(path) for path in sorted(tree.missing)],
-                    )
-                )  # fmt: skip
-            ((held,),) = select(db, "SELECT count(*) FROM change")
+            acknowledged = max(stored, watcher.acknowledged.get((caller, name), 0))
+            ((lag,),) = select(db, "SELECT count(*) FROM change WHERE tree=? AND sequence>?", (number, acknowledged))
+            each.append(
+                SubscriptionStatus(
+                    caller=caller, name=name, paths=list(tree.spec.paths), entries=counted[number],
+                    complete=tree.complete, acknowledged=acknowledged, lag=lag,
+                    missing=[_text(path) for path in sorted(tree.missing)],
+                )
+            )  # fmt: skip
+        ((held,),) = select(db, "SELECT count(*) FROM change")
         known = Snapshot(db)
         problems = [
             FolderProblem(path=_text(path), reason=reason)
-            for folder, reason in sorted(watcher.tracker.problems.items())
+            for folder, reason in sorted(watcher.problems.items())
             if (path := known.path_of(folder)) is not None
         ]
         return each, held, problems
 
-    return handlers
+
+def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> Changes:
+    """Raises OperationError where there is no such subscription."""
+    found = subscriptions.required(db, key)
+    latest = stored_sequence(db)
+    if not found.complete:
+        return Changes(changes=[], sequence=after, more=False, resync=False, complete=False)
+    if after < found.since or after > latest:
+        return Changes(changes=[], sequence=latest, more=False, resync=True, complete=True)
+    rows = read(db, found.tree, after, limit + 1)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    return Changes(
+        changes=[_change(row) for row in rows],
+        sequence=rows[-1].sequence if rows else after,
+        more=more,
+        resync=False,
+        complete=True,
+    )
 
 
-@contextlib.contextmanager
-def _snapshot_of(db: apsw.Connection) -> Iterator[None]:
-    """One consistent state of the database."""
-    db.execute("BEGIN")
-    try:
-        yield
-    finally:
-        db.execute("ROLLBACK")
-
-
-def _degraded(polled: int, problems: list[FolderProblem], each: list[SubscriptionStatus]) -> list[str]:
-    said = []
+def _degraded(paused: str, polled: int, problems: list[FolderProblem], each: list[SubscriptionStatus]) -> list[str]:
+    said = [f"changes are not looked at for now: {paused}"] if paused else []
     if polled:
         said.append(
             f"{polled} folders are past the limit of watches and are looked at every few seconds instead; "
@@ -284,10 +244,3 @@ def _change(row: Logged) -> Change:
         raw_path=_raw(row.path),
         raw_old_path=_raw(row.old_path),
     )
-
-
-def _entry(path: bytes, row: Row) -> Entry:
-    return Entry(
-        path=_text(path), kind=KINDS[row.kind], size=row.size, mtime_ns=row.mtime_ns, inode=row.inode,
-        raw_path=_raw(path),
-    )  # fmt: skip

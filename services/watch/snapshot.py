@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import apsw
 
-from services.watch.store import select
+from services.watch.store import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
 
@@ -66,20 +66,6 @@ class Seen(NamedTuple):
             return cls(FOLDER, 0, 0, 0, inode, device)
         kind = LINK if stat.S_ISLNK(mode) else OTHER
         return cls(kind, status.st_size if kind == LINK else 0, mtime_ns, ctime_ns, inode, device)
-
-
-class Row(NamedTuple):
-    """An entry as it was last seen; `child` is the number of a folder that is followed.
-
-    A negative `ctime_ns` was seen so shortly after the change that a further one may not show in it.
-    """
-
-    kind: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-    child: int | None
 
 
 Stored = tuple[int, int, int, int, int, int | None]
@@ -220,28 +206,6 @@ class Snapshot:
 
     def remove(self, folder: int, name: bytes) -> None:
         self._db.execute("DELETE FROM entry WHERE folder=? AND name=?", (folder, name))
-
-    # Reading it all
-
-    def entries(self, tree: int, folder: int, name: bytes, limit: int) -> Iterator[tuple[int, bytes, Row]]:
-        """A tree's entries after one of them, by folder and name; at most `limit`."""
-        numbers = [folder] if folder else []
-        while True:
-            for number in numbers:
-                rows = select(
-                    self._db,
-                    "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry"
-                    " WHERE folder=? AND name>? ORDER BY name LIMIT ?",
-                    (number, name if number == folder else b"", limit),
-                )
-                for each, *row in rows:
-                    yield number, each, Row(*row)
-                limit -= len(rows)
-                if limit <= 0:
-                    return
-            numbers = self.folders(tree, numbers[-1] if numbers else 0, _MAX_INT, 256)
-            if not numbers:
-                return
 
 
 def join(folder: bytes, name: bytes) -> bytes:

@@ -1,27 +1,26 @@
 """The watcher's database: what every watched folder held when it was last looked at, the log of changes, and who reads
 it.
 
-One SQLite file in WAL mode, one writer. The state and the log change in the same transactions, and what `commit`
-returned is on disk (`synchronous=FULL`): so after any death, what differs between the state and the folders is exactly
-what is not in the log. Names are kept as bytes, for a name need not be text. Sequence numbers begin at the clock, in
-microseconds: should the file be lost, new numbers are above all old ones and every reader is told to begin again.
+The state and the log change in the same transactions, so after any death what differs between the state and the folders
+is exactly what is not in the log. Names are kept as bytes, for a name need not be text. All of it follows from the
+folders: a damaged file is begun again. Sequence numbers begin at the clock, in microseconds, so that those of a new
+file are above all old ones and every reader is told to rescan.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import apsw
 
-from services.runtime.sqlite_files import put_aside, size_bytes, sync_folder
+from proto.errors import Unavailable
+from services.runtime.database import Database, Kind, Schema
 
-SCHEMA_VERSION = 1
-
-_SCHEMA = """
+_TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 
 -- Paths and rules that one or more subscriptions share. Up to `floor`, the log says nothing any more.
@@ -85,57 +84,59 @@ CREATE TABLE change(
 
 
 class Store:
-    """The open database. `db` is the one connection that writes; `reader` opens others. All of it blocks."""
+    """The database, and what is common to its transactions. Opening blocks."""
 
-    def __init__(self, path: Path) -> None:
-        """Open `path`, or begin it.
+    db: apsw.Connection
+    """The connection that writes, within `transaction`."""
 
-        Raises:
-            apsw.Error, OSError: it can neither be opened nor begun.
+    def __init__(self, path: Path, on_rebuilt: Callable[[], object]) -> None:
         """
-        self.path = path
-        self.rebuilt = False
-        try:
-            self.db = _open(path)
-        except (apsw.CorruptError, apsw.NotADBError) as error:
-            put_aside(path, error)
-            self.rebuilt = True
-            self.db = _open(path)
-        self.sequence = self._stored_sequence()
+        Args:
+            on_rebuilt: called on trio's thread when the database was found damaged and begun again.
+        """
+        self.sequence = 0
         """Of the latest change."""
+        self.database = Database(
+            path,
+            Schema(version=1, tables=_TABLES, begin=self._begin),
+            kind=Kind.DERIVED,
+            readers=2,
+            pragmas={"cache_size": -32768},
+            on_rebuilt=on_rebuilt,
+        )
 
-    def _stored_sequence(self) -> int:
-        ((value,),) = select(self.db, "SELECT value FROM meta WHERE key='sequence'")
-        return int(value)
+    def _begin(self, db: apsw.Connection) -> None:
+        first = max(time.time_ns() // 1000, self.sequence + 1)
+        db.execute("INSERT INTO meta VALUES('sequence', ?)", (first,))
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[apsw.Connection]:
-        """Everything within is done, and on disk at the end, or nothing is."""
-        self.db.execute("BEGIN IMMEDIATE")
+    def transaction(self, generation: int) -> Iterator[apsw.Connection]:
+        """Everything within is done, and on disk at the end, or nothing is.
+
+        Args:
+            generation: of the database that the caller works with.
+
+        Raises:
+            DiskFull, Unavailable: see `Database.transaction`.
+        """
         before = self.sequence
         try:
-            yield self.db
-            if self.sequence != before:
-                self.db.execute("UPDATE meta SET value=? WHERE key='sequence'", (self.sequence,))
-            self.db.execute("COMMIT")
+            with self.database.transaction() as db:
+                if self.database.generation != generation:
+                    raise Unavailable("watch: the database was begun again", retry_after_ms=100)
+                self.db = db
+                self.sequence = before = stored_sequence(db)
+                yield db
+                if self.sequence != before:
+                    db.execute("UPDATE meta SET value=? WHERE key='sequence'", (self.sequence,))
         except BaseException:
             self.sequence = before
-            # Some errors (a full disk) have rolled back already.
-            if self.db.in_transaction:
-                self.db.execute("ROLLBACK")
             raise
 
-    def reader(self) -> apsw.Connection:
-        """A connection of its own for reading; the caller closes it."""
-        return _connect(self.path, apsw.SQLITE_OPEN_READONLY)
-
-    def size_bytes(self) -> int:
-        """Of the database with its log."""
-        return size_bytes(self.path)
-
-    def close(self) -> None:
-        """Blocks for the last checkpoint."""
-        self.db.close()
+    def probe(self) -> None:
+        """Write something.  Raises DiskFull as long as nothing can be written, Unavailable."""
+        with self.transaction(self.database.generation):
+            self.sequence += 1
 
 
 def select(db: apsw.Connection, statement: str, bindings: Sequence[apsw.SQLiteValue] = ()) -> list[tuple[Any, ...]]:
@@ -143,32 +144,70 @@ def select(db: apsw.Connection, statement: str, bindings: Sequence[apsw.SQLiteVa
     return db.execute(statement, bindings).fetchall()
 
 
-def _connect(path: Path, flags: int) -> apsw.Connection:
-    connection = apsw.Connection(str(path), flags=flags, statementcachesize=200)
-    connection.set_busy_timeout(10_000)
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA cache_size=-32768")
-    return connection
+def stored_sequence(db: apsw.Connection) -> int:
+    """Of the latest change that is in the log, or was."""
+    ((value,),) = select(db, "SELECT value FROM meta WHERE key='sequence'")
+    return int(value)
 
 
-def _open(path: Path) -> apsw.Connection:
-    fresh = not path.exists()
-    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA journal_size_limit=67108864")
-        ((version,),) = select(connection, "PRAGMA user_version")
-        if version == 0:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(_SCHEMA)
-            connection.execute("INSERT INTO meta VALUES('sequence', ?)", (time.time_ns() // 1000,))
-            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            connection.execute("COMMIT")
-        elif version != SCHEMA_VERSION:
-            raise apsw.SchemaChangeError(f"{path} was written by another version of this program (schema {version})")
-        if fresh:
-            sync_folder(path.parent)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+# The log: written in the transaction that changes the state, read in order, cut where it was read.
+
+CREATED, MODIFIED, DELETED, RENAMED = range(4)
+
+_INSERT: Final = "INSERT INTO change VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Row(NamedTuple):
+    """An entry as it was last seen; `child` is the number of a folder that is followed.
+
+    A negative `ctime_ns` was seen so shortly after the change that a further one may not show in it.
+    """
+
+    kind: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    child: int | None
+
+
+class Logged(NamedTuple):
+    """A change as it is stored."""
+
+    sequence: int
+    change: int
+    kind: int
+    path: bytes
+    old_path: bytes | None
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+def append(store: Store, tree: int, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
+    """Add a change; within a transaction."""
+    store.sequence += 1
+    size, mtime_ns = (0, 0) if change == DELETED else (row.size, row.mtime_ns)
+    store.db.execute(_INSERT, (tree, store.sequence, change, row.kind, path, old_path, size, mtime_ns, row.inode))
+
+
+def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Logged]:
+    """The changes after a number, oldest first."""
+    rows = select(
+        db,
+        "SELECT sequence, change, kind, path, old_path, size, mtime_ns, inode FROM change"
+        " WHERE tree=? AND sequence>? ORDER BY sequence LIMIT ?",
+        (tree, after, limit),
+    )
+    return [Logged(*row) for row in rows]
+
+
+def trim(db: apsw.Connection, tree: int, keep: int) -> None:
+    """Cut what all readers have dealt with, and of the rest all but the newest `keep`; within a transaction."""
+    ((read_to,),) = select(db, "SELECT coalesce(min(acknowledged), 0) FROM subscription WHERE tree=?", (tree,))
+    oldest = select(
+        db, "SELECT sequence FROM change WHERE tree=? ORDER BY sequence DESC LIMIT 1 OFFSET ?", (tree, keep)
+    )
+    upto = max(read_to, oldest[0][0] if oldest else 0)
+    db.execute("UPDATE tree SET floor=max(floor, ?) WHERE tree=?", (upto, tree))
+    db.execute("DELETE FROM change WHERE tree=? AND sequence<=?", (tree, upto))

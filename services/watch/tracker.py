@@ -14,14 +14,16 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Final
+
+import apsw
 
 from services.watch.batch import Batch, Names
 from services.watch.differences import Differences, folder_row
-from services.watch.log import CREATED, DELETED
-from services.watch.looking import GONE, identity_at, identity_of, is_as_stored, open_folder
-from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Row, Seen
-from services.watch.store import Store, select
+from services.watch.folders import GONE, identity_at, identity_of, is_as_stored, open_folder
+from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
+from services.watch.store import CREATED, DELETED, Row, Store, select
 from services.watch.trees import Tree
 from services.watch.watches import Watches
 
@@ -36,23 +38,38 @@ class Tracker:
     """The trees and their state."""
 
     def __init__(self, store: Store, watches: Watches) -> None:
+        """Read the trees; blocks. Raises DiskFull, Unavailable."""
         self.store = store
         self.watches = watches
-        self._differences = Differences(store, watches)
+        self._generation = store.database.generation
+        with self.transaction():
+            self._differences = Differences(store, watches)
         self.trees = self._differences.trees
         self.problems = self._differences.problems
-        self.incomplete = self._differences.incomplete
         self._snapshot = self._differences.snapshot
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
 
+    def transaction(self) -> AbstractContextManager[apsw.Connection]:
+        """On the database that this tracker was made from. After one has failed, only another tracker knows its state.
+
+        Raises:
+            DiskFull: nothing was done.
+            Unavailable: the database was begun again.
+        """
+        return self.store.transaction(self._generation)
+
     def turn(self, batch: Batch, seconds: float) -> bool:
-        """Work at a batch for so long; answers whether it is done. What was done is on disk, and in the log."""
+        """Work at a batch for so long; answers whether it is done. What was done is on disk, and in the log.
+
+        Raises:
+            DiskFull, Unavailable: see `transaction`.
+        """
         began = time.perf_counter()
         self._differences.turns += 1
         if batch.steps is None:
             batch.steps = self._run(batch)
         done = True
-        with self.store.transaction():
+        with self.transaction():
             for _ in batch.steps:
                 if time.perf_counter() - began >= seconds:
                     done = False
@@ -61,6 +78,12 @@ class Tracker:
                 self._differences.match_files(batch)
         batch.seconds += time.perf_counter() - began
         return done
+
+    def taken_incomplete(self) -> set[int]:
+        """Trees to look at as a whole once more; they are not answered again."""
+        taken = set(self._differences.incomplete)
+        self._differences.incomplete.clear()
+        return taken
 
     def displaced(self) -> set[int]:
         """Trees of which a watched folder came, went or is another one. Cheap: one look at each."""

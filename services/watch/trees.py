@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import apsw
 import msgspec
+from pathspec import GitIgnoreSpec
 
-from services.watch.rules import Rules
 from services.watch.store import select
 
 
@@ -61,3 +64,76 @@ def outermost(paths: list[str]) -> tuple[str, ...]:
 
 
 __all__ = ["Spec", "Tree", "encode", "load", "outermost"]
+
+
+_PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
+
+
+class Rules:
+    """The rules of one subscription.
+
+    Raises:
+        ValueError: a pattern cannot be understood; says which.
+    """
+
+    def __init__(self, ignore: Sequence[str], include: Sequence[str]) -> None:
+        self._any: set[str] = set()
+        self._folders: set[str] = set()
+        self._hidden = False
+        self._hidden_folders = False
+        endings: list[str] = []
+        others: list[str] = []
+        negated = any(pattern.startswith("!") for pattern in ignore)
+        for pattern in ignore:
+            try:
+                GitIgnoreSpec.from_lines([pattern])
+            except ValueError as error:
+                raise ValueError(f"{pattern!r} is no pattern of a .gitignore file: {error}") from None
+            name = pattern.removesuffix("/")
+            if negated:
+                others.append(pattern)
+            elif pattern == ".*":
+                self._hidden = True
+            elif pattern == ".*/":
+                self._hidden_folders = True
+            elif _PLAIN.fullmatch(name):
+                (self._folders if pattern.endswith("/") else self._any).add(name)
+            elif pattern.startswith("*.") and _PLAIN.fullmatch(pattern[2:]):
+                endings.append(pattern[1:])
+            else:
+                others.append(pattern)
+        self._endings = tuple(endings)
+        self._spec = GitIgnoreSpec.from_lines(others) if others else None
+        suffixes = [pattern[1:].casefold() for pattern in include if re.fullmatch(r"\*[^*?\[\]]+", pattern)]
+        self._suffixes = tuple(suffixes)
+        globs = [fnmatch.translate(pattern.casefold()) for pattern in include if pattern[1:].casefold() not in suffixes]
+        self._globs = re.compile("|".join(globs)) if globs else None
+        self._some = bool(include)
+
+    @property
+    def by_path(self) -> bool:
+        """Whether a verdict may hang on where an entry is, and change when a folder above it is renamed."""
+        return self._spec is not None
+
+    def passes_over(self, above: str, name: str, *, is_folder: bool) -> bool:
+        """Whether the entry is none of the subscription's.
+
+        Args:
+            above: the folder that holds it, relative to the watched one, ending in `/` unless it is that one.
+        """
+        if name.startswith(".") and (self._hidden or (is_folder and self._hidden_folders)):
+            return True
+        if name in self._any or (is_folder and name in self._folders):
+            return True
+        if self._endings and name.endswith(self._endings):
+            return True
+        if self._some and not is_folder and not self._is_included(name.casefold()):
+            return True
+        if self._spec is None:
+            return False
+        return self._spec.check_file(above + name + ("/" if is_folder else "")).include is True
+
+    def _is_included(self, name: str) -> bool:
+        if self._suffixes and name.endswith(self._suffixes):
+            return True
+        return self._globs is not None and self._globs.match(name) is not None

@@ -7,20 +7,25 @@ A batch that takes long (a large tree moved here) goes on beside later ones, so 
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import logging
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
 
 import trio
 
+from proto.errors import Unavailable
+from services.runtime.background import patiently
 from services.runtime.handlers import Environment
-from services.watch import log
+from services.runtime.storage import DiskFull
 from services.watch.batch import Batch, Names, Work, merge
 from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, parse, system_limit
-from services.watch.store import Store
+from services.watch.store import Store, trim
 from services.watch.tracker import Tracker
+from services.watch.trees import Tree
 from services.watch.watches import Watches
 
 DEBOUNCE_S: Final = 0.025
@@ -50,6 +55,11 @@ TRIM_INTERVAL_S: Final = 10.0
 LOG_LIMIT: Final = 200_000
 """Changes that are kept for a reader that does not read, a few hundred bytes each."""
 
+REBUILT_PAUSE_S: Final = 0.1
+RETRY_MS: Final = 500
+
+T = TypeVar("T")
+
 _log = logging.getLogger("linckia.watch")
 
 
@@ -62,28 +72,52 @@ def number(settings: Mapping[str, object], name: str, default: float) -> float:
 
 
 class Watcher:
-    """The tasks and what they share."""
+    """The tasks and what they share.
 
-    def __init__(self, env: Environment, store: Store) -> None:
-        """Raises ValueError for a setting that makes no sense, OSError where the system gives no event queue."""
+    What is in memory follows from the database and the folders. After a transaction that failed, because the disk was
+    full or the database damaged, all of it is dropped, and the watcher begins as after a death: it reads the database
+    and looks at every folder. So no change is lost that could not be written down.
+    """
+
+    def __init__(self, env: Environment, path: Path) -> None:
+        """Open the database at `path`; blocks. Raises ValueError for a setting that makes no sense."""
         settings = env.settings
         self._env = env
-        self.store = store
         self._reconcile_s = number(settings, "reconcile_interval_s", RECONCILE_INTERVAL_S)
         self._poll_s = number(settings, "poll_interval_s", POLL_INTERVAL_S)
         self._trim_s = number(settings, "trim_interval_s", TRIM_INTERVAL_S)
         self._log_limit = int(number(settings, "log_limit", LOG_LIMIT))
-        self.inotify = Inotify()
-        self.watches = Watches(self.inotify, int(number(settings, "max_watches", 0)))
-        self.tracker = Tracker(store, self.watches)
-        self.turn = trio.CapacityLimiter(1)
-        """Whoever works with the tracker or writes into the database holds it."""
+        self._max_watches = int(number(settings, "max_watches", 0))
+        self.store = Store(path, self._rebuilt)
+        self._tracker: Tracker | None = None
+        """None while the watcher pauses."""
+        self._turn = trio.CapacityLimiter(1)
+        """Held by the thread that works with the tracker."""
+        self._scope = trio.CancelScope()
+        """Of the tasks."""
+        self._failure: DiskFull | Unavailable | None = None
+        """Why the watcher pauses."""
+        self._decided = trio.Event()
+        """Set while the watcher works, or pauses for a full disk."""
+        self.news = trio.Event()
+        """Set, and replaced by another, whenever the log has grown or a first scan is done."""
+        self.overflows = 0
+        self.events = 0
+        self.reconciled_at: float | None = None
+        self.reconcile_s = 0.0
+        self.acknowledged: dict[tuple[str, str], int] = {}
+        """What readers have dealt with, by caller and name; stored when the log is trimmed."""
+
+    def _begin(self, inotify: Inotify) -> None:
+        """Forget all that follows from the database and the folders."""
+        self._inotify = inotify
+        self.watches = Watches(inotify, self._max_watches)
         self._dirty: Work = {}
         self._names = 0
         self._due = float("inf")
         self._roots: set[int] = set()
-        self._sweeps: set[int] = set(self.tracker.trees)
-        # Not before those that wait for this process have been answered; nothing that changed meanwhile is missed.
+        self._sweeps: set[int] = set()
+        # Not before the calls that wait for this process are answered; nothing that changed meanwhile is missed.
         self._sweep_after = trio.current_time() + FIRST_SWEEP_S
         self._long: collections.deque[Batch] = collections.deque()
         self._now: Batch | None = None
@@ -92,35 +126,108 @@ class Watcher:
         self._next_reconcile = trio.current_time() + self._reconcile_s
         self._next_poll = 0.0
         self._poll_pause_s = self._poll_s
-        self.news = trio.Event()
-        """Set, and another put in its place, whenever the log has grown or a first scan is through."""
-        self.overflows = 0
-        self.events = 0
-        self.reconciled_at: float | None = None
-        self.reconcile_s = 0.0
-        self.acknowledged: dict[tuple[str, str], int] = {}
-        """What readers have dealt with, by caller and name; written down when the log is trimmed."""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled, through full disks and damage. Raises OSError where the system gives no event queue."""
+        while True:
+            await patiently(self._env, "watching", self._watch)
+            await trio.sleep(REBUILT_PAUSE_S)
+
+    async def _watch(self) -> None:
+        """Work until a transaction fails. Raises DiskFull; returns where the database was begun again."""
+        inotify = Inotify()
+        self._begin(inotify)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read)
-                nursery.start_soon(self._tick)
-                nursery.start_soon(self._trim)
-                nursery.start_soon(self._send_home)
-                await self._work()
+            self._tracker = await trio.to_thread.run_sync(self._load, limiter=self._turn)
+            self._failure = None
+            self._decided.set()
+            self._sweeps.update(self._tracker.trees)
+            with trio.CancelScope() as self._scope:
+                async with trio.open_nursery() as nursery:
+                    for task in (self._read, self._tick, self._trim, self._send_home, self._work):
+                        nursery.start_soon(self._until_failure, task)
+        except (DiskFull, Unavailable) as error:
+            self._fail(error)
         finally:
-            self.inotify.close()
+            with trio.CancelScope(shield=True):
+                # A thread may still work with it.
+                async with self._turn:
+                    self._tracker = None
+                    inotify.close()
+        if isinstance(self._failure, DiskFull):
+            raise self._failure
+
+    def _load(self) -> Tracker:
+        if isinstance(self._failure, DiskFull):
+            # To look at all folders takes long; it is not begun before something can be written.
+            self.store.probe()
+        return Tracker(self.store, self.watches)
+
+    async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
+        # `change` has ended all tasks then.
+        with contextlib.suppress(DiskFull, Unavailable):
+            await task()
+
+    async def change(self, work: Callable[[Tracker], T]) -> T:
+        """Run `work` in a thread; nothing else works with the tracker meanwhile.
+
+        Raises:
+            DiskFull: nothing was done; the watcher pauses until there is room.
+            Unavailable: the watcher begins again, for its database was damaged.
+        """
+        await self._decided.wait()
+        tracker = self._tracker
+
+        def run() -> T:
+            if tracker is None or tracker is not self._tracker:
+                if isinstance(self._failure, DiskFull):
+                    raise DiskFull(self.paused, retry_after_ms=RETRY_MS)
+                raise Unavailable("watch: the watcher begins again", retry_after_ms=RETRY_MS)
+            return work(tracker)
+
+        try:
+            return await trio.to_thread.run_sync(run, limiter=self._turn)
+        except (DiskFull, Unavailable) as error:
+            if tracker is self._tracker:
+                self._fail(error)
+            raise
+
+    def _fail(self, error: DiskFull | Unavailable) -> None:
+        """End the tasks, to begin again."""
+        self._failure = error
+        if isinstance(error, DiskFull):
+            self._decided.set()
+        else:
+            # It takes a moment only, for which callers wait.
+            self._decided = trio.Event()
+        self._scope.cancel()
+        self._tell()
+
+    def _rebuilt(self) -> None:
+        self._fail(Unavailable("watch: the database was damaged and is begun again", retry_after_ms=RETRY_MS))
 
     async def _send_home(self) -> None:
-        """Have those that wait for news answered before the service ends."""
+        """Answer those that wait for news before the service ends."""
         await self._env.ending.wait()
         self._tell()
 
     @property
     def ending(self) -> bool:
         return self._env.ending.is_set()
+
+    @property
+    def paused(self) -> str:
+        """Why nothing is looked at for now; empty where it is."""
+        return "" if self._failure is None else self._failure.failure.message
+
+    @property
+    def trees(self) -> Mapping[int, Tree]:
+        return {} if self._tracker is None else self._tracker.trees
+
+    @property
+    def problems(self) -> Mapping[int, str]:
+        """Why a folder could not be looked into, by its number."""
+        return {} if self._tracker is None else self._tracker.problems
 
     def sweep(self, tree: int) -> None:
         """Have all of a tree looked at."""
@@ -134,7 +241,7 @@ class Watcher:
 
     def drain(self) -> None:
         """Take in the events that are there, so that `settled` counts them."""
-        while data := self.inotify.read():
+        while self._tracker is not None and (data := self._inotify.read()):
             self._take_in(data)
 
     @property
@@ -150,7 +257,7 @@ class Watcher:
 
     @property
     def settled(self) -> bool:
-        return not (self._dirty or self._long or self._now or self._sweeps or self._roots)
+        return self._tracker is not None and not (self._dirty or self._long or self._now or self._sweeps or self._roots)
 
     @property
     def reconcile_interval_s(self) -> float:
@@ -160,8 +267,8 @@ class Watcher:
 
     async def _read(self) -> None:
         while True:
-            await trio.lowlevel.wait_readable(self.inotify.fd)
-            self._take_in(self.inotify.read())
+            await trio.lowlevel.wait_readable(self._inotify.fd)
+            self._take_in(self._inotify.read())
 
     def _take_in(self, data: bytes) -> None:
         for event in parse(data):
@@ -181,8 +288,8 @@ class Watcher:
 
     def _overflow(self) -> None:
         self.overflows += 1
-        _log.warning("the queue of events ran over: everything is looked at again")
-        self._sweeps.update(self.tracker.trees)
+        _log.warning("the queue of events overflowed: all folders are looked at again")
+        self._sweeps.update(self.trees)
 
     def _mark(self, folder: int, name: bytes) -> None:
         names = self._dirty.get(folder, {})
@@ -254,14 +361,13 @@ class Watcher:
 
     async def _one_turn(self, batch: Batch, seconds: float) -> bool:
         before = self.store.sequence
-        done = await trio.to_thread.run_sync(self.tracker.turn, batch, seconds, limiter=self.turn)
+        done, incomplete = await self.change(lambda tracker: (tracker.turn(batch, seconds), tracker.taken_incomplete()))
         if self.store.sequence != before:
             self._tell()
         for folder, names in batch.again.items():
             merge(self._dirty, folder, names)
         batch.again.clear()
-        self._sweeps |= self.tracker.incomplete
-        self.tracker.incomplete.clear()
+        self._sweeps |= incomplete
         self._stir()
         return done
 
@@ -289,11 +395,12 @@ class Watcher:
     async def _tick(self) -> None:
         while True:
             await trio.sleep(TICK_S)
-            self._roots |= await trio.to_thread.run_sync(self.tracker.displaced)
+            assert self._tracker is not None
+            self._roots |= await trio.to_thread.run_sync(self._tracker.displaced)
             now = trio.current_time()
-            if now >= self._next_reconcile and self.tracker.trees:
+            if now >= self._next_reconcile and self.trees:
                 self._next_reconcile = now + self.reconcile_interval_s
-                self._sweeps.update(self.tracker.trees)
+                self._sweeps.update(self.trees)
             if now >= self._next_poll and self.watches.without and not self._long:
                 self._next_poll = float("inf")
                 self._long.append(Batch(work=dict.fromkeys(self.watches.without), poll=True))
@@ -312,18 +419,18 @@ class Watcher:
     async def _trim(self) -> None:
         while True:
             await trio.sleep(self._trim_s)
-            await trio.to_thread.run_sync(self._trim_now, limiter=self.turn)
+            await self.change(self._trim_now)
 
-    def _trim_now(self) -> None:
+    def _trim_now(self, tracker: Tracker) -> None:
         acknowledged = dict(self.acknowledged)
-        with self.store.transaction() as db:
+        with tracker.transaction() as db:
             db.executemany(
                 "UPDATE subscription SET acknowledged=max(acknowledged, ?) WHERE caller=? AND name=?"
                 " AND acknowledged<?",
                 ((upto, *key, upto) for key, upto in acknowledged.items()),
             )
-            for tree in self.tracker.trees:
-                log.trim(db, tree, self._log_limit)
+            for tree in tracker.trees:
+                trim(db, tree, self._log_limit)
 
 
 def rfc3339(at: float | None) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Stamp
 from services.knowledge.store import nodes
-from services.knowledge.store.store import Store
+from services.knowledge.store.schema import open_database
 from services.retrieve import lexical, schema, store
 from services.retrieve.lexical import Fts5, Words, row_of
 from services.retrieve.vectors import Matrix
@@ -126,9 +125,7 @@ def fill_knowledge(path: Path, root: str, paths: list[str]) -> None:
         os.makedirs(os.path.dirname(file), exist_ok=True)
         Path(file).write_text(f"# Note {n}\n")
         rows.append((f"note-{n}", root, below, f"hash {n}", 0, *Stamp.of(os.stat(file)), f"Note {n}", 1.7e9 + n))
-    Store(path).close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("BEGIN")
+    with closing(open_database(path)) as database, database.transaction() as db:
         nodes.set_setting(db, "markdown_version", str(markdown.VERSION))
         db.executemany(
             "INSERT INTO node (id, root, path, hash, lead, size, mtime_ns, ctime_ns, inode, title, date) "
@@ -136,7 +133,6 @@ def fill_knowledge(path: Path, root: str, paths: list[str]) -> None:
             rows,
         )
         db.execute("DELETE FROM graph_outbox")
-        db.execute("COMMIT")
 
 
 def notes_of(count: int, sections: int) -> list[str]:

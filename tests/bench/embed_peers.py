@@ -41,7 +41,6 @@ from proto.ops.embed import TextKind
 from services.embed.backends import Backend
 from services.embed.main import Loaded, Settings, load
 from services.embed.weights import resolve
-from services.runtime.models.huge_pages import use_huge_pages
 from tests.bench._peer_venv import environment
 from tests.bench.embed_bench import corpus, mixed
 from tests.system.running import RunningKernel, running
@@ -166,8 +165,6 @@ def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded, bac
     )  # fmt: skip
     times: dict[str, list[float]] = {name: [] for name in (bare, service, direct, sentences)}
     transformers = Transformers()
-    # As the service has its own.
-    use_huge_pages()
     with kernel_with(backend, "auto") as kernel, Client(kernel.data_dir) as client:
         for number, query in enumerate(short):
             began = time.perf_counter()

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import argparse
 import random
-import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import trio
 
 from proto.ops.graph import Direction, NodeState, Outgoing
-from services.graph import answers, feed, walk
-from services.graph.store import Store
+from services.graph import answers, store, walk
+from services.runtime.database import Database
 
 ROUNDS = 300
 KINDS = ("CITES", "LINKS_TO", "REFERENCES", "FOLLOWS")
@@ -35,10 +35,9 @@ WITH RECURSIVE reached(node, depth) AS (
 """
 
 
-def build(store: Store, nodes: int, edges: int, chance: random.Random) -> float:
+def build(database: Database, nodes: int, edges: int, chance: random.Random) -> float:
     """Fill the tables in one go; seconds."""
     began = time.perf_counter()
-    db = store._writer
 
     def some() -> Iterator[tuple[int, int, int]]:
         each, extra = divmod(edges, nodes)
@@ -46,18 +45,17 @@ def build(store: Store, nodes: int, edges: int, chance: random.Random) -> float:
             for _ in range(each + (src <= extra)):
                 yield src, chance.randrange(len(KINDS)) + 1, chance.randrange(nodes) + 1
 
-    db.execute("BEGIN")
-    db.execute("INSERT INTO corpus(corpus_id, name) VALUES(1, 'notes')")
-    db.executemany("INSERT INTO kind(name) VALUES(?)", ((kind,) for kind in KINDS))
-    db.executemany(
-        "INSERT INTO node(node_id, corpus_id, id, known, label) VALUES(?, 1, ?, 1, '')",
-        ((n, f"note-{n:07}") for n in range(1, nodes + 1)),
-    )
-    db.execute("DROP INDEX edge_reverse")
-    db.executemany("INSERT OR IGNORE INTO edge VALUES(?, ?, ?)", some())
-    db.execute("CREATE INDEX edge_reverse ON edge(dst, kind, src)")
-    db.execute("COMMIT")
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with database.transaction() as db:
+        db.execute("INSERT INTO corpus(corpus_id, name) VALUES(1, 'notes')")
+        db.executemany("INSERT INTO kind(name) VALUES(?)", ((kind,) for kind in KINDS))
+        db.executemany(
+            "INSERT INTO node(node_id, corpus_id, id, known, label) VALUES(?, 1, ?, 1, '')",
+            ((n, f"note-{n:07}") for n in range(1, nodes + 1)),
+        )
+        db.execute("DROP INDEX edge_reverse")
+        db.executemany("INSERT OR IGNORE INTO edge VALUES(?, ?, ?)", some())
+        db.execute("CREATE INDEX edge_reverse ON edge(dst, kind, src)")
+    trio.run(database.checkpoint)
     return time.perf_counter() - began
 
 
@@ -73,7 +71,7 @@ def show(name: str, work: Callable[[int], object], nodes: list[int]) -> float:
     return middle
 
 
-def reads(db: sqlite3.Connection, count: int, chance: random.Random) -> None:
+def reads(db: apsw.Connection, count: int, chance: random.Random) -> None:
     """Hops and paths."""
     nodes = [chance.randrange(count) + 1 for _ in range(ROUNDS)]
     out = answers.steps(db, Direction.OUT, ())
@@ -103,7 +101,7 @@ def reads(db: sqlite3.Connection, count: int, chance: random.Random) -> None:
         print(f"{'recursive SQL / ours, 3 hops':<44} {peer / ours:9.2f}\n")
 
 
-async def writes(store: Store, count: int, chance: random.Random) -> None:
+async def writes(database: Database, count: int, chance: random.Random) -> None:
     """Durable writes: each put is a transaction on disk."""
     for batch in (1, 100, WRITES // EDGES_EACH):
         states = [
@@ -119,7 +117,7 @@ async def writes(store: Store, count: int, chance: random.Random) -> None:
         began = time.perf_counter()
         for start in range(0, len(states), batch):
             some = states[start : start + batch]
-            await store.write(lambda db, some=some: feed.put(db, "notes", some, 0))  # type: ignore[misc]  # bound early
+            await database.write(lambda db, some=some: store.put(db, "notes", some, 0))  # type: ignore[misc]  # bound early
         took = time.perf_counter() - began
         print(f"{WRITES} edges of {len(states)} nodes, {batch:>4} nodes a commit {took:10.3f} s")
 
@@ -132,21 +130,21 @@ def main() -> None:
     arguments = parser.parse_args()
     chance = random.Random(7)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        store = Store(Path(folder) / "graph.db")
-        took = build(store, arguments.nodes, arguments.edges, chance)
-        size = store.size_bytes() / 2**20
+        database = store.open_database(Path(folder) / "graph.db")
+        took = build(database, arguments.nodes, arguments.edges, chance)
+        size = database.size_bytes() / 2**20
         print(f"{arguments.nodes} nodes, {arguments.edges} edges: built in {took:.1f} s, {size:.0f} MiB\n")
-        with store._readers.one() as db:
+        with database.reader() as db:
             # As every answer of the service is made: on one snapshot.
             db.execute("BEGIN")
             reads(db, arguments.nodes, chance)
             db.execute("ROLLBACK")
-        trio.run(writes, store, arguments.nodes, chance)
+        trio.run(writes, database, arguments.nodes, chance)
         began = time.perf_counter()
-        with store._readers.one() as db:
+        with database.reader() as db:
             answers.figures(db, 0, rebuilt=False)
         print(f"{'graph_stats':<44} {time.perf_counter() - began:10.3f} s")
-        store.close()
+        database.close()
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Ours:
         told: set[str] = set()
         async with caller(self._kernel.data_dir) as reader:
             await reader.call(WatchSubscribe(name=self._root.name, paths=[str(self._root)]))
-            mirror = Mirror(reader, self._root.name)
+            mirror = Mirror(reader, self._kernel.data_dir / "services/watch/watch.db", self._root.name)
             await mirror.until_same(self._root)
             pid = self._kernel.service("watch")["pid"]
             if stall < 0:
@@ -136,7 +136,7 @@ async def compare(kernel: RunningKernel, folder: Path, files: int) -> None:
 async def storm(kernel: RunningKernel, root: Path, outside: Path, steps: int) -> None:
     chance = random.Random(5)
     async with caller(kernel.data_dir) as reader:
-        mirror = Mirror(reader, "storm")
+        mirror = Mirror(reader, kernel.data_dir / "services/watch/watch.db", "storm")
         await reader.call(WatchSubscribe(name="storm", paths=[str(root)]))
         await mirror.until_same(root)
         command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(outside), "1", str(steps)]

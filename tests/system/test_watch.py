@@ -39,7 +39,7 @@ async def test_storm_while_the_watcher_is_killed_is_followed_to_its_end(
 ) -> None:
     chance = random.Random(1)
     async with caller(kernel.data_dir) as reader:
-        mirror = Mirror(reader, "storm")
+        mirror = Mirror(reader, kernel.data_dir / "services/watch/watch.db", "storm")
         await reader.call(WatchSubscribe(name="storm", paths=[str(root)]))
         await mirror.until_same(root)
         command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(tmp_path / "outside"), "1", "6000"]
@@ -67,7 +67,7 @@ async def test_storm_while_the_watcher_is_killed_is_followed_to_its_end(
 
 async def test_queue_that_runs_over_while_the_watcher_is_stopped(kernel: RunningKernel, root: Path) -> None:
     async with caller(kernel.data_dir) as reader:
-        mirror = Mirror(reader, "stopped")
+        mirror = Mirror(reader, kernel.data_dir / "services/watch/watch.db", "stopped")
         await reader.call(WatchSubscribe(name="stopped", paths=[str(root)]))
         await mirror.until_same(root)
         before = await settled(reader)

@@ -16,7 +16,7 @@ def test_a_pool_is_as_many_supervised_processes_of_one_service() -> None:
     assert {entry.service for entry in pool} == {"embed"}
     assert {entry.spec.module for entry in pool} == {"services.embed.main"}
     others = tuple(entry for name, entry in BY_NAME.items() if name != "embed")
-    check(catalog.tree((*pool, *others)), catalog.ZYGOTES)
+    check(tuple(entry.spec for entry in (*pool, *others)), catalog.ZYGOTES)
 
 
 def test_the_size_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,11 +87,3 @@ def test_a_reranking_model_rests_only_where_its_own_setting_says_so(
 ) -> None:
     spec = catalog.resting(BY_NAME["rerank"], 60, settings).spec
     assert (spec.rests_after_s, spec.rests_while) == expected
-
-
-def test_what_works_much_is_made_anew_after_the_time_that_a_setting_says() -> None:
-    for after_s, limit in ((60, 60), (0, None)):
-        specs = [catalog.resting(entry, after_s, {}).spec for entry in BY_NAME.values()]
-        renewed = {spec.name: spec.renews_after_s for spec in specs if spec.name in ("documents", "retrieve")}
-        assert renewed == {"documents": limit, "retrieve": limit}
-        assert not [spec.name for spec in specs if spec.renews_after_s and spec.rests_after_s]

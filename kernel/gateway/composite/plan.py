@@ -7,7 +7,7 @@ step's result will give.  Whether a reading step has all that it needs is its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -16,8 +16,9 @@ from msgspec import structs
 from kernel.gateway.composite.references import is_reference, resolve
 from kernel.gateway.composite.steps import Category, Steps
 from proto.errors import InvalidParams
-from proto.operation import Operation, Params, validate
+from proto.operation import Operation, Params
 from proto.spelling import respelled
+from proto.validation import validate
 
 T = TypeVar("T")
 
@@ -105,8 +106,9 @@ def check(
     }
     arguments = {key: value for key, value in arguments.items() if value is not None or _admits_null(tp, key)}
     references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
-    whole = partial(validate, whole=not chained)
-    _named(where, name, whole, _with_anything_for(tp, references) if references else tp, arguments)
+    parsed = _named(where, name, validate, _with_anything_for(tp, references) if references else tp, arguments)
+    if not chained:
+        _named(where, name, parsed.check)
     return Planned(where, name, operation, arguments, references)
 
 

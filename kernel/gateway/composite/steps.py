@@ -22,12 +22,7 @@ NAMES = frozenset({QUERY, EXECUTE, SESSION, DESCRIBE})
 """The operations that are answered here."""
 
 DOCUMENTS = "documents"
-"""The surface whose steps are these, in this order."""
-
-_OF_DOCUMENTS = (
-    "search", "grep", "list", "list_collections", "list_snapshots", "graph", "get", "status", DESCRIBE,
-    "add", "update", "delete", "restore", "download",
-)  # fmt: skip
+"""The surface whose steps are only those that it shows itself."""
 
 _ACTION = "session."
 _LISTED = 20
@@ -126,8 +121,9 @@ def _is_step(op: Operation[Any]) -> bool:
 
 
 def _documents(table: Table) -> dict[str, Operation[Any]]:
-    found = {op.step: op for op in table.values() if _is_step(op) and op.role is Role.STEP}
-    return {name: found[name] for name in _OF_DOCUMENTS if name in found}
+    here = (op for op in table.values() if _is_step(op) and op.role is Role.STEP and DOCUMENTS in op.surfaces)
+    # The kernel's own `describe` comes last.
+    return {op.step: op for op in sorted(here, key=lambda op: op.service == SERVICE)}
 
 
 def _everything(table: Table) -> dict[str, Operation[Any]]:

@@ -18,7 +18,7 @@ from kernel.gateway.protocol.client_requests import CallRequests
 from kernel.gateway.scratchpad import caches, shortened
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
-from kernel.router.trace import accept_trace
+from kernel.router.call import accept_trace
 from proto.errors import LinckiaError
 from proto.operation import Operation, Params
 

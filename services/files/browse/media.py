@@ -5,10 +5,10 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from proto.errors import LinckiaError, OperationError
+from proto.http import CONTENT_PATH
 from proto.ops.files_reading import Artifact
 from proto.ops.kernel import KernelContentUrl
 from proto.ops.media import (
-    CONTENT_PATH,
     THUMBNAIL,
     TIMELINE,
     MediaArtifact,

@@ -7,17 +7,16 @@ where the links are known. The reasons come from the files themselves.
 from __future__ import annotations
 
 import re
-import sqlite3
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+import apsw
+
 from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair, Pairs, RetrievePairs
 from services.knowledge.discovery import vocabulary
-from services.knowledge.notes import files
-from services.knowledge.notes.files import Place
+from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 
 FIRST_PAIRS = 2000
@@ -58,13 +57,13 @@ async def unlinked(
         wanted = min(MOST_PAIRS, 8 * wanted)
 
 
-def without_links(connection: sqlite3.Connection, pairs: Sequence[Pair]) -> list[Pair]:
+def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
     """Those of `pairs` that are both notes and not linked in either direction."""
     query = (
         "SELECT EXISTS(SELECT 1 FROM edge WHERE src=?1 AND dst=?2), EXISTS(SELECT 1 FROM edge WHERE src=?2 AND dst=?1),"
         " (SELECT count(*) FROM node WHERE id IN (?1, ?2))"
     )
-    return [pair for pair in pairs if connection.execute(query, (pair.first, pair.second)).fetchone() == (0, 0, 2)]
+    return [pair for pair in pairs if db.execute(query, (pair.first, pair.second)).fetchone() == (0, 0, 2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +79,8 @@ class Content:
 
 def content(place: Place, roots: Sequence[str]) -> Content | None:
     """The note's content; None where its file cannot be read any more. Blocks on the disk."""
-    try:
-        text = files.read(place.absolute, roots, time.time_ns()).text
-    except (OSError, files.OutsideRoots, files.TooLarge):
+    text = text_if_readable(place, roots)
+    if text is None:
         return None
     note = parse(text, place)
     headings = dict.fromkeys(

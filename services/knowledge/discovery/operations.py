@@ -1,12 +1,8 @@
-"""The operations that find what nobody asked for by name: gaps, tags, times, topics, and what to read next."""
+"""The operations that find notes which were not asked for by name: gaps, tags, topics, and what to read next."""
 
 from __future__ import annotations
 
-import datetime
-import json
-import sqlite3
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -21,109 +17,113 @@ from proto.ops.knowledge import (
     QueryByTags,
     ReadingList,
     SearchDocuments,
-    SearchDocumentsResult,
     SuggestReading,
     TaggedNote,
     TagMatch,
-    TemporalSearch,
-    TemporalSearchResult,
 )
 from proto.ops.retrieve import Clustering, Pair, Pairs, RetrieveClusters, RetrievePairs, RetrieveStatus
 from services.knowledge.discovery import gaps, reading, topics
 from services.knowledge.ingest.ingest import COLLECTION, Ingest
 from services.knowledge.notes.links import clean_tags
-from services.knowledge.search.dates import date_range
-from services.knowledge.search.refinement import Sonar
+from services.knowledge.search.operations import Search
+from services.knowledge.search.refinement import Refiner
 from services.knowledge.store import nodes
-from services.knowledge.store.nodes import Node
-from services.knowledge.store.store import Store
-from services.runtime.handlers import Context, Handlers
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
 
 SEARCHED_CHARS = 8192
 READING_HITS = 20
 
-Search = Callable[[SearchDocuments, Context], Awaitable[SearchDocumentsResult]]
 
+class Discovery:
+    """The operations of this page."""
 
-def add_discovery(handlers: Handlers, store: Store, ingest: Ingest, search: Search, sonar: Sonar) -> None:
-    """Register the operations of this page."""
-    working = trio.CapacityLimiter(2)
+    def __init__(self, database: Database, ingest: Ingest, search: Search, refiner: Refiner) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._search = search
+        self._refiner = refiner
+        self._working = trio.CapacityLimiter(2)
 
-    @handlers.handle(FindGaps)
-    async def find_gaps(params: FindGaps, ctx: Context) -> list[Gap]:
+    @handles(FindGaps)
+    async def find_gaps(self, params: FindGaps, ctx: Context) -> list[Gap]:
         async def compare(asked: RetrievePairs) -> Pairs:
             return await ctx.call(asked)
 
         async def without_links(pairs: Sequence[Pair]) -> list[Pair]:
-            return await store.read(lambda connection: gaps.without_links(connection, pairs))
+            return await self._database.read(lambda db: gaps.without_links(db, pairs))
 
         found = await gaps.unlinked(params.limit, params.threshold, compare, without_links, COLLECTION)
-        await _check_whole(found, ctx, ingest)
-        ids = {id_ for pair in found.pairs for id_ in (pair.first, pair.second)}
-        places = await store.read(lambda connection: {id_: nodes.find(connection, id_) for id_ in ids})
+        await self._check_whole(found, ctx)
+        ids = dict.fromkeys(id_ for pair in found.pairs for id_ in (pair.first, pair.second))
+        there = await self._database.read(lambda db: {id_: nodes.find(db, id_) for id_ in ids})
 
-        known: dict[str, gaps.Content | None] = {}
+        def explain() -> tuple[list[Gap], dict[str, gaps.Content | None]]:
+            contents: dict[str, gaps.Content | None] = {}
+            for id_, node in there.items():
+                trio.from_thread.check_cancelled()
+                contents[id_] = None if node is None else gaps.content(node.place, self._ingest.roots)
+            plain = [gaps.gap(pair, gaps.reason(contents[pair.first], contents[pair.second])) for pair in found.pairs]
+            return plain, contents
 
-        def reasons() -> list[Gap]:
+        plain, contents = await trio.to_thread.run_sync(explain, limiter=self._working)
+        return await self._refiner.linked(found.pairs, plain, contents, ctx)
 
-            def content(id_: str) -> gaps.Content | None:
-                if id_ not in known:
-                    trio.from_thread.check_cancelled()
-                    node: Node | None = places[id_]
-                    known[id_] = None if node is None else gaps.content(node.place, ingest.roots)
-                return known[id_]
+    async def _check_whole(self, found: gaps.Found, ctx: Context) -> None:
+        """Say where the answer may lack pairs.
 
-            return [gaps.gap(pair, gaps.reason(content(pair.first), content(pair.second))) for pair in found.pairs]
+        Raises:
+            Unavailable: nothing was found, and not all notes could be compared.
+        """
+        lacking = [*self._ingest.degraded()]
+        if found.compared.vectors_waiting:
+            lacking.append(f"vector: {found.compared.vectors_waiting} pieces still wait for their vectors")
+        if not found.complete:
+            lacking.append(
+                f"only the {gaps.MOST_PAIRS} most similar pairs were looked at, and nearly all of them are linked"
+            )
+        for reason in lacking:
+            ctx.log("warning", f"find_gaps: {reason}")
+        if found.pairs or not lacking:
+            return
+        if found.complete and not self._ingest.pending and self._ingest.progress.scanned:
+            # Pieces that the model fails on for good must not hold the answer back for ever.
+            status = await ctx.call(RetrieveStatus(collection=COLLECTION))
+            if found.compared.vectors_waiting <= status.vectors_failed:
+                return
+        raise Unavailable(
+            "no gap is known yet, and not all notes could be compared: " + "; ".join(lacking), retry_after_ms=1000
+        )
 
-        plain = await trio.to_thread.run_sync(reasons, limiter=working)
-        return await sonar.linked(found.pairs, plain, known, ctx)
-
-    @handlers.handle(QueryByTags)
-    async def query_by_tags(params: QueryByTags, ctx: Context) -> list[TaggedNote]:
-        wanted = clean_tags(params.tags)
-        if len(wanted) < len(set(params.tags)) and any(not clean_tags([tag]) for tag in params.tags):
+    @handles(QueryByTags)
+    async def query_by_tags(self, params: QueryByTags, ctx: Context) -> list[TaggedNote]:
+        if any(not clean_tags([tag]) for tag in params.tags):
             raise InvalidParams("parameter `tags`: a tag is blank", field="tags")
-        return await store.read(lambda connection: tagged(connection, wanted, params.match, params.limit))
+        wanted, least = clean_tags(params.tags), 1 if params.match is TagMatch.ANY else None
+        return await self._database.read(lambda db: nodes.tagged(db, wanted, least or len(wanted), params.limit))
 
-    @handlers.handle(SuggestReading)
-    async def suggest_reading(params: SuggestReading, ctx: Context) -> ReadingList:
+    @handles(SuggestReading)
+    async def suggest_reading(self, params: SuggestReading, ctx: Context) -> ReadingList:
         if not params.context.strip():
             raise InvalidParams("parameter `context` is blank; say what is being worked on", field="context")
-        node = await store.read(lambda connection: nodes.find(connection, params.context.strip()))
+        node = await self._database.read(lambda db: nodes.find(db, params.context.strip()))
         query, beside = params.context, None
         if node is not None:
             place, beside = node.place, node.id
-            content = await trio.to_thread.run_sync(gaps.content, place, ingest.roots, limiter=working)
+            content = await trio.to_thread.run_sync(gaps.content, place, self._ingest.roots, limiter=self._working)
             query = f"{node.title}\n{'' if content is None else content.text}"
-        found = await search(SearchDocuments(query=query[:SEARCHED_CHARS], limit=READING_HITS + params.limit), ctx)
-        results = await store.read(
-            lambda connection: reading.suggested(connection, found.results, beside, params.limit)
-        )  # fmt: skip
+        asked = SearchDocuments(query=query[:SEARCHED_CHARS], limit=READING_HITS + params.limit)
+        found = await self._search.search_documents(asked, ctx)
+        results = await self._database.read(lambda db: reading.suggested(db, found.results, beside, params.limit))
         return ReadingList(
             results=results, stages=[*found.metadata.stages, "links"], degraded=found.metadata.degraded
         )  # fmt: skip
 
-    @handlers.handle(TemporalSearch)
-    async def temporal_search(params: TemporalSearch, ctx: Context) -> TemporalSearchResult:
-        try:
-            since, until = date_range(params.date_range, time.time())
-        except (ValueError, OverflowError) as error:
-            raise InvalidParams(
-                f"parameter `date_range`: {error}; give 2026-01-17, 2026-01, 2026, 2026-01-01..2026-03-31, "
-                "or words such as `last 7 days`",
-                field="date_range",
-            ) from None
-        asked = SearchDocuments(query=params.query, limit=params.limit, since=since, until=until)
-        found = await search(asked, ctx)
-        return TemporalSearchResult(
-            results=found.results, metadata=found.metadata, since=rfc3339(since), until=rfc3339(until)
-        )  # fmt: skip
-
-    @handlers.handle(ClusterDocuments)
-    async def cluster_documents(params: ClusterDocuments, ctx: Context) -> ClusterDocumentsResult:
-        degraded = ingest.degraded()
+    @handles(ClusterDocuments)
+    async def cluster_documents(self, params: ClusterDocuments, ctx: Context) -> ClusterDocumentsResult:
+        degraded = self._ingest.degraded()
         if params.method is ClusterMethod.LINKS:
-            clusters = await store.read(topics.linked)
+            clusters = await self._database.read(topics.linked)
         else:
             asked = RetrieveClusters(
                 collection=COLLECTION,
@@ -140,69 +140,19 @@ def add_discovery(handlers: Handlers, store: Store, ingest: Ingest, search: Sear
             if found.vectors_waiting:
                 degraded.append(f"vector: {found.vectors_waiting} pieces still wait for their vectors")
             clusters = found.clusters
-        notes = await store.read(topics.all_notes)
+        notes = await self._database.read(topics.all_notes)
         there = [[id_ for id_ in ids if id_ in notes] for ids in clusters]
         least = params.min_size or (1 if params.method is ClusterMethod.KMEANS else 2)
         there = [ids for ids in there if len(ids) >= least]
 
         def label() -> list[Cluster]:
-            return topics.labelled(there, notes, ingest.roots, params.notes_each)
+            return topics.labelled(there, notes, self._ingest.roots, params.notes_each)
 
         held = sum(map(len, there))
         return ClusterDocumentsResult(
             method=params.method,
-            clusters=await trio.to_thread.run_sync(label, limiter=working),
+            clusters=await trio.to_thread.run_sync(label, limiter=self._working),
             notes=held,
             left_out=len(notes) - held,
             degraded=degraded,
         )
-
-
-async def _check_whole(found: gaps.Found, ctx: Context, ingest: Ingest) -> None:
-    """Say where the answer may lack pairs; an empty one that proves nothing is none.
-
-    Raises:
-        Unavailable: nothing was found, and not all notes could be compared.
-    """
-    lacking = [*ingest.degraded()]
-    if found.compared.vectors_waiting:
-        lacking.append(f"vector: {found.compared.vectors_waiting} pieces still wait for their vectors")
-    if not found.complete:
-        lacking.append(
-            f"only the {gaps.MOST_PAIRS} most similar pairs were looked at, and nearly all of them are linked"
-        )
-    for reason in lacking:
-        ctx.log("warning", f"find_gaps: {reason}")
-    if found.pairs or not lacking:
-        return
-    if found.complete and not ingest.pending and ingest.progress.scanned:
-        # What the model fails on for good must not keep the answer back for ever.
-        status = await ctx.call(RetrieveStatus(collection=COLLECTION))
-        if found.compared.vectors_waiting <= status.vectors_failed:
-            return
-    raise Unavailable(
-        "no gap is known yet, and not all notes could be compared: " + "; ".join(lacking), retry_after_ms=1000
-    )
-
-
-def tagged(connection: sqlite3.Connection, tags: Sequence[str], match: TagMatch, limit: int) -> list[TaggedNote]:
-    """Notes with all or any of `tags` (as `clean_tags` makes them), latest first."""
-    rows = connection.execute(
-        "SELECT id, title, path, tags, date FROM node WHERE (SELECT count(*) FROM json_each(node.tags)"
-        f" WHERE value IN ({', '.join('?' * len(tags))})) >= ? ORDER BY date DESC, id LIMIT ?",
-        (*tags, len(tags) if match is TagMatch.ALL else 1, limit),
-    )
-    return [
-        TaggedNote(id=id_, title=title, path=path, tags=json.loads(own), date=rfc3339(date))
-        for id_, title, path, own, date in rows
-    ]
-
-
-def rfc3339(seconds: float | None) -> str | None:
-    """Unix seconds as people read them; None where there are none, or none that a calendar has."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -6,9 +6,10 @@ note's links, so that an index page that links to everything recommends nothing 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import apsw
 
 from proto.ops.knowledge import Reading, SearchHit
 
@@ -25,9 +26,7 @@ class _Candidate:
     leads: list[str] = field(default_factory=list)
 
 
-def suggested(
-    connection: sqlite3.Connection, hits: Sequence[SearchHit], beside: str | None, limit: int
-) -> list[Reading]:
+def suggested(db: apsw.Connection, hits: Sequence[SearchHit], beside: str | None, limit: int) -> list[Reading]:
     """The best of the matches and of what they are linked with, but for the note `beside`."""
     candidates: dict[str, _Candidate] = {}
     for hit in hits:
@@ -35,7 +34,7 @@ def suggested(
         matched.own = hit.score
         matched.passage = hit.context
     for hit in hits:
-        around = _linked(connection, hit.id)
+        around = _linked(db, hit.id)
         for id_ in around:
             candidate = candidates.setdefault(id_, _Candidate())
             candidate.flow += FLOW * hit.score / len(around)
@@ -44,7 +43,7 @@ def suggested(
     titles = {
         id_: row[0]
         for id_ in candidates
-        if (row := connection.execute("SELECT title FROM node WHERE id=?", (id_,)).fetchone()) is not None
+        if (row := db.execute("SELECT title FROM node WHERE id=?", (id_,)).fetchone()) is not None
     }
     best = sorted(titles, key=lambda id_: (-(candidates[id_].own + candidates[id_].flow), id_))[:limit]
     return [
@@ -58,8 +57,8 @@ def suggested(
     ]
 
 
-def _linked(connection: sqlite3.Connection, id_: str) -> list[str]:
-    rows = connection.execute(
+def _linked(db: apsw.Connection, id_: str) -> list[str]:
+    rows = db.execute(
         "SELECT dst FROM edge WHERE src=?1 AND dst IS NOT NULL UNION SELECT src FROM edge WHERE dst=?1 LIMIT ?2",
         (id_, MAX_LINKS),
     )

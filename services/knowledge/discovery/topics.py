@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import apsw
 import trio
 
 from proto.ops.knowledge import Cluster, ClusteredNote
 from services.knowledge.discovery import vocabulary
-from services.knowledge.notes import files
-from services.knowledge.notes.files import Place
+from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 
 LABEL_TERMS = 3
@@ -33,18 +31,18 @@ class Named:
     tags: tuple[str, ...]
 
 
-def all_notes(connection: sqlite3.Connection) -> dict[str, Named]:
+def all_notes(db: apsw.Connection) -> dict[str, Named]:
     """Every note by id."""
-    rows = connection.execute("SELECT id, root, path, title, tags FROM node ORDER BY id")
+    rows = db.execute("SELECT id, root, path, title, tags FROM node ORDER BY id")
     return {id_: Named(Place(root, path), title, tuple(json.loads(tags))) for id_, root, path, title, tags in rows}
 
 
-def linked(connection: sqlite3.Connection) -> list[list[str]]:
+def linked(db: apsw.Connection) -> list[list[str]]:
     """Connected components of the links between notes; the best linked note of each first, the largest first.
 
     A note without links is a component of its own.
     """
-    parent = {id_: id_ for (id_,) in connection.execute("SELECT id FROM node ORDER BY id")}
+    parent = {id_: id_ for (id_,) in db.execute("SELECT id FROM node ORDER BY id")}
     degree = dict.fromkeys(parent, 0)
 
     def find(id_: str) -> str:
@@ -53,7 +51,7 @@ def linked(connection: sqlite3.Connection) -> list[list[str]]:
             id_ = parent[id_]
         return id_
 
-    for source, target in connection.execute("SELECT DISTINCT src, dst FROM edge WHERE dst IS NOT NULL"):
+    for source, target in db.execute("SELECT DISTINCT src, dst FROM edge WHERE dst IS NOT NULL"):
         if source in parent and target in parent:
             degree[source] += 1
             degree[target] += 1
@@ -93,9 +91,6 @@ def labelled(
 
 
 def _body(place: Place, roots: Sequence[str]) -> str:
-    try:
-        text = files.read(place.absolute, roots, time.time_ns()).text[:_READ_CHARS]
-    except (OSError, files.OutsideRoots, files.TooLarge):
-        # It is gone this moment; the label is made of the others.
-        return ""
+    # Of a file that is gone at this moment nothing is used: the label is made of the others.
+    text = (text_if_readable(place, roots) or "")[:_READ_CHARS]
     return " ".join(section.text for section in parse(text, place).sections)

@@ -14,6 +14,7 @@ from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import Note, parse
 from services.knowledge.notes.sections import Section
 from services.knowledge.store.nodes import Known, Update
+from services.runtime.roots import OutsideRoots
 
 BATCH_FILES = 64
 BATCH_BYTES = 2 * 1024 * 1024
@@ -30,53 +31,62 @@ class Batch:
     updates: dict[str, Update] = field(default_factory=dict)
     unchanged: list[Update] = field(default_factory=list)
     failed: dict[Place, str] = field(default_factory=dict)
-    gone: list[Place] = field(default_factory=list)
     read: list[Place] = field(default_factory=list)
+    size_bytes: int = 0
+    _waited: bool = False
 
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes >= BATCH_BYTES or len(self.read) == BATCH_FILES
 
-def gather(wanted: Sequence[tuple[Place, Known]], roots: Sequence[str]) -> Batch:
-    """Read and parse as many of `wanted` as make one batch; blocks on the disk and the processor."""
-    batch = Batch()
-    size = 0
-    waited = False
-    for place, known in wanted:
-        if size >= BATCH_BYTES or len(batch.read) == BATCH_FILES:
-            break
-        batch.read.append(place)
+    def take(self, place: Place, known: Known, roots: Sequence[str]) -> None:
+        """Read and parse one file."""
+        self.read.append(place)
         try:
-            content = files.read(place.absolute, roots, time.time_ns())
-            if not content.settled and not waited:
-                # Once a batch: a moment later a further write is sure to show, and the file need not be read again.
-                time.sleep(2 * files.RACY_NS / 1e9)
-                waited = True
-                content = files.read(place.absolute, roots, time.time_ns())
+            content = self._content(place, roots)
         except FileNotFoundError:
-            batch.gone.append(place)
-            continue
+            return
         except OSError as error:
-            batch.failed[place] = f"cannot be read: {error.strerror}"
-            continue
-        except (files.OutsideRoots, files.TooLarge) as error:
-            batch.failed[place] = f"is not indexed: {error}"
-            continue
-        size += len(content.data)
+            self.failed[place] = f"cannot be read: {error.strerror}"
+            return
+        except (OutsideRoots, files.TooLarge) as error:
+            self.failed[place] = f"is not indexed: {error}"
+            return
+        self.size_bytes += len(content.data)
         text = content.text
         hash_ = files.digest(text)
         lead = text[: len(text) - len(text.lstrip())].count("\n")
         stamp = content.stamp if content.settled else None
         if hash_ == known.hash and lead == known.lead:
-            batch.unchanged.append(Update(known.id, place, stamp, hash_, lead, 0.0, None))
-            continue
+            self.unchanged.append(Update(known.id, place, stamp, hash_, lead, 0.0, None))
+            return
         try:
             note = parse(text, place)
-        except Exception as error:
-            # One file that the parser cannot take must not stop all others; it is named in the status until it changes.
+        except Exception as error:  # one file that the parser fails on must not stop all others
             _log.exception("%s cannot be parsed", place.absolute)
-            batch.failed[place] = f"cannot be parsed: {type(error).__name__}: {error}"
-            continue
+            self.failed[place] = f"cannot be parsed: {type(error).__name__}: {error}"
+            return
         date = note.date if note.date is not None else content.stamp.mtime_ns / 1e9
-        batch.updates[known.id] = Update(known.id, place, stamp, hash_, lead, date, note)
-        batch.groups[known.id] = group(known.id, place, date, note)
+        self.updates[known.id] = Update(known.id, place, stamp, hash_, lead, date, note)
+        self.groups[known.id] = group(known.id, place, date, note)
+
+    def _content(self, place: Place, roots: Sequence[str]) -> files.Content:
+        content = files.read(place.absolute, roots)
+        if not content.settled and not self._waited:
+            # Once a batch: after this pause a further write shows in the stamp, and the file need not be read again.
+            time.sleep(2 * files.RACY_NS / 1e9)
+            self._waited = True
+            content = files.read(place.absolute, roots)
+        return content
+
+
+def gather(wanted: Sequence[tuple[Place, Known]], roots: Sequence[str]) -> Batch:
+    """Read and parse as many of `wanted` as make one batch; blocks on the disk and the processor."""
+    batch = Batch()
+    for place, known in wanted:
+        if batch.is_full:
+            break
+        batch.take(place, known, roots)
     return batch
 
 

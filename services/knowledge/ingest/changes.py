@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.knowledge.ingest.walking import Walk, Walker
-from services.knowledge.notes.files import OutsideRoots, Place, Stamp, TooLarge, digest, read
+from services.knowledge.notes.files import Place, Stamp, digest, text_if_readable
 from services.knowledge.store.nodes import Known
 
 
@@ -52,10 +52,8 @@ def _is_same(walk: Walk, place: Place, old: Known, roots: Sequence[str]) -> bool
         return True
     if old.hash is None:
         return False
-    try:
-        return digest(read(place.absolute, roots, 0).text) == old.hash
-    except (OSError, OutsideRoots, TooLarge):
-        return False
+    text = text_if_readable(place, roots)
+    return text is not None and digest(text) == old.hash
 
 
 def within(

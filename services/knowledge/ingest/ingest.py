@@ -1,49 +1,62 @@
 """Keeping the index in step with the folders, for as long as the service lives.
 
-One task walks the roots at the start, and from then on looks at what the watcher of folders says has changed; all
-roots are walked again now and then, and every second (less often where a walk is dear) while there is no watcher.  It
-compares the files' stamps with what is stored, and works off what differs in batches: read, put into the search, then
-recorded as done.  Between those two steps it may be killed at any point: what was put and not recorded is put once
-more, which changes nothing; what was given an id keeps it.  At the start, and whenever the search was away, both sides
-are compared id by id, so that no note is lost and none is there twice.  While the search is away the work waits, with
-growing pauses; the service goes on answering.
+One task walks the roots at the start, and from then on looks at what the watcher of folders reports; all roots are
+walked again now and then, and every second (less often where a walk is dear) while there is no watcher. It compares the
+files' stamps with the stored ones, and works off the difference in batches: read, put into the search, then recorded as
+done. Between those two steps it may be killed at any point: what was put and not recorded is put again, which changes
+nothing; an id that was given is kept. At the start, and whenever the search was away, both sides are compared id by id,
+so that no note is lost and none is there twice. While the search is away the work waits, with growing pauses; on a full
+disk it waits with short ones. The service goes on answering.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import apsw
 import trio
 
-from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
+from proto.errors import Cancelled, LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
 from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
+from proto.ops.watch import Change
 from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
 from services.knowledge.ingest.changes import Changes, compare, moves, renamed, within
-from services.knowledge.ingest.invalidations import Touched
+from services.knowledge.ingest.invalidations import Invalidations, invalidated
 from services.knowledge.ingest.progress import SCAN_CPU_SHARE, SCAN_INTERVAL_S, SCAN_TIME_SHARE, Failed, Progress
 from services.knowledge.ingest.walking import Walk, Walker
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Place, Stamp
 from services.knowledge.store import nodes
 from services.knowledge.store.nodes import Known
-from services.knowledge.store.store import Store
+from services.runtime.database import Database
 from services.runtime.handlers import Environment
+from services.runtime.outbox import pages
 
 COLLECTION = "notes"
 
 RECONCILE_INTERVAL_S = 300.0
 RECONCILE_SHARE = 0.01
-"""Of the time, for walks of everything while a watcher tells what has changed."""
+"""Of the time, for walks of everything while a watcher reports changes."""
 
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
+FULL_PAUSE_S = 0.5
+"""Between two attempts on a full disk: work goes on within a second of room being made."""
+
 RETRY_FILE_S = 60.0
 MAX_LONE_FAILURES = 8
 """So many notes refused one by one mean that it is not the notes."""
 
 TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
+
+STARTUP_PATIENCE_S = 5.0
+"""A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""
+
+WRITER_PATIENCE_S = 1.0
+"""A caller that changes a note through this service and then asks for it finds it changed; while the search is away,
+the note is changed on disk all the same."""
+
 _VERSION = "markdown_version"
 
 
@@ -59,93 +72,102 @@ def _interval(settings: Mapping[str, object]) -> float:
     return float(value)
 
 
-STARTUP_PATIENCE_S = 5.0
-"""A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""
-
-WRITER_PATIENCE_S = 1.0
-"""Whoever changes a note through this service and then asks for it is to find it changed; while the search is away, it
-is changed on disk all the same."""
-
-
 class Ingest:
-    """The task, and what it knows."""
+    """The task, and its state. As a `Listener` it is told what changes below the roots."""
 
-    def __init__(self, env: Environment, store: Store) -> None:
-        self.env = env
-        self.store = store
-        self.walker = Walker(env.roots)
-        self.roots = self.walker.roots
+    def __init__(self, env: Environment, database: Database, on_step: Callable[[], None]) -> None:
+        """
+        Args:
+            on_step: called after each step, which may have changed notes and links.
+        """
+        self._env = env
+        self._database = database
+        self._walker = Walker(env.roots)
+        self.roots = self._walker.roots
         self.progress = Progress()
+        self._on_step = on_step
         self._least_interval_s = _interval(env.settings)
         self.known: dict[Place, Known] = {}
         self.pending: dict[Place, None] = {}
         self.failed: dict[Place, Failed] = {}
+        self.leaving = True
+        """Whether the search may still hold notes that are gone."""
+        self.passed = trio.Condition()
+        """Notified after each step."""
+        self._loaded: int | None = None
+        """The generation of the database that `known` was read from."""
         self._seen: dict[Place, Stamp] = {}
-        self._touched = Touched()
-        self._leaving = True
+        self._invalid = Invalidations()
         self._renamed: frozenset[Place] = frozenset()
         self._reconciled = False
         self._wake = trio.Event()
         self._next_scan = 0.0
+        self._full_until = 0.0
         self._retry_at = 0.0
         self._pause_s = FIRST_PAUSE_S
         self._lone_failures = 0
         self._turn = trio.CapacityLimiter(1)
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
-        self.passed = trio.Condition()
         self._started = trio.current_time()
 
     async def caught_up(self) -> None:
         """Until everything there is has been indexed, but no longer than `STARTUP_PATIENCE_S` after the start.
 
-        Whoever asks a moment after the first start wants the folder's notes, not the news that there are none yet.
+        A caller right after the first start wants the folder's notes, not the news that there are none yet.
         """
         with trio.move_on_at(self._started + STARTUP_PATIENCE_S):
             async with self.passed:
                 while self.pending or not (self.known or self.progress.scanned):
                     await self.passed.wait()
 
+    def wake(self) -> None:
+        """Look whether there is work."""
+        self._wake.set()
+
     def hurry(self) -> None:
         """Scan now instead of at the next turn."""
         self._next_scan = 0.0
         self._wake.set()
 
+    # Told by the follower
+
+    async def changed(self, changes: Sequence[Change], sequence: int) -> None:
+        self.invalidate(*invalidated(changes))
+
+    async def rescan(self, sequence: int) -> None:
+        self.hurry()
+
     def watched(self) -> None:
-        """From now on, a watcher says what changes; what changed before may not have been said."""
+        """From now on changes are reported; earlier ones may not have been."""
         if self.progress.unwatched is not None:
             self.progress.unwatched = None
             self.hurry()
 
     def unwatched(self, reason: str) -> None:
-        """From now on nobody says what changes."""
+        """From now on no changes are reported."""
         if self.progress.unwatched is None:
             self._next_scan = min(self._next_scan, trio.current_time() + self._least_interval_s)
             self._wake.set()
         self.progress.unwatched = reason
 
-    def touch(self, files: Iterable[str], folders: Iterable[str] = (), *, wait: bool = True) -> None:
-        """Look at these files, and at all below these folders; soon, or when those who write them have come to rest."""
-        self._touched.add(files, folders, wait=wait)
-        if self._touched.too_many:
+    def invalidate(self, files: Iterable[str], folders: Iterable[str] = (), *, wait: bool = True) -> None:
+        """Look at these files, and at all below these folders; at once, or when their writers are done."""
+        self._invalid.add(files, folders, wait=wait)
+        if self._invalid.too_many:
             self._next_scan = 0.0
         self._wake.set()
 
     async def take_in(self, path: str) -> None:
         """Look at this file now, until it is indexed as it is, but no longer than `WRITER_PATIENCE_S`."""
-        self.touch([path], wait=False)
-        taken = self._touched.taken
+        self.invalidate([path], wait=False)
+        taken = self._invalid.taken
         with trio.move_on_after(WRITER_PATIENCE_S):
             async with self.passed:
-                while self._touched.taken == taken or self._touched.is_in_hand(path):
+                while self._invalid.taken == taken or self._invalid.is_in_hand(path):
                     await self.passed.wait()
                 while any(place.absolute == path for place in self.pending):
                     await self.passed.wait()
-
-    @property
-    def leaving(self) -> bool:
-        """Whether the search may still hold notes that are gone."""
-        return self._leaving
 
     @property
     def outstanding(self) -> int:
@@ -153,12 +175,13 @@ class Ingest:
         return len(self.pending) + len(self.failed)
 
     def degraded(self) -> list[str]:
-        """In what way an answer from the index may fall short of the files at this moment."""
+        """How an answer from the index may fall short of the files at this moment."""
         return self.progress.degraded(
+            rebuilt=self._database.rebuilt,
             notes=len(self.known),
             pending=self.pending,
             failed=self.failed,
-            unsettled=self._leaving or not self._reconciled,
+            unsettled=self.leaving or not self._reconciled,
             roots=self.roots,
         )
 
@@ -170,8 +193,17 @@ class Ingest:
         """Work until `stop`, or until cancelled."""
         try:
             with self._scope:
-                await self.env.after_the_rush()
-                await self._work()
+                await self._env.after_the_rush()
+                while True:
+                    self._wake = trio.Event()
+                    worked = await self._work()
+                    self._invalid.done()
+                    self._env.info(notes=str(len(self.known)), pending=str(self.outstanding))
+                    self._on_step()
+                    async with self.passed:
+                        self.passed.notify_all()
+                    if not worked:
+                        await self._rest()
         finally:
             self._ended.set()
 
@@ -181,50 +213,54 @@ class Ingest:
         with trio.CancelScope(shield=True):
             await self._ended.wait()
 
-    async def _work(self) -> None:
-        await self._begin()
-        while True:
-            self._wake = trio.Event()
-            now = trio.current_time()
-            worked = False
-            self._take_up_failed(now)
-            try:
-                if now >= self._next_scan:
-                    await self._scan()
-                elif now >= self._touched.at:
-                    await self._look()
-                if now >= self._retry_at:
-                    worked = await self._step()
-            except LinckiaError as error:
-                # Who was away may have come back with less than it had.
-                self._reconciled = False
-                self._wait(f"the search is not available: {error}", error.failure.retry_after_ms or 0)
-            except sqlite3.OperationalError as error:
-                self._next_scan = max(self._next_scan, now + SCAN_INTERVAL_S)
-                self._wait(f"the database of notes cannot be used: {error}", 0)
-            self._touched.done()
-            self.env.info(notes=str(len(self.known)), pending=str(self.outstanding))
-            async with self.passed:
-                self.passed.notify_all()
-            if not worked:
-                await self._rest()
+    async def _work(self) -> bool:
+        """Do what is due; answers whether there may be more."""
+        now = trio.current_time()
+        if now < self._full_until:
+            return False
+        self._take_up_failed(now)
+        try:
+            if self._loaded != self._database.generation:
+                await self._load()
+            if now >= self._next_scan:
+                await self._scan()
+            elif now >= self._invalid.at:
+                await self._look()
+            if now < self._retry_at:
+                return False
+            worked = await self._step()
+        except LinckiaError as error:
+            self._pause(error)
+            return False
+        self._pause_s = FIRST_PAUSE_S
+        self.progress.waiting = None
+        if self.progress.scanned and not self._has_work():
+            self._database.rebuilt = ""
+        return worked
 
-    async def _begin(self) -> None:
-        def start(connection: sqlite3.Connection) -> dict[Place, Known]:
+    async def _load(self) -> None:
+        """Begin with what the database holds; after it was found damaged, that is little."""
+
+        def start(db: apsw.Connection) -> dict[Place, Known]:
             version = str(markdown.VERSION)
-            if nodes.setting(connection, _VERSION) != version:
-                connection.execute("UPDATE node SET hash=NULL")
-                nodes.set_setting(connection, _VERSION, version)
-            return nodes.load(connection)
+            if nodes.setting(db, _VERSION) != version:
+                db.execute("UPDATE node SET hash=NULL")
+                nodes.set_setting(db, _VERSION, version)
+            return nodes.load(db)
 
-        self.known = await self.store.write(start)
+        generation = self._database.generation
+        self.known = await self._database.write(start)
+        self._loaded = generation
+        self.pending, self.failed, self._seen, self._renamed = {}, {}, {}, frozenset()
+        self.leaving, self._reconciled, self.progress.scanned = True, False, False
+        self._next_scan = 0.0
 
     async def _rest(self) -> None:
-        until = min(self._next_scan, self._touched.at)
+        until = min(self._next_scan, self._invalid.at)
         if self._has_work():
             until = min(until, max(self._retry_at, trio.current_time()))
         until = min((until, *(failed.retry_at for failed in self.failed.values())))
-        with trio.move_on_at(until):
+        with trio.move_on_at(max(until, self._full_until)):
             await self._wake.wait()
 
     def _take_up_failed(self, now: float) -> None:
@@ -234,30 +270,38 @@ class Ingest:
                 self.pending[place] = None
 
     def _has_work(self) -> bool:
-        return bool(self.pending) or self._leaving or not self._reconciled
+        return bool(self.pending) or self.leaving or not self._reconciled
 
-    def _wait(self, reason: str, hint_ms: int) -> None:
-        """Pause the work, each time longer, at least as long as whoever refused it asks for."""
-        self._retry_at = trio.current_time() + max(self._pause_s, min(LAST_PAUSE_S, hint_ms / 1000))
+    def _pause(self, error: LinckiaError) -> None:
+        """Pause the work: shortly on a full disk, else each time longer, at least as long as the failure says."""
+        now, hint_s = trio.current_time(), (error.failure.retry_after_ms or 0) / 1000
+        if isinstance(error, OperationError) and hint_s:
+            # The disk is full, under this database or under the search.
+            self._full_until = now + FULL_PAUSE_S
+            self.progress.waiting = str(error)
+            return
+        # A service that was away may have come back with less than it had.
+        self._reconciled = False
+        self._retry_at = now + max(self._pause_s, min(LAST_PAUSE_S, hint_s))
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
-        self.progress.waiting = reason
+        self.progress.waiting = f"the search is not available: {error}"
 
     async def _scan(self) -> None:
         """Walk all roots."""
 
         def timed() -> tuple[Walk, Changes, float, float]:
             wall, cpu = time.perf_counter(), time.thread_time()
-            walk = self.walker.walk()
+            walk = self._walker.walk()
             changes = compare(self.known, walk)
             return walk, changes, time.perf_counter() - wall, time.thread_time() - cpu
 
         began_at = time.time()
-        touched = self._touched.take()
+        invalid = self._invalid.take()
         try:
             walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
             await self._follow(changes, walk)
         except BaseException:
-            self.touch(*touched)
+            self.invalidate(*invalid)
             raise
         self._seen = walk.notes
         progress = self.progress
@@ -273,19 +317,19 @@ class Ingest:
         self._next_scan = trio.current_time() + progress.interval_s
 
     async def _look(self) -> None:
-        """Look at what was touched."""
-        files, folders = self._touched.take()
+        """Look at what was invalidated."""
+        files, folders = self._invalid.take()
 
         def look() -> tuple[dict[Place, Known], Walk, Changes]:
-            known = within(self.known, self.walker, files, folders)
-            walk = self.walker.look(files, folders)
+            known = within(self.known, self._walker, files, folders)
+            walk = self._walker.look(files, folders)
             return known, walk, compare(known, walk)
 
         try:
             known, walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
             await self._follow(changes, walk)
         except BaseException:
-            self.touch(files, folders)
+            self.invalidate(files, folders)
             raise
         for place in known:
             self._seen.pop(place, None)
@@ -300,7 +344,7 @@ class Ingest:
         self.progress.walk_problems = {**kept, **walk.problems}
 
     async def _follow(self, changes: Changes, walk: Walk) -> None:
-        """Put what differs among the work."""
+        """Add the difference to the work."""
         self._renamed |= renamed(changes, self._seen, walk)
         if changes.arrived or changes.gone:
             await self._come_and_go(changes, walk)
@@ -309,7 +353,7 @@ class Ingest:
             if failed and walk.notes[place] != failed.stamp:
                 del self.failed[place]
         fresh = dict.fromkeys(place for place in (*changes.arrived, *changes.changed) if place not in self.failed)
-        # What was written just now goes before what waits since the start.
+        # New changes go before the work of the start.
         if fresh.keys() - self.pending.keys():
             self.pending = {**fresh, **self.pending} if self.progress.scanned else {**self.pending, **fresh}
 
@@ -318,72 +362,64 @@ class Ingest:
         moved = await trio.to_thread.run_sync(moves, changes, self.known, self.roots, walk, limiter=self._turn)
         ids = [self.known[place].id for place in changes.gone]
 
-        def change(connection: sqlite3.Connection) -> dict[Place, Known]:
-            nodes.depart(connection, ids, frozenset(moved.values()))
-            return nodes.arrive(connection, changes.arrived, moved, self.roots)
+        def change(db: apsw.Connection) -> dict[Place, Known]:
+            nodes.depart(db, ids, frozenset(moved.values()))
+            return nodes.arrive(db, changes.arrived, moved, self.roots)
 
-        given = await self.store.write(change)
+        given = await self._database.write(change)
         for place in changes.gone:
             del self.known[place]
             self.pending.pop(place, None)
             self.failed.pop(place, None)
         self.known.update(given)
-        self._leaving = self._leaving or bool(changes.gone)
+        self.leaving = self.leaving or bool(changes.gone)
 
     async def _step(self) -> bool:
         """Do one piece of work; answers whether there was any."""
         if not self._reconciled:
             await self._reconcile()
-        elif self._leaving and await self._take_out():
+        elif self.leaving and await self._take_out():
             pass
         elif self.pending:
             await self._batch()
         else:
             return False
-        self._pause_s = FIRST_PAUSE_S
-        self.progress.waiting = None
         return True
 
     async def _reconcile(self) -> None:
-        """Compare the search's ids with ours: take out what we do not have, put what it does not have."""
-        theirs: set[str] = set()
-        after, more = "", True
-        while more:
-            page = await self.env.call(RetrieveGroups(collection=COLLECTION, after=after))
-            theirs.update(page.ids)
-            more = page.more and bool(page.ids)
-            after = page.ids[-1] if page.ids else after
+        """Compare the search's ids with ours: take out those we do not have, put those it does not have."""
+        theirs = set(await pages(lambda after: self._env.call(RetrieveGroups(collection=COLLECTION, after=after))))
         ours = {known.id: place for place, known in self.known.items()}
         strange = theirs - ours.keys()
         missing = [id_ for id_, place in ours.items() if id_ not in theirs and self.known[place].hash is not None]
 
-        def change(connection: sqlite3.Connection) -> None:
-            nodes.leave(connection, strange)
-            nodes.put_again(connection, missing)
+        def change(db: apsw.Connection) -> None:
+            nodes.leave(db, strange)
+            nodes.put_again(db, missing)
 
         if strange or missing:
-            await self.store.write(change)
+            await self._database.write(change)
         for id_ in missing:
             place = ours[id_]
             self.known[place] = Known(id_, None, None, 0, None)
             self.pending[place] = None
-        self._leaving = True
+        self.leaving = True
         self._reconciled = True
 
     async def _take_out(self) -> bool:
         """Take ids out of the search; answers whether there were any that can go now.
 
-        Those of renamed notes stay until the new ones are there, which take over their vectors: unless the id is one of
-        a note again.
+        Those of renamed notes stay until the new ones are there, which take over their vectors; unless a note has
+        the id again.
         """
         self._renamed &= self.pending.keys()
         reused = bool(self._renamed)
-        ids = await self.store.read(lambda connection: nodes.leaving(connection, 4096, reused=reused))
+        ids = await self._database.read(lambda db: nodes.leaving(db, 4096, reused=reused))
         if not ids:
-            self._leaving = reused
+            self.leaving = reused
             return False
-        await self.env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
-        await self.store.write(lambda connection: nodes.left(connection, ids))
+        await self._env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
+        await self._database.write(lambda db: nodes.left(db, ids))
         return True
 
     async def _batch(self) -> None:
@@ -398,7 +434,7 @@ class Ingest:
         put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
         if updates:
-            self.known.update(await self.store.write(lambda connection: nodes.settle(connection, updates)))
+            self.known.update(await self._database.write(lambda db: nodes.settle(db, updates)))
         for place, reason in batch.failed.items():
             self.failed[place] = Failed(reason, retry_at, self._seen.get(place))
         for place in batch.read:
@@ -406,22 +442,23 @@ class Ingest:
         self._look_again(batch)
 
     def _look_again(self, batch: Batch) -> None:
-        """At what may have been written while it was read, and may not be told of once more."""
+        """At files that may have been written while they were read, which may not be reported again."""
         unsure = [update.place for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None]
-        self.touch(place.absolute for place in unsure)
+        self.invalidate(place.absolute for place in unsure)
 
     async def _put(self, groups: list[Group], batch: Batch) -> list[str]:
         """Put the groups, in halves until the one that is refused stands alone; answers the ids that went in."""
         if not groups:
             return []
         try:
-            await self.env.call(RetrievePut(collection=COLLECTION, groups=groups))
-        except TRANSIENT as error:
-            # Too much at once looks like this as well.
-            if len(groups) == 1 or not isinstance(error, Timeout):
-                raise
+            await self._env.call(RetrievePut(collection=COLLECTION, groups=groups))
         except LinckiaError as error:
-            if len(groups) == 1:
+            if len(groups) > 1 and isinstance(error, Timeout):
+                # Too much at once looks like this as well.
+                pass
+            elif isinstance(error, TRANSIENT) or error.failure.retry_after_ms is not None:
+                raise
+            elif len(groups) == 1:
                 self._lone_failures += 1
                 if self._lone_failures > MAX_LONE_FAILURES:
                     raise Unavailable(f"it refuses every note: {error}") from error

@@ -1,4 +1,4 @@
-"""How far the index is in step with the folders, and how that is said to those who ask."""
+"""How far the index is in step with the folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCAN_TIME_SHARE = 0.25
 """Of one processor, and of the time (a walk of a network folder waits more than it works)."""
 
 PROMPT_S = 3.0
-"""Within so long a change is said to show."""
+"""The time within which a change is promised to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Failed:
 
 @dataclass(slots=True)
 class Progress:
-    """How far the index is in step; what `degraded` and the status say."""
+    """How far the index is in step; the material of `degraded` and of the status."""
 
     scanned: bool = False
     scanned_at: float | None = None
@@ -42,19 +42,21 @@ class Progress:
     def degraded(
         self,
         *,
+        rebuilt: str,
         notes: int,
         pending: Collection[Place],
         failed: Collection[Place],
         unsettled: bool,
         roots: Sequence[str],
     ) -> list[str]:
-        """In what way an answer from the index may fall short of the files at this moment.
+        """How an answer from the index may fall short of the files at this moment.
 
         Args:
+            rebuilt: why the database was begun again, where it is not complete yet.
             notes: that there are.
             unsettled: whether the search may lack notes or hold some that are gone.
         """
-        said = []
+        said = ["index: the database of notes was damaged, and is being rebuilt"] if rebuilt else []
         if not self.scanned:
             said.append("index: the first scan of the folders is under way")
         if pending:

@@ -16,9 +16,9 @@ from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
 from proto.ops.retrieve import CollectionStatus, RetrieveStatus
 from services.knowledge.ingest.ingest import COLLECTION, Ingest
-from services.knowledge.notes import files
 from services.knowledge.notes.files import Place
 from services.runtime.handlers import Context
+from services.runtime.roots import is_below, printable
 
 MAX_FAILED = 100
 POLL_S = 0.25
@@ -45,7 +45,7 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
         notes=len(places),
         indexed=anew,
         failed=[
-            Problem(path=files.printable(place.absolute), reason=reason)
+            Problem(path=printable(place.absolute), reason=reason)
             for place, reason in sorted(failed.items())[:MAX_FAILED]
         ],
         failed_count=len(failed),
@@ -57,7 +57,7 @@ def _seat(path: str, index: int, roots: Sequence[str]) -> str:
     """The real path.  Raises InvalidParams."""
     real = os.path.realpath(path)
     field = f"paths[{index}]"
-    if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots):
+    if not is_below(real, roots):
         raise InvalidParams(
             f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'}); "
             "roots are named when the kernel is started: linckia serve PATH…",
@@ -69,8 +69,7 @@ def _seat(path: str, index: int, roots: Sequence[str]) -> str:
 
 
 def _is_below(place: Place, seats: Sequence[str]) -> bool:
-    path = place.absolute
-    return not seats or any(path == seat or path.startswith(seat.rstrip(os.sep) + os.sep) for seat in seats)
+    return not seats or is_below(place.absolute, seats)
 
 
 async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:

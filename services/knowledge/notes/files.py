@@ -8,10 +8,12 @@ from __future__ import annotations
 import codecs
 import hashlib
 import os
-import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from services.runtime.roots import OutsideRoots, open_regular
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 """A larger file is not a note that anyone reads as one text."""
@@ -54,15 +56,6 @@ class Place(NamedTuple):
         return os.path.join(self.root, self.path)
 
 
-def printable(path: str) -> str:
-    """A path that can be shown whatever its bytes are."""
-    return os.fsencode(path).decode("utf-8", "replace")
-
-
-class OutsideRoots(Exception):
-    """The path leads out of the roots, or to something that is not a regular file."""
-
-
 class TooLarge(Exception):
     """The file is larger than `MAX_READ_BYTES`."""
 
@@ -85,21 +78,17 @@ class Content:
         return decode(self.data)
 
 
-def read(path: str, roots: Sequence[str], now_ns: int) -> Content:
-    """Read a regular file below `roots` (real paths); `now_ns` is the wall clock, in nanoseconds.
+def read(path: str, roots: Sequence[str], now_ns: int | None = None) -> Content:
+    """Read a regular file below `roots` (real paths); `now_ns` is the wall clock where it is not the system's.
 
     Raises:
         OSError: it is not there, or may not be read.
         OutsideRoots: a link led out of the roots, or it is no regular file.
         TooLarge: it has more than `MAX_READ_BYTES`.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    descriptor, status = open_regular(path, roots)
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OutsideRoots(f"{printable(path)} is not a regular file")
-        if not is_below(real_path_of(descriptor, path), roots):
-            raise OutsideRoots(f"{printable(path)} leads out of the roots")
         if status.st_size > MAX_READ_BYTES:
             raise TooLarge(f"{status.st_size} bytes, more than the {MAX_READ_BYTES} that are read")
         data = file.read(MAX_READ_BYTES + 1)
@@ -110,17 +99,12 @@ def read(path: str, roots: Sequence[str], now_ns: int) -> Content:
         return Content(data, stamp, stamp == after and stamp.is_settled(now_ns))
 
 
-def real_path_of(descriptor: int, path: str) -> str:
-    """Where an open file truly is; the kernel's own answer where `/proc` is there, so no rename can come between."""
+def text_if_readable(place: Place, roots: Sequence[str]) -> str | None:
+    """The text of a file, for answers that can do without it. Blocks on the disk."""
     try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        return os.path.realpath(path)
-
-
-def is_below(real: str, roots: Sequence[str]) -> bool:
-    """Whether a real path lies below one of `roots`."""
-    return any(real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
+        return read(place.absolute, roots).text
+    except (OSError, OutsideRoots, TooLarge):
+        return None
 
 
 def decode(data: bytes) -> str:

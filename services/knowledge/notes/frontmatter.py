@@ -110,3 +110,13 @@ def instant(text: str, *, end_of_day: bool = False) -> float:
     if end_of_day and not re.search(r"[T ]\d", stripped):
         moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
     return moment.timestamp()
+
+
+def rfc3339(seconds: float | None, timespec: str = "auto") -> str | None:
+    """Unix seconds as people read them; None where there are none, or none that a calendar has."""
+    if seconds is None:
+        return None
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec=timespec)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from proto.errors import InvalidParams
+from services.knowledge.notes.files import MAX_READ_BYTES, TooLarge
 from services.knowledge.notes.links import entries, tag_comments
 from services.knowledge.notes.sections import outline
+from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
+from services.runtime.roots import OutsideRoots, is_below, printable
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")
 _RELATION = re.compile(r"\[[^\[\],]+:[^\[\],]+\]")
+
+_ATTEMPTS = 20
+"""A program that writes to the file at each attempt to replace it does so without pause."""
+
+
+class Contended(Exception):
+    """The file was not changed: others kept writing to it, or it may not be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +127,50 @@ def locate(file_path: str, roots: Sequence[str]) -> str:
         return file_path
     candidates = [os.path.join(root, file_path) for root in roots]
     return next((path for path in candidates if os.path.lexists(path)), candidates[0] if candidates else file_path)
+
+
+def rewrite(path: str, roots: Sequence[str], change: Callable[[bytes], bytes]) -> bool:
+    """Replace the contents of a regular file below `roots` by `change` of them; answers whether they differ.
+
+    A symbolic link is followed to its target, which must be below the roots too, and stays a link.  Blocks.
+
+    Raises:
+        OSError: the file is not there, or may not be read or written.
+        OutsideRoots, TooLarge: as `files.read`.
+        Contended: the file never held still, or may not be replaced.
+        Whatever `change` raises; nothing is written then.
+    """
+    for _ in range(_ATTEMPTS):
+        real = Path(os.path.realpath(path))
+        if not is_below(str(real), roots):
+            raise OutsideRoots(f"{printable(path)} is not below the roots")
+        status = real.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OutsideRoots(f"{printable(path)} is not a regular file")
+        if status.st_size > MAX_READ_BYTES:
+            raise TooLarge(f"{status.st_size} bytes, more than the {MAX_READ_BYTES} that are read")
+        try:
+            with FileLocks().hold(real):
+                before = real.read_bytes()
+                after = change(before)
+                if after == before:
+                    return False
+                replace_file(real, before, after)
+                return True
+        except ChangedMeanwhile:
+            continue
+        except CannotReplace as error:
+            raise Contended(str(error)) from None
+    raise Contended(f"{printable(path)} is being written by others without pause")
+
+
+def add_tags(path: str, roots: Sequence[str], tags: Sequence[str]) -> tuple[Tagged, bool]:
+    """Add `tags` to a file; its text with them, and whether it changed. Blocks. Raises as `rewrite` and `tagged`."""
+    results: list[Tagged] = []
+
+    def change(data: bytes) -> bytes:
+        results.append(tagged(data, tags))
+        return results[-1].data
+
+    changed = rewrite(path, roots, change)
+    return results[-1], changed

@@ -1,8 +1,8 @@
-"""Sonar, the optional last stage: a language model's view of what was found, where the settings name one.
+"""Refinement, the optional last stage of a search (`sonar` to users): a language model's view of the notes found.
 
-It may put the notes in another order, say what the query is after and what the best have to do with it, and choose the
-type of a missing link. It can neither add a note nor take one away. Where it fails, is late or answers nonsense, the
-answer is that of the stages before it, and says why; where none is configured, nobody is asked at all.
+It may put the notes in another order, state the intent of the query and the relevance of the best notes, and choose the
+type of a missing link. It can neither add a note nor remove one. Where it fails, is late or answers nonsense, the
+answer is that of the stages before it, with the reason; where no model is configured, none is called.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SONAR = "sonar"
 """Its name among the stages."""
 
 READ = 20
-"""Notes, or pairs of them, that the model is shown: a prompt that a small model reads in time."""
+"""Notes, or pairs of them, in a prompt: a small model reads so many in time."""
 
 PASSAGE_CHARACTERS = 700
 
@@ -45,17 +45,17 @@ _ASK_AGAIN_S = 0.5
 _FIRST_WAIT_S = 0.25
 _SILENT_FOR_S = 5.0
 _MARGIN_S = 0.25
-"""For `llm` to say itself that it was too late, before it is given up as hanging."""
+"""For `llm` to report a timeout itself, before this service does."""
 
 
 class Call(Protocol):
-    """A call of another service's operation, as a service makes it on its own account."""
+    """A call of another service's operation, as `Environment.call`."""
 
     async def __call__(self, params: Params[R], *, timeout_s: float | None = None) -> R: ...
 
 
 class Refined(msgspec.Struct, frozen=True):
-    """The notes as they are answered, and what the model said of them, if it ran."""
+    """The notes of an answer, with the model's remarks if it ran."""
 
     hits: list[SearchHit]
     enabled: bool = False
@@ -64,7 +64,7 @@ class Refined(msgspec.Struct, frozen=True):
     degraded: list[str] = []
 
 
-class Sonar:
+class Refiner:
     """The stage, for all searches of a service."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Sonar:
         self._began = trio.current_time()
 
     async def learn(self, call: Call) -> None:
-        """Ask `llm` what there is, until it has answered."""
+        """Ask `llm` which model there is, until it has answered."""
         while self._model is None:
             try:
                 self._model = await call(LlmModel(), timeout_s=_SILENT_FOR_S)

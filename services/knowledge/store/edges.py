@@ -7,9 +7,10 @@ in the same transaction, so that a link shows as soon as its target does and is 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+import apsw
 
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import Reference, name_key, path_key
@@ -44,81 +45,79 @@ def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
     return {(key, rank) for key, rank in keys if key}
 
 
-def store(
-    connection: sqlite3.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]
-) -> set[str]:
+def store(db: apsw.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]) -> set[str]:
     """Set the names and references of a note; answers the keys that `resolve` must look at.
 
     The note's own references find their targets in `resolve_of`, once the names of all notes that came with it are
     there.
     """
-    before = _names_of(connection, id_)
+    before = _names_of(db, id_)
     now = names(id_, place, title)
-    connection.executemany("DELETE FROM name WHERE key=? AND rank=? AND id=?", ((*name, id_) for name in before - now))
-    connection.executemany("INSERT OR REPLACE INTO name VALUES(?, ?, ?)", ((*name, id_) for name in now - before))
-    connection.execute("DELETE FROM edge WHERE src=?", (id_,))
-    connection.executemany(
+    db.executemany("DELETE FROM name WHERE key=? AND rank=? AND id=?", ((*name, id_) for name in before - now))
+    db.executemany("INSERT OR REPLACE INTO name VALUES(?, ?, ?)", ((*name, id_) for name in now - before))
+    db.execute("DELETE FROM edge WHERE src=?", (id_,))
+    db.executemany(
         "INSERT INTO edge VALUES(?, ?, ?, ?, ?, ?, ?)",
         (
-            (id_, position, r.kind, r.key, r.other_key, r.target is not None, r.target)
+            (id_, position, r.kind, r.key, r.other_key, int(r.target is not None), r.target)
             for position, r in enumerate(references)
         ),
     )
     return {key for key, _ in before ^ now}
 
 
-def forget(connection: sqlite3.Connection, id_: str) -> set[str]:
+def forget(db: apsw.Connection, id_: str) -> set[str]:
     """Drop the names and references of a note that is gone; answers the keys that `resolve` must look at."""
-    before = _names_of(connection, id_)
-    connection.execute("DELETE FROM name WHERE id=?", (id_,))
-    connection.execute("DELETE FROM edge WHERE src=?", (id_,))
+    before = _names_of(db, id_)
+    db.execute("DELETE FROM name WHERE id=?", (id_,))
+    db.execute("DELETE FROM edge WHERE src=?", (id_,))
     return {key for key, _ in before}
 
 
-def resolve(connection: sqlite3.Connection, keys: Iterable[str]) -> None:
+def resolve(db: apsw.Connection, keys: Iterable[str]) -> None:
     """Find the targets of all references by these keys anew."""
     for key in keys:
-        rows = connection.execute(
+        rows = db.execute(
             "SELECT src, position, key, other_key, dst FROM edge WHERE key=? AND fixed=0"
             " UNION SELECT src, position, key, other_key, dst FROM edge"
             " WHERE other_key=? AND other_key<>'' AND fixed=0",
             (key, key),
         )
-        _point(connection, rows.fetchall())
+        _point(db, list(rows))
 
 
-def resolve_of(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def resolve_of(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Find the targets of all references of these notes."""
     query = "SELECT src, position, key, other_key, dst FROM edge WHERE src=? AND fixed=0"
     for id_ in ids:
-        _point(connection, connection.execute(query, (id_,)).fetchall())
+        _point(db, list(db.execute(query, (id_,))))
 
 
-def _point(connection: sqlite3.Connection, rows: Iterable[tuple[str, int, str, str, str | None]]) -> None:
+def _point(db: apsw.Connection, rows: Iterable[tuple[str, int, str, str, str | None]]) -> None:
     for src, position, key, other_key, dst in rows:
-        target = _holder(connection, key) or (_holder(connection, other_key) if other_key else None)
+        target = _holder(db, key) or (_holder(db, other_key) if other_key else None)
         target = None if target == src else target
         if target != dst:
-            connection.execute("UPDATE edge SET dst=? WHERE src=? AND position=?", (target, src, position))
+            db.execute("UPDATE edge SET dst=? WHERE src=? AND position=?", (target, src, position))
 
 
-def _holder(connection: sqlite3.Connection, key: str) -> str | None:
-    row = connection.execute("SELECT id FROM name WHERE key=? ORDER BY rank, id LIMIT 1", (key,)).fetchone()
-    return None if row is None else str(row[0])
+def _holder(db: apsw.Connection, key: str) -> str | None:
+    id_: str | None = db.execute("SELECT id FROM name WHERE key=? ORDER BY rank, id LIMIT 1", (key,)).get
+    return id_
 
 
-def _names_of(connection: sqlite3.Connection, id_: str) -> set[tuple[str, int]]:
-    return {(key, rank) for key, rank in connection.execute("SELECT key, rank FROM name WHERE id=?", (id_,))}
+def _names_of(db: apsw.Connection, id_: str) -> set[tuple[str, int]]:
+    return {(key, rank) for key, rank in db.execute("SELECT key, rank FROM name WHERE id=?", (id_,))}
 
 
-def count(connection: sqlite3.Connection) -> int:
+def count(db: apsw.Connection) -> int:
     """Distinct edges."""
     query = "SELECT count(*) FROM (SELECT DISTINCT src, kind, dst FROM edge WHERE dst IS NOT NULL)"
-    return int(connection.execute(query).fetchone()[0])
+    return int(db.execute(query).get)
 
 
 def explore(
-    connection: sqlite3.Connection, id_: str, relation: str | None, *, out: bool, into: bool, depth: int
+    db: apsw.Connection, id_: str, relation: str | None, *, out: bool, into: bool, depth: int
 ) -> tuple[list[Edge], bool]:
     """Edges within `depth` steps of a note, nearest first, and whether there were more than `MAX_EDGES`.
 
@@ -130,7 +129,7 @@ def explore(
     for step in range(1, depth + 1):
         following: list[str] = []
         for node in border:
-            for source, kind, target in _around(connection, node, out=out, into=into):
+            for source, kind, target in _around(db, node, out=out, into=into):
                 if relation is not None and kind.casefold() != relation.casefold():
                     continue
                 if (source, kind, target) not in found:
@@ -145,10 +144,10 @@ def explore(
     return list(found.values()), False
 
 
-def _around(connection: sqlite3.Connection, node: str, *, out: bool, into: bool) -> Iterator[tuple[str, str, str]]:
+def _around(db: apsw.Connection, node: str, *, out: bool, into: bool) -> Iterator[tuple[str, str, str]]:
     if out:
         query = "SELECT src, kind, dst FROM edge WHERE src=? AND dst IS NOT NULL ORDER BY position"
-        yield from connection.execute(query, (node,))
+        yield from db.execute(query, (node,))
     if into:
         query = "SELECT src, kind, dst FROM edge WHERE dst=? ORDER BY src, position"
-        yield from connection.execute(query, (node,))
+        yield from db.execute(query, (node,))

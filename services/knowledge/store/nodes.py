@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import apsw
+
+from proto.ops.knowledge import TaggedNote
 from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.notes.frontmatter import rfc3339
 from services.knowledge.notes.links import slug
 from services.knowledge.notes.markdown import Note, stem
 from services.knowledge.store import edges
@@ -55,9 +58,9 @@ class Node:
     title: str
 
 
-def load(connection: sqlite3.Connection) -> dict[Place, Known]:
+def load(db: apsw.Connection) -> dict[Place, Known]:
     """All that is known, by place."""
-    rows = connection.execute("SELECT root, path, id, hash, lead, size, mtime_ns, ctime_ns, inode, problem FROM node")
+    rows = db.execute("SELECT root, path, id, hash, lead, size, mtime_ns, ctime_ns, inode, problem FROM node")
     return {
         Place(root, path): Known(id_, Stamp(*stamp) if hash_ and stamp[3] >= 0 else None, hash_, lead, problem)
         for root, path, id_, hash_, lead, *stamp, problem in rows
@@ -65,7 +68,7 @@ def load(connection: sqlite3.Connection) -> dict[Place, Known]:
 
 
 def arrive(
-    connection: sqlite3.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
+    db: apsw.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
 ) -> dict[Place, Known]:
     """Give ids to new files: those that `moves` names keep the id they had elsewhere."""
     given: dict[Place, Known] = {}
@@ -73,44 +76,44 @@ def arrive(
     # The note nearest to its root is the first of its name, whatever order a folder lists its entries in.
     order = sorted(arrivals, key=lambda place: (roots.index(place.root), place.path.count("/"), place.path))
     for place in sorted(order, key=lambda place: place not in moves):
-        id_ = moves.get(place) or _free_id(connection, place)
-        connection.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
-        connection.execute("DELETE FROM departed WHERE id=?", (id_,))
+        id_ = moves.get(place) or _free_id(db, place)
+        db.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
+        db.execute("DELETE FROM departed WHERE id=?", (id_,))
         given[place] = Known(id_, None, None, 0, None)
     return given
 
 
-def _free_id(connection: sqlite3.Connection, place: Place) -> str:
+def _free_id(db: apsw.Connection, place: Place) -> str:
     path = place.path[:-3]
     mark = hashlib.sha256(place.absolute.encode()).hexdigest()
     short, long = slug(stem(place.path)), slug(path)
     candidates = [short, long] if len(long) <= MAX_ID_CHARS else [short]
     candidates += [f"{long[: MAX_ID_CHARS - 65]}-{mark[:length]}" for length in (8, 16, 64)]
     for candidate in candidates:
-        if connection.execute("SELECT 1 FROM node WHERE id=?", (candidate,)).fetchone() is None:
+        if db.execute("SELECT 1 FROM node WHERE id=?", (candidate,)).fetchone() is None:
             return candidate
     raise AssertionError(f"two files with one path: {place.absolute}")
 
 
-def depart(connection: sqlite3.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
+def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
     """Forget notes whose file is gone; ids in `keep` live on in another place."""
     affected: set[str] = set()
     now = time.time()
     for id_ in ids:
-        (path,) = connection.execute("SELECT path FROM node WHERE id=?", (id_,)).fetchone()
-        connection.execute("DELETE FROM node WHERE id=?", (id_,))
+        path = db.execute("SELECT path FROM node WHERE id=?", (id_,)).get
+        db.execute("DELETE FROM node WHERE id=?", (id_,))
         if id_ in keep:
             continue
-        affected |= edges.forget(connection, id_)
-        connection.execute("INSERT OR REPLACE INTO leaving VALUES(?)", (id_,))
-        connection.execute("INSERT OR REPLACE INTO departed VALUES(?, ?, ?)", (id_, path, now))
-    edges.resolve(connection, affected)
-    connection.execute(
+        affected |= edges.forget(db, id_)
+        db.execute("INSERT OR REPLACE INTO leaving VALUES(?)", (id_,))
+        db.execute("INSERT OR REPLACE INTO departed VALUES(?, ?, ?)", (id_, path, now))
+    edges.resolve(db, affected)
+    db.execute(
         "DELETE FROM departed WHERE id IN (SELECT id FROM departed ORDER BY at DESC LIMIT -1 OFFSET ?)", (MAX_DEPARTED,)
     )
 
 
-def settle(connection: sqlite3.Connection, updates: Sequence[Update]) -> dict[Place, Known]:
+def settle(db: apsw.Connection, updates: Sequence[Update]) -> dict[Place, Known]:
     """Record what was read and put; in step with the edges it makes and unmakes."""
     affected: set[str] = set()
     known: dict[Place, Known] = {}
@@ -120,74 +123,87 @@ def settle(connection: sqlite3.Connection, updates: Sequence[Update]) -> dict[Pl
         row = (stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode) if stamp else (0, 0, 0, -1)
         problem: str | None
         if update.note is None:
-            connection.execute("UPDATE node SET size=?, mtime_ns=?, ctime_ns=?, inode=? WHERE id=?", (*row, update.id))
-            (problem,) = connection.execute("SELECT problem FROM node WHERE id=?", (update.id,)).fetchone()
+            db.execute("UPDATE node SET size=?, mtime_ns=?, ctime_ns=?, inode=? WHERE id=?", (*row, update.id))
+            problem = db.execute("SELECT problem FROM node WHERE id=?", (update.id,)).get
         else:
             note = update.note
             problem = note.problem
-            connection.execute(
+            db.execute(
                 "UPDATE node SET hash=?, lead=?, size=?, mtime_ns=?, ctime_ns=?, inode=?, title=?, date=?, tags=?,"
                 " problem=? WHERE id=?",
                 (update.hash, update.lead, *row, note.title, update.date, json.dumps(note.tags), problem, update.id),
             )  # fmt: skip
-            affected |= edges.store(connection, update.id, update.place, note.title, note.references)
+            affected |= edges.store(db, update.id, update.place, note.title, note.references)
         known[update.place] = Known(update.id, stamp, update.hash, update.lead, problem)
-    edges.resolve(connection, affected)
-    edges.resolve_of(connection, (update.id for update in updates if update.note is not None))
+    edges.resolve(db, affected)
+    edges.resolve_of(db, (update.id for update in updates if update.note is not None))
     return known
 
 
-def put_again(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Make the notes' texts be read and put once more."""
-    connection.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
+    db.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
 
 
-def find(connection: sqlite3.Connection, id_: str) -> Node | None:
-    row = connection.execute("SELECT id, root, path, title FROM node WHERE id=?", (id_,)).fetchone()
+def find(db: apsw.Connection, id_: str) -> Node | None:
+    row = db.execute("SELECT id, root, path, title FROM node WHERE id=?", (id_,)).get
     return None if row is None else Node(row[0], Place(row[1], row[2]), row[3])
 
 
-def departed_path(connection: sqlite3.Connection, id_: str) -> str | None:
+def departed_path(db: apsw.Connection, id_: str) -> str | None:
     """Where the note was that had this id, if there ever was one."""
-    row = connection.execute("SELECT path FROM departed WHERE id=?", (id_,)).fetchone()
-    return None if row is None else str(row[0])
+    path: str | None = db.execute("SELECT path FROM departed WHERE id=?", (id_,)).get
+    return path
 
 
-def existing(connection: sqlite3.Connection, ids: Iterable[str]) -> frozenset[str]:
+def existing(db: apsw.Connection, ids: Iterable[str]) -> frozenset[str]:
     """Those of `ids` that are notes."""
-    return frozenset(id_ for id_ in ids if connection.execute("SELECT 1 FROM node WHERE id=?", (id_,)).fetchone())
+    return frozenset(id_ for id_ in ids if db.execute("SELECT 1 FROM node WHERE id=?", (id_,)).fetchone())
 
 
-def count(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM node").fetchone()[0])
+def count(db: apsw.Connection) -> int:
+    return int(db.execute("SELECT count(*) FROM node").get)
 
 
-def folders(connection: sqlite3.Connection) -> list[str]:
+def folders(db: apsw.Connection) -> list[str]:
     """Folders that hold notes, relative to their root, each ending in `/`; the root itself is `./`."""
-    paths = connection.execute("SELECT path FROM node")
+    paths = db.execute("SELECT path FROM node")
     return sorted({path[: path.rfind("/") + 1] or "./" for (path,) in paths})
 
 
-def leaving(connection: sqlite3.Connection, limit: int, *, reused: bool = False) -> list[str]:
+def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[TaggedNote]:
+    """Notes with at least `least` of `tags` (as `clean_tags` makes them), latest first."""
+    rows = db.execute(
+        "SELECT id, title, path, tags, date FROM node WHERE (SELECT count(*) FROM json_each(node.tags)"
+        " WHERE value IN (SELECT value FROM json_each(?))) >= ? ORDER BY date DESC, id LIMIT ?",
+        (json.dumps(tags), least, limit),
+    )
+    return [
+        TaggedNote(id=id_, title=title, path=path, tags=json.loads(own), date=rfc3339(date))
+        for id_, title, path, own, date in rows
+    ]
+
+
+def leaving(db: apsw.Connection, limit: int, *, reused: bool = False) -> list[str]:
     """Ids whose text is still to be taken out of the search; or only those that a note has again."""
     condition = " WHERE id IN (SELECT id FROM node)" if reused else ""
-    return [id_ for (id_,) in connection.execute(f"SELECT id FROM leaving{condition} ORDER BY id LIMIT ?", (limit,))]
+    return [id_ for (id_,) in db.execute(f"SELECT id FROM leaving{condition} ORDER BY id LIMIT ?", (limit,))]
 
 
-def leave(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def leave(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Take down for removal from the search what no note of ours has."""
-    connection.executemany("INSERT OR IGNORE INTO leaving VALUES(?)", ((id_,) for id_ in ids))
+    db.executemany("INSERT OR IGNORE INTO leaving VALUES(?)", ((id_,) for id_ in ids))
 
 
-def left(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def left(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Their text is out of the search."""
-    connection.executemany("DELETE FROM leaving WHERE id=?", ((id_,) for id_ in ids))
+    db.executemany("DELETE FROM leaving WHERE id=?", ((id_,) for id_ in ids))
 
 
-def setting(connection: sqlite3.Connection, name: str) -> str | None:
-    row = connection.execute("SELECT value FROM setting WHERE name=?", (name,)).fetchone()
-    return None if row is None else str(row[0])
+def setting(db: apsw.Connection, name: str) -> str | None:
+    value: str | None = db.execute("SELECT value FROM setting WHERE name=?", (name,)).get
+    return value
 
 
-def set_setting(connection: sqlite3.Connection, name: str, value: str) -> None:
-    connection.execute("INSERT OR REPLACE INTO setting VALUES(?, ?)", (name, value))
+def set_setting(db: apsw.Connection, name: str, value: str) -> None:
+    db.execute("INSERT OR REPLACE INTO setting VALUES(?, ?)", (name, value))

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from services.transcripts.intake.turns import Rejected, TurnPayload, turn_of
 from services.transcripts.layouts import Layout, Passed, Said, Step, gemini, seconds
 from services.transcripts.messages import ASSISTANT, Message, image, text_block
 from services.transcripts.providers import anthropic, ollama, openai
 from services.transcripts.providers.wire import Json, Unreadable, child, records, text
-from services.transcripts.turns import Rejected, TurnPayload, turn_of
 
 _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
 _ROLE_NAMES = frozenset({"user", ASSISTANT, "system", "developer", "tool", "function", *_ROLES})

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import trio
 
-from services.transcripts import forest
+from services.transcripts.store import forest
 from tests.bench._wire import Stdio
 from tests.system.ingesting import free_port, http, ingest_under_kills, turn
 from tests.system.running import RunningKernel, running
@@ -196,7 +197,7 @@ def _over_http(port: int, head: str) -> list[float]:
 
 
 def _lineage_alone(path: Path, head: str) -> None:
-    db = sqlite3.connect(path)
+    db = apsw.Connection(str(path))
     node = forest.find(db, head)
     assert node is not None
     times, peer = [], []
@@ -208,7 +209,7 @@ def _lineage_alone(path: Path, head: str) -> None:
         began = time.perf_counter()
         at: int | None = node.node_id
         while at is not None:
-            at = db.execute("SELECT parent, content, role FROM node WHERE node_id=?", (at,)).fetchone()[0]
+            at = next(db.execute("SELECT parent, content, role FROM node WHERE node_id=?", (at,)))[0]
         peer.append((time.perf_counter() - began) * 1000)
     db.close()
     alone, naive = statistics.median(times), statistics.median(peer)

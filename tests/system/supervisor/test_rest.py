@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.supervisor.idleness import WORTH_BYTES
 from tests.system.running import Answer, Connection, RunningKernel, connection, running
-from tests.system.support.ops import Echo, Misbehave
-from tests.system.support.rig import is_alive, supervised, trial
+from tests.system.support.rig import is_alive
 
 PATIENCE_S = 30.0
 RACES = 4
@@ -142,18 +140,3 @@ def test_a_person_stops_and_starts_what_rests(kernel: RunningKernel) -> None:
     assert kernel.call("mcp.echo", {"message": "back"}) == {"message": "back"}
     until_resting(kernel, "echo")
     assert "ready" in kernel.call("kernel_restart", {"service": "echo"})["message"]
-
-
-async def test_a_service_that_its_work_has_made_large_is_exchanged_once_it_has_nothing_to_do(tmp_path: Path) -> None:
-    async with supervised(tmp_path, trial(renews_after_s=0.5)) as rig:
-        with trio.fail_after(PATIENCE_S):
-            await rig.ready()
-            # What it needs is known from its first pings on.
-            await trio.sleep(20 * trial().ping_interval_s)
-            await rig.sink.said(Misbehave(how="leak", amount=64))
-            grown = rig.report().memory_bytes or 0
-            rig.sink.idle.add("trial")
-            report = await rig.ready(after=1)
-            assert (report.restarts, report.deaths, report.recoveries) == (0, {}, ())
-            assert (report.memory_bytes or 0) < grown - WORTH_BYTES
-            assert await rig.sink.said(Echo(text="small again")) == "small again"

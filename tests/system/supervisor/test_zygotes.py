@@ -70,29 +70,6 @@ async def test_hung_zygote_is_replaced_and_the_service_starts_without_it(tmp_pat
             await zygote_is(rig, "ready")
 
 
-@pytest.mark.parametrize(
-    ("preload", "state"),
-    [(LIGHT.preload, "ready"), (("tests.system.support.threaded",), "unfit")],
-    ids=["fit", "unfit"],
-)
-async def test_zygote_is_forked_by_its_base_or_else_starts_from_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, preload: tuple[str, ...], state: str
-) -> None:
-    base = ZygoteSpec(name="base", preload=preload, wait_s=20)
-    light = ZygoteSpec(name="light", preload=LIGHT.preload, base="base", wait_s=20)
-    async with supervised(tmp_path, trial(), zygotes=(base, light)) as rig:
-        with trio.fail_after(2 * PATIENCE_S):
-            assert (await rig.ready()).how == "zygote"
-            assert rig.supervisor.status().zygotes[0].state == state
-            old = rig.supervisor.status().zygotes[1].pid
-            assert ("zygote light is started from nothing" in caplog.text) is (state == "unfit")
-            os.kill(old or 0, signal.SIGKILL)
-            await until(lambda: rig.supervisor.status().zygotes[1].pid not in (None, old))
-            await until(lambda: rig.supervisor.status().zygotes[1].state == "ready")
-            os.kill(rig.pid(), signal.SIGKILL)
-            assert (await rig.ready(after=1)).how == "zygote"
-
-
 async def test_module_that_cannot_be_imported_is_reported_and_left_out(tmp_path: Path) -> None:
     spec = ZygoteSpec(name="light", preload=("no.such.module", *LIGHT.preload))
     async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:

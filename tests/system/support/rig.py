@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, ServiceState
-from kernel.supervisor.spec import ServiceSpec, TreeSpec, ZygoteSpec
+from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.status import ServiceReport
 from kernel.supervisor.supervisor import Supervisor
 from proto import frames
@@ -168,14 +168,13 @@ def births(folder: Path, settings: dict[str, Any] | None = None) -> Callable[[Se
 @asynccontextmanager
 async def supervised(
     folder: Path,
-    *specs: ServiceSpec | TreeSpec,
+    *specs: ServiceSpec,
     zygotes: tuple[ZygoteSpec, ...] = (LIGHT,),
     settings: dict[str, Any] | None = None,
 ) -> AsyncIterator[Rig]:
     """A running supervisor; ended in order at the end."""
     sink = Sink()
-    tree = TreeSpec(name="root", children=specs)
-    supervisor = Supervisor(tree, zygotes, sink, births(folder, settings), folder / "logs")
+    supervisor = Supervisor(specs, zygotes, sink, births(folder, settings), folder / "logs")
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         try:

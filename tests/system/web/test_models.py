@@ -90,14 +90,14 @@ def test_every_client_is_answered_while_one_of_the_pool_is_killed(kernel: Runnin
             assert [answer.result(timeout=60) for answer in answers] == [12 * 16] * 4
     kernel.wait_ready("embed", "embed-2")
     after = metrics(kernel)
-    deaths = 'linckia_service_deaths_total{service="%s",cause="signal"}'
+    deaths = 'linckia_service_deaths_total{cause="signal",service="%s"}'
     assert after[deaths % "embed"] == before[deaths % "embed"] + 1
     assert after[deaths % "embed-2"] == before[deaths % "embed-2"] == 0
     assert (
         after['linckia_service_calls_total{service="embed"}']
         >= before['linckia_service_calls_total{service="embed"}'] + 48
     )
-    assert after['linckia_service_failures_total{service="embed",kind="unavailable"}'] == 0
+    assert after['linckia_service_failures_total{kind="unavailable",service="embed"}'] == 0
     assert after['linckia_service_recovery_seconds{service="embed"}'] > 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from kernel.cli import completion, status
 from kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
 from kernel.cli.logs import last_lines
 from kernel.cli.main import describe, main
+from kernel.cli.tools import markdown
 from kernel.control.client import CallFailed
+from proto.operation import Role
 from proto.ops import load
 
 SERVICE: dict[str, Any] = {
@@ -109,6 +112,31 @@ def test_tools_lists_the_table_without_a_kernel(capsys: pytest.CaptureFixture[st
     assert next(tool for tool in listed if tool["name"] == "mcp.echo")["inputSchema"]["type"] == "object"
 
 
+def test_markdown_has_every_tool_and_route() -> None:
+    lines = list(markdown(load()))
+    assert "| echo | `mcp.echo` | tool | read |" in " ".join(lines)
+    assert any("`GET /dag/stats`" in line for line in lines)
+    assert any("`POST /v1/embeddings`" in line for line in lines)
+    assert not [line for line in lines if "embed_texts" in line], "internal operations are not for clients"
+
+
+def test_the_readme_lists_every_service_and_its_tools() -> None:
+    """By service as the table of operations has it; `…` stands for those that `linckia tools` lists."""
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+) \|[^|]+\| ([^|]+) \|$", readme, re.MULTILINE)
+    listed = {service: cell for first, cell in rows for service in re.findall(r"`(\w+)`", first)}
+    by_service: dict[str, set[str]] = {}
+    for op in load().values():
+        if op.admits("client") and op.role in (Role.TOOL, Role.STEP) and op.service != "kernel":
+            by_service.setdefault(op.service, set()).update((op.name, op.step, op.step.removeprefix("session.")))
+    assert by_service.keys() <= listed.keys()
+    for service, names in by_service.items():
+        tools = {op.name for op in load().of_service(service) if op.role is Role.TOOL and op.admits("client")}
+        named = set(re.findall(r"`([\w.-]+)`", listed[service].partition("`linckia")[0]))
+        assert named <= names | {"query", "execute", "session"}, f"{service}: the README names what is not there"
+        assert "…" in listed[service] or tools <= named, f"{service}: the README lacks {tools - named}"
+
+
 def test_a_log_that_is_not_there_names_those_that_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     logs = tmp_path / "data" / "logs"
     logs.mkdir(parents=True)
@@ -144,7 +172,7 @@ def test_a_failure_says_whether_the_work_may_have_been_done() -> None:
     assert "1.5 s" in text
 
 
-def test_the_journal_keeps_fields_and_tracebacks_on_one_line() -> None:
+def test_the_log_keeps_fields_and_tracebacks_on_one_line() -> None:
     try:
         raise ValueError("torn")
     except ValueError:
@@ -162,9 +190,9 @@ def test_the_journal_keeps_fields_and_tracebacks_on_one_line() -> None:
 def test_stderr_follows_the_log_through_its_rotation(tmp_path: Path) -> None:
     program = (
         "import logging, os, pathlib, sys\n"
-        "import kernel.cli.kernel_log as journal\n"
-        "journal.ROTATE_BYTES = 2000\n"
-        "journal.open_log(pathlib.Path(sys.argv[1]), 'info', watched=False)\n"
+        "import kernel.cli.kernel_log as log\n"
+        "log.ROTATE_BYTES = 2000\n"
+        "log.open_log(pathlib.Path(sys.argv[1]), 'info', watched=False)\n"
         "for n in range(60): logging.getLogger('linckia.x').info('line %d', n)\n"
         "os.write(2, b'last words\\n')\n"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from kernel.cli.files import Line, absolute, drawn, printable, readable
+from kernel.cli.files import Line, absolute, drawn, printable
+from kernel.cli.terminal import size
 
 
 def test_a_line_fits_the_terminal() -> None:
@@ -18,7 +19,7 @@ def test_a_line_fits_the_terminal() -> None:
 
 
 def test_sizes_are_in_the_unit_that_suits() -> None:
-    assert [readable(size) for size in (0, 1023, 1024, 1536 * 1024**2, 1024**6 * 5)] == [
+    assert [size(count) for count in (0, 1023, 1024, 1536 * 1024**2, 1024**6 * 5)] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 GiB", "5120.0 PiB",
     ]  # fmt: skip
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import notes
+from kernel.cli import calls
 from kernel.cli.main import main
+from kernel.cli.terminal import Bars
 from kernel.control.client import CallFailed
 
 HIT = {
@@ -46,7 +47,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     kernel = Kernel()
-    monkeypatch.setattr(notes, "Client", kernel)
+    monkeypatch.setattr(calls, "Client", kernel)
     return kernel
 
 
@@ -79,7 +80,7 @@ def test_ingest_goes_on_after_a_crash_and_names_what_failed(
     kernel: Kernel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("kernel.cli.notes.time.sleep", waits.append)
+    monkeypatch.setattr("kernel.cli.calls.time.sleep", waits.append)
     failed = [{"path": "/n/b.md", "reason": "cannot be read"}]
     kernel.answers = [
         CallFailed({"kind": "unavailable", "message": "it is being started", "retry_after_ms": 200}),
@@ -89,7 +90,7 @@ def test_ingest_goes_on_after_a_crash_and_names_what_failed(
     assert kernel.asked == [("knowledge_ingest", {"paths": ["/n"], "vectors": False})] * 2
     assert waits == [0.2]
     out, err = capsys.readouterr()
-    assert out.startswith("5 notes are indexed, 3 of them anew, in ")
+    assert out.startswith("5 notes are indexed, 3 of them now, in ")
     assert out.endswith("notes/s); 1 could not be; 2 pieces are not found by meaning yet\n")
     assert err == "linckia: /n/b.md: cannot be read\n"
 
@@ -101,10 +102,10 @@ def test_ingest_of_a_folder_that_is_no_root_fails_at_once(kernel: Kernel, capsys
 
 
 def test_bars_show_each_thing_that_is_counted() -> None:
-    with notes._Bars() as bars:
+    with (bars := Bars(shown=True)):
         for done in range(3):
             bars.show({"done": done, "total": 4, "message": "notes"})
         bars.show({"done": 2, "total": 4, "message": "notes: waits, the search is not available"})
         bars.show({"done": 1, "total": 9, "message": "vectors"})
-        counted = [(task.description, task.completed, task.total, task.fields["said"]) for task in bars._progress.tasks]
+        counted = [(task.description, task.completed, task.total, task.fields["said"]) for task in bars.progress.tasks]
     assert counted == [("notes", 2, 4, "waits, the search is not available"), ("vectors", 1, 9, "")]

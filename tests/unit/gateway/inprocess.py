@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from kernel.ports import ClientRequests
-from kernel.router.session import current as current_session
+from kernel.router.call import current_session
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params

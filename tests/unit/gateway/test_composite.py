@@ -297,7 +297,7 @@ async def test_wrong_parameters_of_an_action_are_named(client: Client) -> None:
 
 async def test_describe_lists_the_ops_of_the_surface() -> None:
     assert await Client("documents").query({"op": "describe"}) == {
-        "query_ops": ["search", "grep", "get", "describe"],
+        "query_ops": ["search", "get", "grep", "describe"],
         "execute_ops": ["add", "delete"],
         "session_ops": ["start"],
     }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
+
+import apsw
 
 from proto.ops.graph import NodeState, Outgoing
 from services.graph import store
@@ -13,10 +14,10 @@ from services.graph import store
 Edges = set[tuple[str, str, str]]
 
 
-def database(path: Path) -> sqlite3.Connection:
+def database(path: Path) -> apsw.Connection:
     """A connection to a new graph, in autocommit."""
-    store.Store(path).close()
-    return sqlite3.connect(path, isolation_level=None)
+    store.open_database(path).close()
+    return apsw.Connection(str(path))
 
 
 def state(id_: str, *edges: str, kind: str = "CITES", label: str = "") -> NodeState:
@@ -37,7 +38,7 @@ def chance_graph(chance: random.Random, count: int, edges: int) -> Edges:
     return {(chance.choice(ids), chance.choice("AB"), chance.choice(ids)) for _ in range(edges)}
 
 
-def stored(db: sqlite3.Connection) -> Edges:
+def stored(db: apsw.Connection) -> Edges:
     """All edges by name."""
     return set(
         db.execute(

@@ -15,17 +15,16 @@ from tests.unit.graph.rig import database, stored
 CHILD = """
 import sys, trio
 from pathlib import Path
-from services.graph import feed
-from services.graph.store import Store
+from services.graph import store
 from tests.unit.graph.rig import state
 
 async def main():
-    store = Store(Path(sys.argv[1]))
+    database = store.open_database(Path(sys.argv[1]))
     n = 0
     while True:
         # Later rounds replace what earlier ones stated.
         nodes = [state(f"n{n % 30}-{part}", *(f"round{n}-{part}-{e}" for e in range(6))) for part in range(3)]
-        await store.write(lambda db: feed.put(db, "notes", nodes, 0))
+        await database.write(lambda db: store.put(db, "notes", nodes, 0))
         print(n, flush=True)
         n += 1
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-import sqlite3
 from pathlib import Path
 
 import pytest
 
-from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.errors import Executed, InvalidParams, OperationError, Unavailable
 from proto.ops.graph import (
     Direction,
     GraphDelete,
@@ -21,11 +20,11 @@ from proto.ops.graph import (
     NodeState,
     Outgoing,
 )
-from services.graph import feed
+from services.graph import store
 from services.graph.main import open_service
-from services.graph.store import Store
 from services.runtime.testing import services_in_process
 from tests.unit.graph.rig import chance_graph, database, distances, state, states, stored
+from tests.unit.runtime.faults import damage_page, disk, files_in, pages_of
 
 SERVICES = {"graph": open_service}
 IDS = [f"n{n}" for n in range(40)]
@@ -76,7 +75,7 @@ def test_what_is_stated_last_is_what_is_there(tmp_path: Path, seed: int) -> None
     for _ in range(60):
         ids = chance.sample(IDS, 5)
         if chance.random() < 0.3:
-            feed.delete(db, "notes", ids, 0)
+            store.delete(db, "notes", ids, 0)
             for id_ in ids:
                 truth.pop(id_, None)
         else:
@@ -85,9 +84,9 @@ def test_what_is_stated_last_is_what_is_there(tmp_path: Path, seed: int) -> None
                 NodeState(id=id_, edges=[Outgoing(kind=kind, target=target) for kind, target in sorted(edges)])
                 for id_, edges in new.items()
             ]
-            feed.put(db, "notes", nodes, 0)
+            store.put(db, "notes", nodes, 0)
             truth.update(new)
-            again = feed.put(db, "notes", nodes, 0)
+            again = store.put(db, "notes", nodes, 0)
             assert (again.edges_added, again.edges_removed) == (0, 0)
         expected = {(source, kind, target) for source, edges in truth.items() for kind, target in edges}
         assert stored(db) == expected
@@ -165,26 +164,52 @@ async def test_ids_come_page_by_page_and_only_known_ones(tmp_path: Path) -> None
         assert (rest.ids, rest.more, rest.epoch) == (["n3", "n4"], False, first.epoch)
 
 
-def test_damaged_database_is_put_aside_under_another_epoch(tmp_path: Path) -> None:
+async def test_damaged_database_is_put_aside_under_another_epoch(tmp_path: Path) -> None:
     path = tmp_path / "graph.db"
-    Store(path).close()
-    with sqlite3.connect(path) as db:
-        (before,) = db.execute("SELECT value FROM meta WHERE key='epoch'").fetchone()
-    db.close()
+    before = await epoch_of(path)
     path.write_bytes(b"not a database, whatever its name may say " * 100)
-    store = Store(path)
-    assert store.rebuilt
-    assert store.epoch != before
-    store.close()
-    assert list(tmp_path.glob("graph.db.damaged-*"))
+    assert await epoch_of(path) != before
+    assert files_in(tmp_path, "graph.db.damaged-*")
 
 
-def test_database_of_another_version_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "graph.db"
-    Store(path).close()
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version=99")
-    db.close()
-    with pytest.raises(sqlite3.NotSupportedError, match="another version"):
-        Store(path)
-    assert not list(tmp_path.glob("*.damaged-*"))
+async def epoch_of(path: Path) -> str:
+    database = store.open_database(path)
+    try:
+        return await database.read(store.epoch)
+    finally:
+        database.close()
+
+
+async def test_page_that_is_damaged_begins_the_graph_again_and_the_service_lives(tmp_path: Path) -> None:
+    async with services_in_process(SERVICES, tmp_path) as bench:
+        nodes = [state(f"n{n}", *(f"n{m}" for m in range(n))) for n in range(60)]
+        await bench.call(GraphPut(corpus="notes", nodes=nodes))
+        before = (await bench.call(GraphNodes(corpus="notes"))).epoch
+        await bench.stop("graph")
+        path = tmp_path / "graph/graph.db"
+        for page in pages_of(path, "edge_reverse"):
+            damage_page(path, page)
+        await bench.start("graph")
+        with pytest.raises(Unavailable, match="being rebuilt"):
+            await bench.call(GraphNeighbors(id="n1", direction=Direction.IN))
+        with pytest.raises(Unavailable, match="nothing of it has been fed"):
+            await bench.call(GraphNeighbors(id="n1"))
+        fed = await bench.call(GraphPut(corpus="notes", nodes=nodes))
+        assert fed.epoch != before
+        assert len((await bench.call(GraphNeighbors(id="n1", direction=Direction.IN))).nodes) == 58
+        assert (await bench.call(GraphStats())).rebuilt
+
+
+async def test_full_disk_undoes_a_put_says_so_and_leaves_the_reads(tmp_path: Path) -> None:
+    with disk() as full:
+        async with services_in_process(SERVICES, tmp_path) as bench:
+            await bench.call(GraphPut(corpus="notes", nodes=[state("a", "b")]))
+            for at in range(1, 12):
+                full.fill(at)
+                with pytest.raises(OperationError, match="nothing was done") as caught:
+                    await bench.call(GraphPut(corpus="notes", nodes=[state("a", "c"), state("d", "e", kind="NEW")]))
+                assert caught.value.failure.executed is Executed.NO
+                assert [node.id for node in (await bench.call(GraphNeighbors(id="a"))).nodes] == ["b"]
+                full.room()
+            await bench.call(GraphPut(corpus="notes", nodes=[state("a", "c")]))
+            assert [node.id for node in (await bench.call(GraphNeighbors(id="a"))).nodes] == ["c"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.knowledge.ingest.walking import Walk, Walker
-from services.knowledge.notes.files import OutsideRoots, Stamp, decode, digest, read
+from services.knowledge.notes.files import Stamp, decode, digest, read
+from services.runtime.roots import OutsideRoots
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import sqlite3
@@ -12,16 +13,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import apsw
 import pytest
 import trio
 
 from proto.ops.graph import GraphNeighbors
-from services.graph import feed
+from services.graph import store as graph_store
 from services.graph.main import open_service as open_graph
-from services.graph.store import Store as GraphStore
 from services.knowledge.main import open_service as open_knowledge
 from services.knowledge.store import graph_feed
-from services.knowledge.store.store import Store
+from services.knowledge.store.schema import open_database
 from services.llm.main import open_service as open_llm
 from services.runtime.testing import services_in_process
 from tests.unit.graph.rig import state
@@ -83,8 +84,8 @@ async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: P
         # Its database is lost, and has what no note says.
         for file in (folder / "graph").glob("graph.db*"):
             file.unlink()
-        other = GraphStore(folder / "graph" / "graph.db")
-        await other.write(lambda db: feed.put(db, "notes", [state("stranger", "n0")], 0))
+        other = graph_store.open_database(folder / "graph" / "graph.db")
+        await other.write(lambda db: graph_store.put(db, "notes", [state("stranger", "n0")], 0))
         other.close()
         await bench.start("graph")
         expected = {("n19", "CITES", "n0"), ("n0", "CITES", "n1"), ("new", "CITES", "n0")}
@@ -93,7 +94,7 @@ async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: P
 
 
 async def test_note_that_changes_while_it_is_told_is_told_again(tmp_path: Path) -> None:
-    store = Store(tmp_path / "notes.db")
+    store = open_database(tmp_path / "notes.db")
     add = "INSERT INTO edge VALUES('a', ?, 'CITES', ?, '', 1, ?)"
     await store.write(lambda c: c.execute("INSERT INTO node(id, root, path) VALUES('a', '/r', 'a.md')"))
     await store.write(lambda c: c.execute(add, (0, "b", "b")))
@@ -112,16 +113,16 @@ async def test_note_that_changes_while_it_is_told_is_told_again(tmp_path: Path) 
 
 def test_database_of_the_version_before_is_brought_up_and_told_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
-    Store(path).close()
-    with sqlite3.connect(path) as db:
+    open_database(path).close()
+    with contextlib.closing(apsw.Connection(str(path))) as db:
         for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='trigger'").fetchall():
             db.execute(f"DROP TRIGGER {name}")
         db.execute("DROP TABLE graph_outbox")
         db.execute("INSERT INTO node(id, root, path) VALUES('a', '/r', 'a.md')")
         db.execute("PRAGMA user_version=1")
-    db.close()
-    store = Store(path)
-    assert store._writer.execute("SELECT id FROM graph_outbox").fetchall() == [("a",)]
+    store = open_database(path)
+    with store.snapshot() as db:
+        assert db.execute("SELECT id FROM graph_outbox").fetchall() == [("a",)]
     store.close()
 
 

@@ -13,9 +13,8 @@ import pytest
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.knowledge import InjectTags, SearchDocuments
-from services.knowledge.notes.files import OutsideRoots
-from services.knowledge.notes.rewriting import rewrite
-from services.knowledge.notes.tags import checked, tagged
+from services.knowledge.notes.tags import checked, rewrite, tagged
+from services.runtime.roots import OutsideRoots
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 
@@ -161,7 +160,7 @@ def test_change_that_fails_leaves_the_file_and_no_litter(tmp_path: Path) -> None
 
 _WRITER = """
 import sys
-from services.knowledge.notes.rewriting import rewrite
+from services.knowledge.notes.tags import rewrite
 path, root = sys.argv[1:]
 print("go", flush=True)
 n = 0

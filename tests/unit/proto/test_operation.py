@@ -12,7 +12,8 @@ from msgspec import Meta
 
 from proto import ops
 from proto.errors import InvalidParams, UnknownOperation
-from proto.operation import Access, Params, operation, operation_of, validate
+from proto.operation import Access, Params, operation, operation_of
+from proto.validation import validate
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

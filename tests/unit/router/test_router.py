@@ -10,10 +10,14 @@ import trio.testing
 from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.call import RoutedCall
+from proto import frames
 from proto.errors import (
+    Cancelled,
     Executed,
     Forbidden,
     Internal,
+    LinckiaError,
     MaybeExecuted,
     OperationError,
     Overloaded,
@@ -21,6 +25,7 @@ from proto.errors import (
     Timeout,
     Unavailable,
 )
+from proto.frames import Fault
 from proto.operation import Params, operation_of
 from tests.unit.router.ops import Count, Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, KILLED, Rig, rig
@@ -40,6 +45,22 @@ async def test_own_failure_of_an_operation_arrives_as_it_was_raised() -> None:
         with pytest.raises(OperationError, match="it failed") as caught:
             await call(r, Say(text="fail"))
         assert caught.value.failure.field == "text"
+
+
+@pytest.mark.parametrize("kind", [Internal, Timeout, Cancelled, MaybeExecuted, Quarantined])
+async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: type[LinckiaError]) -> None:
+    async with rig() as r:
+        lane = r.router.lane("speaker")
+        for params, executed in ((Say(text="wait"), Executed.NO), (Write(text="wait"), Executed.MAYBE)):
+            outcomes: list[Raw | LinckiaError] = []
+            routed = RoutedCall(
+                operation_of(params), frames.pack_body(params), caller="client", trace="", credit=0,
+                deadline=trio.current_time() + 10, done=outcomes.append, item=lambda body: None,
+                progress=None, client_requests=None,
+            )  # fmt: skip
+            lane.submit(routed)
+            lane.frame("speaker", 1, Fault(routed.frame_id, kind("it failed").failure))
+            assert [outcome.failure.executed for outcome in outcomes if isinstance(outcome, kind)] == [executed]
 
 
 async def test_streamed_items_are_gathered_in_order_past_the_window() -> None:

@@ -14,7 +14,7 @@ import trio.testing
 from proto import frames
 from proto.birth import Birth
 from proto.channel import Channel
-from proto.errors import Kind
+from proto.errors import Executed, Kind
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return
 from proto.link import LinkClosed, memory_link
 from proto.operation import Access, Params, operation
@@ -155,7 +155,7 @@ async def test_drain_past_its_time_answers_what_it_cuts_short(autojump_clock: tr
         kernel.call(1, 100.0)
         kernel.channel.post(Drain(500))
         cut = await kernel.expect(Fault)
-        assert (cut.failure.kind, cut.failure.executed) == (Kind.UNAVAILABLE, "maybe")
+        assert (cut.failure.kind, cut.failure.executed) == (Kind.UNAVAILABLE, Executed.NO)
         await kernel.expect(Bye)
         assert waiter.events == ["cancelled", "closed"]
 
@@ -190,6 +190,20 @@ async def test_defect_in_a_handler_is_told_without_its_traceback(caplog: pytest.
         assert "ZeroDivisionError" in caplog.text
         kernel.call(2, 0)
         assert (await kernel.expect(Return)).id == 2
+
+
+async def test_failure_of_a_read_never_says_that_it_may_have_been_done(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with line(Waiter()) as kernel:
+        await kernel.begin()
+        kernel.call(1, -1)
+        kernel.call(2, 100.0, left_ms=300)
+        kernel.call(3, 100.0)
+        kernel.channel.post(Cancel(3))
+        failures = [(await kernel.expect(Fault)).failure for _ in range(3)]
+        assert {failure.kind for failure in failures} == {Kind.INTERNAL, Kind.TIMEOUT, Kind.CANCELLED}
+        assert {failure.executed for failure in failures} == {Executed.NO}
 
 
 async def test_ping_is_answered_while_calls_run() -> None:

@@ -6,7 +6,6 @@ import trio
 import trio.testing
 
 from proto.memory import LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest
-from services.runtime.memory import fill_gaps
 
 
 async def given_after(worked: list[float]) -> list[int]:
@@ -49,14 +48,3 @@ async def test_memory_goes_back_once_after_work(autojump_clock: trio.testing.Moc
 async def test_who_did_little_or_works_on_keeps_it(autojump_clock: trio.testing.MockClock) -> None:
     assert await given_after([WORTH_S / 2] * 6) == []
     assert await given_after([WORTH_S * n for n in range(1, 12)]) == []
-
-
-def test_objects_made_after_the_gaps_are_filled_are_neighbours() -> None:
-    scattered = [bytes(60) for _ in range(20_000)]
-    # One of two goes: places on all pages.
-    del scattered[::2]
-    fill_gaps()
-    made = [bytes(60) for _ in range(400)]
-    pages = {id(one) // 4096 for one in made}
-    assert pages.isdisjoint({id(one) // 4096 for one in scattered})
-    assert len(pages) <= 400 * 96 // 4096 + 4

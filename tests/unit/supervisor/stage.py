@@ -13,7 +13,7 @@ import trio
 
 from kernel.ports import Cause, ServiceState
 from kernel.supervisor.placement import Exit, Running, SpawnError
-from kernel.supervisor.spec import ServiceSpec, TreeSpec
+from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.status import ServiceReport
 from kernel.supervisor.supervisor import Supervisor
 from proto import frames
@@ -33,7 +33,6 @@ class Actor:
         self.pid = pid
         self.channel = channel
         self.memory = 10 * MIB
-        self.worked_s = 0.0
         self.answers_pings = True
         self.info = {"device": "cpu"}
         self.drains = True
@@ -114,9 +113,6 @@ class ActedProcess:
 
     def memory_bytes(self) -> int | None:
         return self.actor.memory
-
-    def worked_s(self) -> float | None:
-        return self.actor.worked_s
 
     async def tend(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -238,14 +234,13 @@ def birth_of(spec: ServiceSpec, generation: int, mode: str) -> Birth:
 
 @asynccontextmanager
 async def staged(
-    *specs: ServiceSpec | TreeSpec,
+    *specs: ServiceSpec,
     act: Act = behave,
     births: Callable[[ServiceSpec, int, str], Birth] = birth_of,
 ) -> AsyncIterator[Troupe]:
     """A supervisor that runs `specs` on a stage; ended in order at the end."""
     stage, record = Stage(act), Record()
-    tree = TreeSpec(name="root", children=specs)
-    supervisor = Supervisor(tree, (), record, births, Path("/nowhere"), placement=stage)
+    supervisor = Supervisor(specs, (), record, births, Path("/nowhere"), placement=stage)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         yield Troupe(supervisor, stage, record)

@@ -1,4 +1,4 @@
-"""The restart policy as tables: strategy by exit by restart type, intensity, back-off, modes, a person's wishes."""
+"""The restart policy as tables: exit by restart type, intensity, back-off, modes, a person's wishes."""
 
 from __future__ import annotations
 
@@ -6,136 +6,42 @@ import pytest
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.supervisor.policy import delay_s
-from kernel.supervisor.spec import Backoff, Restart, Strategy, TreeSpec
+from kernel.supervisor.spec import Backoff, Restart, ServiceSpec
 from kernel.supervisor.state import Close, Died, Due, RestartAsked, StartAsked, StopAsked
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY
-ONE, REST, ALL = Strategy.ONE_FOR_ONE, Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ALL
 
 
-def booted(strategy: Strategy = ONE, **changes: object) -> World:
+def booted(**changes: object) -> World:
     """Three services a, b, c, healthy."""
-    world = World(TreeSpec(name="root", strategy=strategy, children=tuple(service(n, **changes) for n in "abc"))).boot()
+    world = World(*(service(n, **changes) for n in "abc")).boot()
     assert world.said() == "+a1 +b1 +c1"
     world.pass_time(100)
     return world
 
 
 @pytest.mark.parametrize(
-    ("strategy", "restart", "cause", "decided"),
+    ("restart", "cause", "decided"),
     [
-        (ONE, P, CRASH, "+b2"),
-        (ONE, P, NORMAL, "+b2"),
-        (ONE, P, KILLED, "+b2"),
-        (ONE, T, CRASH, "+b2"),
-        (ONE, T, NORMAL, ""),
-        (ONE, T, KILLED, "+b2"),
-        (ONE, X, CRASH, ""),
-        (ONE, X, NORMAL, ""),
-        (ONE, X, KILLED, ""),
-        (REST, P, CRASH, "-c1 +b2 +c2"),
-        (REST, P, NORMAL, "-c1 +b2 +c2"),
-        (REST, P, SEGFAULT, "-c1 +b2 +c2"),
-        (REST, T, CRASH, "-c1 +b2 +c2"),
-        (REST, T, NORMAL, ""),
-        (REST, X, CRASH, ""),
-        (REST, X, NORMAL, ""),
-        (ALL, P, CRASH, "-c1 -a1 +a2 +b2 +c2"),
-        (ALL, P, NORMAL, "-c1 -a1 +a2 +b2 +c2"),
-        (ALL, P, KILLED, "-c1 -a1 +a2 +b2 +c2"),
-        (ALL, T, CRASH, "-c1 -a1 +a2 +b2 +c2"),
-        (ALL, T, NORMAL, ""),
-        (ALL, X, CRASH, ""),
-        (ALL, X, NORMAL, ""),
+        (P, CRASH, "+b2"),
+        (P, NORMAL, "+b2"),
+        (P, KILLED, "+b2"),
+        (T, CRASH, "+b2"),
+        (T, NORMAL, ""),
+        (T, KILLED, "+b2"),
+        (X, CRASH, ""),
+        (X, NORMAL, ""),
+        (X, KILLED, ""),
     ],
 )
-def test_strategy_and_restart_type_decide_who_is_restarted(
-    strategy: Strategy, restart: Restart, cause: Cause, decided: str
-) -> None:
-    world = booted(strategy, restart=restart)
+def test_restart_type_decides_whether_it_is_restarted(restart: Restart, cause: Cause, decided: str) -> None:
+    world = booted(restart=restart)
     world.die("b", cause)
     assert world.said() == decided
     if not decided:
         assert world.state("b") is ServiceState.STOPPED
         assert world.state("a") is world.state("c") is ServiceState.READY
-
-
-def test_siblings_are_ended_one_after_the_other_before_any_is_started() -> None:
-    world = World(
-        TreeSpec(name="root", strategy=ALL, children=tuple(service(n) for n in "abcd")), ends_at_once=False
-    ).boot()
-    world.pass_time(100)
-    world.said()
-    world.die("b")
-    assert world.said() == "-d1"
-    world.die("d")
-    assert world.said() == "-c1"
-    world.die("c", CRASH)
-    assert world.said() == "-a1"
-    world.die("a")
-    assert world.said() == "+a2 +b2 +c2 +d2"
-
-
-def test_temporary_sibling_is_ended_but_not_started_again() -> None:
-    children = (service("a"), service("b", restart=X), service("c"))
-    world = World(TreeSpec(name="root", strategy=ALL, children=children)).boot()
-    world.pass_time(100)
-    world.said()
-    world.die("a")
-    assert world.said() == "-c1 -b1 +a2 +c2"
-    assert world.state("b") is ServiceState.STOPPED
-
-
-def test_siblings_that_a_person_stopped_stay_stopped() -> None:
-    world = booted(ALL)
-    world.happen(StopAsked("c"))
-    assert world.said() == "-c1"
-    world.die("b")
-    assert world.said() == "-a1 +a2 +b2"
-
-
-def test_sibling_that_dies_while_it_waits_to_be_ended_is_not_counted_as_a_crash() -> None:
-    world = World(
-        TreeSpec(name="root", strategy=ALL, children=tuple(service(n) for n in "abc")), ends_at_once=False
-    ).boot()
-    world.pass_time(100)
-    world.die("a")
-    assert world.said().endswith("-c1")
-    world.die("b", SEGFAULT)
-    assert world.said() == ""
-    world.die("c")
-    assert world.said() == "+a2 +b2 +c2"
-    assert world.child("b").crashes == ()
-
-
-def test_service_that_is_just_being_stopped_by_a_person_is_not_restarted_with_its_group() -> None:
-    world = World(
-        TreeSpec(name="root", strategy=REST, children=tuple(service(n) for n in "abc")), ends_at_once=False
-    ).boot()
-    world.pass_time(100)
-    world.said()
-    world.happen(StopAsked("b"))
-    assert world.said() == "-b1"
-    world.die("a")
-    world.die("b", NORMAL)
-    assert world.said() == "-c1"
-    world.die("c", NORMAL)
-    assert world.said() == "+a2 +c2"
-    assert world.state("b") is ServiceState.STOPPED
-    assert world.child("b").reason == "stopped on request"
-
-
-def test_restart_of_a_group_takes_a_manual_restart_of_one_of_it_along() -> None:
-    children = (service("a"), service("b", restart=X))
-    world = World(TreeSpec(name="root", strategy=REST, children=children), ends_at_once=False).boot()
-    world.pass_time(100)
-    world.said()
-    world.happen(RestartAsked("b"))
-    world.die("a")
-    assert world.said() == "-b1"
-    world.die("b", NORMAL)
-    assert world.said() == "+a2 +b2"
 
 
 # Back-off.
@@ -272,82 +178,12 @@ def test_kills_before_ready_are_a_crash_loop_like_any_other() -> None:
     assert world.child("a").generation == 8
 
 
-# Escalation.
-
-
-def nested(strategy: Strategy = ONE, *, intensity: int = 2, root_intensity: int = 2) -> World:
-    inner = TreeSpec(
-        name="inner",
-        strategy=strategy,
-        intensity=intensity,
-        children=(service("b", intensity=100), service("c", intensity=100)),
-    )
-    children = (service("a"), inner, service("d"))
-    world = World(TreeSpec(name="root", intensity=root_intensity, children=children)).boot()
-    world.pass_time(100)
-    world.said()
-    return world
-
-
-def crash_once(world: World, name: str) -> str:
-    while name not in world.alive:
-        assert world.next_timer is not None
-        world.pass_time(world.next_timer - world.now)
-    world.said()
-    world.die(name)
-    while world.state(name) is ServiceState.BACKOFF:
-        assert world.next_timer is not None
-        world.pass_time(world.next_timer - world.now)
-    return world.said()
-
-
-def test_too_many_restarts_in_a_tree_restart_the_whole_tree() -> None:
-    world = nested()
-    assert crash_once(world, "b") == "+b2"
-    assert crash_once(world, "b") == "+b3"
-    assert crash_once(world, "b") == "-c1 +b4 +c2"
-    assert world.state("a") is world.state("d") is ServiceState.READY
-    # A fresh tree has a clean record, as in OTP.
-    assert crash_once(world, "b") == "+b5"
-
-
-def test_tree_that_keeps_failing_is_failed_as_a_whole_and_others_live_on() -> None:
-    world = nested(root_intensity=1)
-    for _ in range(5):
-        crash_once(world, "b")
-    assert world.state("b") is ServiceState.READY
-    crash_once(world, "b")
-    assert world.state("b") is world.state("c") is ServiceState.FAILED
-    assert world.state("a") is world.state("d") is ServiceState.READY
-    assert world.child("b").retry_at == world.child("c").retry_at
-    world.said()
-    world.pass_time(30)
-    assert sorted(part[:2] for part in world.said().split()) == ["+b", "+c"]
-
-
-def test_escalation_is_no_way_round_the_back_off() -> None:
-    world = nested(root_intensity=1)
-    for _ in range(3):
-        crash_once(world, "b")
-    assert world.child("b").streak == 3
-
-
-def test_restart_of_a_tree_takes_its_siblings_along_where_the_strategy_above_says_so() -> None:
-    inner = TreeSpec(name="inner", intensity=0, children=(service("b"),))
-    tree = TreeSpec(name="root", strategy=REST, children=(service("a"), inner, service("c")))
-    world = World(tree).boot()
-    world.pass_time(100)
-    world.said()
-    world.die("b")
-    assert world.said() == "-c1 +b2 +c2"
-
-
 # Dependencies.
 
 
 def test_dependent_waits_for_ready_at_its_first_start_only() -> None:
     children = (service("a", depends_on=("b",)), service("b"))
-    world = World(TreeSpec(name="root", children=children), starts_ready=False).boot()
+    world = World(*children, starts_ready=False).boot()
     assert world.said() == "+b1"
     assert world.child("a").reason == "waits for b to be ready"
     world.ready("b")
@@ -362,14 +198,14 @@ def test_dependent_waits_for_ready_at_its_first_start_only() -> None:
 
 def test_dependency_that_has_failed_holds_nobody_back() -> None:
     children = (service("a"), service("b", depends_on=("a",)))
-    world = World(TreeSpec(name="root", children=children), starts_ready=False).boot()
+    world = World(*children, starts_ready=False).boot()
     crash_until_failed(world)
     assert world.said().endswith("+b1")
 
 
 def test_dependency_that_a_person_stops_holds_nobody_back() -> None:
     children = (service("a"), service("b", depends_on=("a",)))
-    world = World(TreeSpec(name="root", children=children), starts_ready=False).boot()
+    world = World(*children, starts_ready=False).boot()
     world.happen(StopAsked("a"))
     assert world.said() == "+a1 -a1 +b1"
 
@@ -382,17 +218,16 @@ def test_late_restart_never_resurrects_what_a_person_stopped() -> None:
     world.die("a")
     world.die("a")
     assert world.state("a") is ServiceState.BACKOFF
-    ticket = world.policy.pending[0].ticket
     world.happen(StopAsked("a"))
     world.said()
-    world.happen(Due(ticket))
+    world.happen(Due("a"))
     world.pass_time(1000)
     assert world.said() == ""
     assert world.state("a") is ServiceState.STOPPED
 
 
 def test_manual_stop_is_no_crash_whatever_the_process_dies_of() -> None:
-    world = World(TreeSpec(name="root", children=(service("a"),)), ends_at_once=False).boot()
+    world = World(service("a"), ends_at_once=False).boot()
     world.happen(StopAsked("a"))
     world.die("a", SEGFAULT)
     assert world.state("a") is ServiceState.STOPPED
@@ -402,7 +237,7 @@ def test_manual_stop_is_no_crash_whatever_the_process_dies_of() -> None:
 
 
 def test_stop_during_a_manual_restart_wins() -> None:
-    world = World(TreeSpec(name="root", children=(service("a"),)), ends_at_once=False).boot()
+    world = World(service("a"), ends_at_once=False).boot()
     world.happen(RestartAsked("a"), StopAsked("a"))
     world.die("a", NORMAL)
     assert world.state("a") is ServiceState.STOPPED
@@ -410,7 +245,7 @@ def test_stop_during_a_manual_restart_wins() -> None:
 
 
 def test_start_during_a_manual_stop_starts_once_the_old_process_is_gone() -> None:
-    world = World(TreeSpec(name="root", children=(service("a"),)), ends_at_once=False).boot()
+    world = World(service("a"), ends_at_once=False).boot()
     world.happen(StopAsked("a"), StartAsked("a"))
     assert world.said() == "+a1 -a1"
     world.die("a", NORMAL)
@@ -418,27 +253,11 @@ def test_start_during_a_manual_stop_starts_once_the_old_process_is_gone() -> Non
 
 
 def test_manual_restart_is_of_that_service_only_and_counts_for_nothing() -> None:
-    world = booted(ALL)
+    world = booted()
     for n in range(1, 50):
         world.happen(RestartAsked("b"))
         assert world.said() == f"-b{n} +b{n + 1}"
     assert world.child("b").restarts == 0
-
-
-def test_stopping_one_of_a_group_lets_the_others_be_restarted() -> None:
-    world = World(
-        TreeSpec(name="root", strategy=ALL, children=tuple(service(n) for n in "abc")), ends_at_once=False
-    ).boot()
-    world.pass_time(100)
-    world.said()
-    world.die("a")
-    assert world.said() == "-c1"
-    world.happen(StopAsked("c"))
-    assert world.said() == "-b1"
-    world.die("c")
-    world.die("b")
-    assert world.said() == "+a2 +b2"
-    assert world.state("c") is ServiceState.STOPPED
 
 
 def test_stale_news_of_an_older_generation_changes_nothing() -> None:
@@ -453,7 +272,7 @@ def test_stale_news_of_an_older_generation_changes_nothing() -> None:
 
 
 def in_modes(**changes: object) -> World:
-    world = World(TreeSpec(name="root", children=(service("a", modes=("cuda", "cpu"), **changes),)))
+    world = World(service("a", modes=("cuda", "cpu"), **changes))
     world.boot()
     return world
 
@@ -515,7 +334,7 @@ def test_healthy_deaths_do_not_lead_to_a_lower_mode() -> None:
 
 def test_end_of_the_system_takes_dependents_first() -> None:
     children = (service("a"), service("b", depends_on=("a",)), service("c", depends_on=("b",)), service("d"))
-    world = World(TreeSpec(name="root", children=children), ends_at_once=False).boot()
+    world = World(*children, ends_at_once=False).boot()
     world.said()
     world.happen(Close())
     assert world.said() == "-d1 -c1"
@@ -542,13 +361,13 @@ def test_end_of_the_system_withdraws_restarts_under_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("children", "says"),
+    ("specs", "says"),
     [
         ((service("a"), service("a")), "`name`: 'a' is used twice"),
         ((service("a", depends_on=("z",)),), "a: `depends_on` names 'z'"),
         ((service("a", depends_on=("b",)), service("b", depends_on=("a",))), "depend on each other in a circle"),
     ],
 )
-def test_tree_that_makes_no_sense_is_refused_with_the_field(children: tuple[object, ...], says: str) -> None:
+def test_tree_that_makes_no_sense_is_refused_with_the_field(specs: tuple[ServiceSpec, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        World(TreeSpec(name="root", children=children))  # type: ignore[arg-type]  # a table's shorthand
+        World(*specs)

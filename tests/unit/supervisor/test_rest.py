@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from kernel.ports import CauseKind, ServiceState
-from kernel.supervisor.spec import ServiceSpec, Strategy, TreeSpec
+from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.state import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.stage import Actor, Troupe, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, RESTED, World, service
@@ -22,9 +22,9 @@ def resting(name: str) -> ServiceSpec:
     return service(name, rests_after_s=AFTER_S)
 
 
-def world(strategy: Strategy = Strategy.ONE_FOR_ONE, **changes: bool) -> World:
+def world(**changes: bool) -> World:
     """Two services, one that is idle for long enough and so is being ended."""
-    made = World(TreeSpec(name="root", strategy=strategy, children=(resting("a"), service("b"))), **changes).boot()
+    made = World(resting("a"), service("b"), **changes).boot()
     made.pass_time(100)
     made.said()
     made.happen(Idle("a", 1))
@@ -54,7 +54,7 @@ def test_rest_is_no_death_and_the_start_after_it_no_restart() -> None:
 
 
 def test_a_crash_in_the_start_after_a_rest_is_restarted_as_any() -> None:
-    w = World(TreeSpec(name="root", children=(resting("a"),)), starts_ready=False).boot()
+    w = World(resting("a"), starts_ready=False).boot()
     w.ready("a")
     w.happen(Idle("a", 1), Wanted("a"))
     w.die("a", CRASH)
@@ -95,7 +95,7 @@ def test_nothing_rests_or_wakes_while_the_system_ends() -> None:
     w = world()
     w.happen(Close(), Wanted("a"))
     assert (w.said(), w.state("a")) == ("-a1 -b1", ServiceState.STOPPED)
-    w = World(TreeSpec(name="root", children=(resting("a"),)), ends_at_once=False).boot()
+    w = World(resting("a"), ends_at_once=False).boot()
     w.happen(Idle("a", 1), Wanted("a"), Close())
     w.die("a", RESTED)
     assert (w.said(), w.state("a")) == ("+a1 -a1", ServiceState.STOPPED)
@@ -105,25 +105,6 @@ def test_word_of_an_earlier_generation_s_idleness_is_late() -> None:
     w = world()
     w.happen(Wanted("a"), Idle("a", 1))
     assert w.alive == {"a": 2, "b": 1}
-
-
-def test_a_restart_of_the_group_starts_the_one_that_rests() -> None:
-    w = world(Strategy.ONE_FOR_ALL)
-    w.die("b", KILLED)
-    assert (w.said(), w.state("a")) == ("-a1 +a2 +b2", ServiceState.READY)
-
-
-def test_one_that_rests_holds_nobody_back() -> None:
-    w = World(
-        TreeSpec(name="root", strategy=Strategy.ONE_FOR_ALL, children=(resting("a"), service("b", depends_on=("a",)))),
-        starts_ready=False,
-    ).boot()
-    w.ready("a")
-    w.ready("b")
-    w.die("b", KILLED)
-    w.ready("a")
-    w.happen(Idle("a", 2))
-    assert w.state("b") is ServiceState.STARTING
 
 
 # With processes, or what acts them, and a clock.

@@ -6,7 +6,7 @@ import heapq
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.supervisor.policy import decide
-from kernel.supervisor.spec import ServiceSpec, TreeSpec
+from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.state import (
     BecameReady,
     Boot,
@@ -37,8 +37,8 @@ def service(name: str, **changes: object) -> ServiceSpec:
 class World:
     """Keeps what the policy decided in `log`: `+a1` is a start of generation 1 of a, `-a1` an end."""
 
-    def __init__(self, tree: TreeSpec, *, starts_ready: bool = True, ends_at_once: bool = True) -> None:
-        self.plan = Plan(tree)
+    def __init__(self, *specs: ServiceSpec, starts_ready: bool = True, ends_at_once: bool = True) -> None:
+        self.plan = Plan(specs)
         self.policy = self.plan.first()
         self.now = 0.0
         self.log: list[str] = []
@@ -76,8 +76,8 @@ class World:
                             queue.append(Died(name, generation, RESTED if rests else STOPPED))
                         else:
                             self.ending[name] = generation
-                    case Wake(at, ticket):
-                        self._plan_timer(at, Due(ticket))
+                    case Wake(at, name):
+                        self._plan_timer(at, Due(name))
                     case WakeToClimb(at, name, generation):
                         self._plan_timer(at, ClimbDue(name, generation))
 

@@ -14,7 +14,7 @@ import zstandard
 
 from proto.ops.transcripts import TranscriptHistories
 from proto.ops.transcripts_intake import Problem, TranscriptRecord
-from services.transcripts import encodings
+from services.transcripts.intake import encodings
 from services.transcripts.providers.wire import Unreadable
 from tests.unit.transcripts.rig import payload, serving, user
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
+import contextlib
 from pathlib import Path
 
+import apsw
 import msgspec
 import pytest
 
@@ -148,9 +149,8 @@ async def test_a_deleted_turn_that_others_follow_leaves_an_empty_place(tmp_path:
         # The place goes once nothing follows it any more.
         await bench.call(TranscriptDelete(hash=history.messages[3].hash, descendants=True))
         assert await counted(bench) == (2, 1, 1)
-        with sqlite3.connect(tmp_path / "transcripts" / "transcripts.db") as db:
+        with contextlib.closing(apsw.Connection(str(tmp_path / "transcripts/transcripts.db"))) as db:
             assert db.execute("SELECT count(*) FROM node").fetchone() == (2,)
-        db.close()
 
 
 async def test_descendants_go_too_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import string
 import pytest
 
 from proto.errors import InvalidParams
-from services.transcripts.redaction import RULES, Redactor, make_rule
+from services.transcripts.intake.redaction import RULES, Redactor, make_rule
 from services.transcripts.settings import read_settings, redactor_of
 
 _chance = random.Random(5)

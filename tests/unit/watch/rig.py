@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import apsw
 import trio
 
 from proto.operation import Params
@@ -17,13 +18,13 @@ from proto.ops.watch import (
     ChangeKind,
     EntryKind,
     WatchChanges,
-    WatchSnapshot,
     WatchStatus,
     WatchStatusResult,
     WatchSubscribe,
 )
 from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service
+from services.watch.store import select, stored_sequence
 
 R = TypeVar("R")
 
@@ -66,11 +67,49 @@ def on_disk(*roots: Path) -> dict[str, Version]:
     return found
 
 
-class Mirror:
-    """A reader that keeps a copy of the state by the log alone, and refuses what does not follow from what it has."""
+KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
 
-    def __init__(self, caller: Caller, name: str = "mirror") -> None:
+
+def stored(database: Path, name: str) -> tuple[int, dict[str, Version]]:
+    """What the watcher's database holds for a subscription: the latest number, and the entries by path."""
+    connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.set_busy_timeout(10_000)
+        connection.execute("BEGIN")
+        sequence = stored_sequence(connection)
+        folders = select(
+            connection,
+            "SELECT folder, parent, folder.name, inode FROM folder JOIN subscription USING(tree)"
+            " WHERE subscription.name=?",
+            (name,),
+        )
+        places = {number: (parent, os.fsdecode(called)) for number, parent, called, _ in folders}
+
+        def path(number: int) -> str:
+            parent, called = places[number]
+            return f"{path(parent)}/{called}" if parent else called
+
+        found = {path(number): Version(EntryKind.FOLDER, 0, 0, inode) for number, parent, _, inode in folders}
+        for number in places:
+            for called, kind, size, mtime_ns, inode in select(
+                connection, "SELECT name, kind, size, mtime_ns, inode FROM entry WHERE folder=?", (number,)
+            ):
+                entry = f"{path(number)}/{os.fsdecode(called)}"
+                found[entry] = Version(KINDS[kind], size, mtime_ns, inode)
+        return sequence, found
+    finally:
+        connection.close()
+
+
+class Mirror:
+    """A reader that keeps a copy of the state by the log alone, and refuses what does not follow from what it has.
+
+    At its beginning, and where it is told to rescan, it takes the state from the watcher's database.
+    """
+
+    def __init__(self, caller: Caller, database: Path, name: str = "mirror") -> None:
         self._caller = caller
+        self._database = database
         self.name = name
         self.after = 0
         self.entries: dict[str, Version] = {}
@@ -84,7 +123,7 @@ class Mirror:
         """Read and apply one answer; answers whether it told of anything."""
         answer = await self._caller.call(WatchChanges(subscription=self.name, after=self.after, wait_s=wait_s))
         if answer.resync:
-            await self._take_all()
+            self.after, self.entries = await trio.to_thread.run_sync(stored, self._database, self.name)
             self.resyncs += 1
             return True
         for change in answer.changes:
@@ -93,21 +132,6 @@ class Mirror:
             self._apply(change)
         assert self.after == answer.sequence
         return bool(answer.changes)
-
-    async def _take_all(self) -> None:
-        self.entries = {}
-        cursor, sequence = "", None
-        while True:
-            page = await self._caller.call(WatchSnapshot(subscription=self.name, cursor=cursor, limit=500))
-            assert sequence in (None, page.sequence)
-            sequence = page.sequence
-            for entry in page.entries:
-                assert entry.path not in self.entries
-                self.entries[entry.path] = Version(entry.kind, entry.size, entry.mtime_ns, entry.inode)
-            cursor = page.cursor
-            if not cursor:
-                break
-        self.after = page.sequence
 
     def _apply(self, change: Change) -> None:
         self.applied.append(change)
@@ -171,7 +195,7 @@ async def watching(
     async with services_in_process(
         {"watch": open_service}, folder, roots=roots, settings={"watch": dict(settings or {})}
     ) as bench:
-        mirror = Mirror(bench)
+        mirror = Mirror(bench, folder / "watch/watch.db")
         await bench.call(WatchSubscribe(name=mirror.name, paths=[str(root) for root in roots]))
         await mirror.until_same(*roots)
         mirror.told()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.router.lane import Limits
+from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.supervisor.status import Recovery, Report, ServiceReport, ZygoteReport
 from kernel.web.metrics import exposition
@@ -45,7 +45,7 @@ def exposed() -> str:
     lane.failures["overloaded"] = 2
     services = (service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED))
     zygote = ZygoteReport(name="torch", state="ready", pid=9, deaths=0, load_ms=1.0, failed_modules={})
-    return exposition(Report(services=services, zygotes=(zygote,)), router, 4096)
+    return exposition(Report(services=services, zygotes=(zygote,)), router, 4096).decode()
 
 
 def test_every_family_has_its_help_and_type_and_every_line_is_well_formed() -> None:
@@ -64,13 +64,13 @@ def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
     assert found['linckia_service_up{service="yaml"}'] == 0
     assert found['linckia_service_state{service="yaml",state="failed"}'] == 1
     assert found['linckia_service_generation{service="embed-2"}'] == 3
-    assert found['linckia_service_deaths_total{service="embed-2",cause="signal"}'] == 2
-    assert found['linckia_service_deaths_total{service="embed",cause="signal"}'] == 0
+    assert found['linckia_service_deaths_total{cause="signal",service="embed-2"}'] == 2
+    assert found['linckia_service_deaths_total{cause="signal",service="embed"}'] == 0
     assert found['linckia_service_recovery_seconds{service="embed-2"}'] == 0.0125
     assert 'linckia_service_recovery_seconds{service="embed"}' not in found
     assert found['linckia_service_calls_total{service="embed"}'] == 12
     assert 'linckia_service_calls_total{service="embed-2"}' not in found
-    assert found['linckia_service_failures_total{service="embed",kind="overloaded"}'] == 2
+    assert found['linckia_service_failures_total{kind="overloaded",service="embed"}'] == 2
     assert found['linckia_service_replays_total{service="embed"}'] == 3
     assert found['linckia_service_in_flight{service="embed-2"}'] == 0
     assert found["linckia_kernel_memory_bytes"] == 4096

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kernel.config import Http
-from kernel.web.models import Models
+from kernel.web.routes import routes
 from proto.arrays import Array
 from proto.errors import (
     Internal,
@@ -26,6 +26,7 @@ from proto.errors import (
     Timeout,
     Unavailable,
 )
+from proto.ops import load
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.runtime.handlers import Context, Environment, Handlers
@@ -99,7 +100,7 @@ async def serving(
     fake = Fake()
     async with (
         in_process(fake.open_service) as dispatcher,
-        served(settings, routes=Models(dispatcher).routes(max_body_bytes)) as (http, *_),
+        served(settings, routes=routes(dispatcher, load(), max_body_bytes)) as (http, *_),
     ):
         yield http, fake, dispatcher
 

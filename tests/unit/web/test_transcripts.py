@@ -13,11 +13,13 @@ import pytest
 
 from kernel.config import Http
 from kernel.ports import ClientRequests
-from kernel.web.transcripts import routes
+from kernel.web.routes import routes
 from proto import frames
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
+from proto.ops import load
+from proto.ops.transcripts import SERVICE
 from services.runtime.loop import new_trace
 from services.runtime.testing import Bench
 from tests.unit.gateway.httpwire import HttpWire, Reply, served
@@ -67,7 +69,7 @@ async def web(
 ) -> AsyncIterator[tuple[HttpWire, OverBench]]:
     async with serving(folder) as bench:
         dispatcher = OverBench(bench)
-        listed = routes(dispatcher, 1 << 20, enabled=enabled)
+        listed = routes(dispatcher, load(), 1 << 20, unserved=() if enabled else (SERVICE,))
         async with served(settings, routes=listed) as (http, *_):
             yield http, dispatcher
 

@@ -1,0 +1,119 @@
+"""What people see at a terminal: tables, progress bars, sizes and durations; plain text where there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernel.cli.calls import OnProgress
+from kernel.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+    from rich.table import Table
+
+Cell = str | tuple[str, str]
+"""Text, or text and the style it has on a terminal."""
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that suits."""
+    for unit in UNITS:
+        if count < 1024 or unit == UNITS[-1]:
+            break
+        count /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """`12 s`, `3 min`, `5 h`, `2 d`: the largest unit that says enough."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def text_of(cell: Cell) -> str:
+    """The cell without its style."""
+    return cell if isinstance(cell, str) else cell[0]
+
+
+def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Columns padded to their widest cell, two spaces apart, without trailing spaces."""
+    lines = [list(headers), *([text_of(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """The same for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in headers:
+        table.add_column(header, no_wrap=header != headers[-1])
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
+    return table
+
+
+def show_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a table in the way that suits stdout."""
+    if not sys.stdout.isatty():
+        print(plain(headers, rows))
+        return
+    from rich.console import Console
+
+    Console().print(rich_table(headers, rows))
+
+
+class Bars:
+    """Progress on stderr: a bar with rate and time left; none where stderr is no terminal.
+
+    With a `label` there is one bar; without, one for each thing that the messages count (`notes: waits for the disk`).
+    """
+
+    def __init__(self, label: str = "", *, of_bytes: bool = False, shown: bool | None = None) -> None:
+        self._label = label
+        self._of_bytes = of_bytes
+        self._shown = sys.stderr.isatty() if shown is None else shown
+        self._tasks: dict[str, tuple[TaskID, float, float]] = {}
+        """Of each thing: its bar, and since when and from where it is counted."""
+
+    def __enter__(self) -> OnProgress | None:
+        """What shows a report of the kernel's: `done`, `total` and `message`."""
+        if not self._shown:
+            return None
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as TimeLeft
+
+        count = DownloadColumn() if self._of_bytes else MofNCompleteColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), count, TextColumn("{task.fields[rate]}"), TimeLeft())
+        said = TextColumn("{task.fields[said]}")
+        self.progress = Progress(*columns, said, console=Console(stderr=True), transient=True)
+        self.progress.start()
+        return self.show
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self.progress.stop()
+
+    def show(self, report: JsonObject) -> None:
+        """Draw one report."""
+        message, done = str(report["message"] or ""), report["done"]
+        what, _, said = message.partition(": ") if not self._label else (self._label, "", message)
+        if what not in self._tasks:
+            self._tasks[what] = self.progress.add_task(what, rate="", said=""), time.monotonic(), done
+        task, since, before = self._tasks[what]
+        passed, gained = time.monotonic() - since, done - before
+        per_s = size(gained / passed) if self._of_bytes and passed else f"{gained / (passed or 1):.0f}"
+        rate = f"{per_s}/s" if passed > 0.5 else ""
+        self.progress.update(task, completed=done, total=report["total"], rate=rate, said=said)

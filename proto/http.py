@@ -1,0 +1,98 @@
+"""What HTTP routes consist of: an operation says `http=Route(…)`; a request of another shape is an `Endpoint`.
+
+Both are declared in `proto.ops`, are found by its `load`, and are served by `kernel.web`, which knows none of them.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from proto.errors import InvalidParams
+from proto.operation import Params, Route
+
+R = TypeVar("R")
+E = TypeVar("E", bound="Endpoint")
+
+CONTENT_PATH = "/api/content"
+"""Where files are served, by `?path=`."""
+
+FILE_CHUNK_BYTES = 128 * 1024
+"""At most so much of a file is asked for at once."""
+
+
+class HttpError(InvalidParams):
+    """A refusal with its status; `error_code` names it for programs."""
+
+    def __init__(self, status: int, message: str, *, field: str | None = None, error_code: str | None = None) -> None:
+        super().__init__(message, field=field)
+        self.status = status
+        self.error_code = error_code
+
+
+class FileChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a file: the result of operations whose route serves files; they take `path`, `offset` and `limit`."""
+
+    data: bytes
+    size: int
+    """Bytes of the whole."""
+    mime_type: str
+    version: str
+    """Another one is of another content: the chunks do not fit together."""
+    modified: float
+    """Seconds since 1970."""
+
+
+class Call(Protocol):
+    """How an endpoint calls operations, in the client's name."""
+
+    async def __call__(self, params: Params[R], /) -> R:
+        """The result.  Raises LinckiaError."""
+
+    async def json(self, params: Params[Any], /) -> msgspec.Raw:
+        """The result as JSON; where its service has written it so, it is not encoded again.  Raises LinckiaError."""
+
+
+class Endpoint(Params[object], frozen=True, kw_only=True):
+    """A request over HTTP whose shape is not an operation's own (OpenAI's API has it so), answered by operations."""
+
+    async def answer(self, call: Call) -> object:
+        """What is answered as JSON, by default with status 200.
+
+        Raises:
+            LinckiaError: its field in the request's own words.
+        """
+        raise NotImplementedError
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An answer with a status of its own."""
+
+    status: int
+    body: object
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """An endpoint as it is declared: where, and by which service's operations it is answered."""
+
+    route: Route
+    service: str
+    request: type[Endpoint]
+
+
+def endpoint(route: Route, *, service: str) -> Callable[[type[E]], type[E]]:
+    """Declare the decorated `Endpoint`."""
+
+    def declare(request: type[E]) -> type[E]:
+        request.__endpoint__ = Bound(route, service, request)  # type: ignore[attr-defined]  # read by endpoint_of only
+        return request
+
+    return declare
+
+
+def endpoint_of(request: type[object]) -> Bound | None:
+    """What a class declares, if it is an endpoint."""
+    return typing.cast("Bound | None", request.__dict__.get("__endpoint__"))

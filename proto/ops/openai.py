@@ -1,0 +1,196 @@
+"""The models over HTTP, for programs that know no MCP: `POST /v1/embeddings` and `GET /v1/models` as OpenAI has them,
+`POST /v1/rerank` as Jina and Cohere do, over the operations of `embed` and `rerank`.
+
+A request for a model that is not the one in use is refused: vectors of two models look alike and must not be mixed.
+What a model did not read of a text is said in `truncated`.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from msgspec import Meta
+
+from proto.errors import InvalidParams, LinckiaError
+from proto.http import Call, Endpoint, HttpError, endpoint
+from proto.operation import Errors, Params, Route
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedTexts, TextKind
+from proto.ops.rerank import RerankModelParams, RerankPairs
+
+R = TypeVar("R")
+Json: TypeAlias = dict[str, Any]
+"""An object of the API, as it is shown or given."""
+
+MAX_INPUTS = 2048
+"""OpenAI's own bound."""
+
+MAX_DOCUMENTS = 1000
+"""Cohere's own bound."""
+
+INTERACTIVE_DOCUMENTS = 100
+"""Documents that a user may wait for; a request with more waits until no search does."""
+
+_ANY = ("", "auto", "default")
+
+
+@endpoint(Route("POST", "/v1/embeddings", errors=Errors.OPENAI), service="embed")
+class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
+    """Vectors of texts."""
+
+    input: Annotated[
+        str | list[str | int | list[int]],
+        Meta(description="A text, texts, the token ids of one, or of several by the model's own tokenizer"),
+    ]
+    model: str = ""
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    user: str | None = None
+    input_type: Annotated[
+        Literal["query", "passage", "document"] | None, Meta(description="Which prefix the model wants before the text")
+    ] = None
+
+    async def answer(self, call: Call) -> Json:
+        """Raises LinckiaError, its field in the request's own words."""
+        texts, tokens = _inputs(self.input)
+        model = await self._model(call)
+        if self.dimensions not in (None, model.dimensions):
+            raise InvalidParams(
+                f"parameter `dimensions`: the vectors of {model.model} have {model.dimensions} and cannot be shortened",
+                field="dimensions",
+            )
+        kind = TextKind.QUERY if self.input_type == "query" else TextKind.PASSAGE
+        result = await _renamed(call, EmbedTexts(texts=texts, tokens=tokens, kind=kind), "input")
+        if result.fingerprint != model.fingerprint:
+            # It was changed between the two calls: the name that was asked for may be another model's now.
+            model = await self._model(call)
+        result.vectors.check()
+        count, width = result.vectors.shape
+        row_bytes = 4 * width
+        rows = [result.vectors.data[n * row_bytes : (n + 1) * row_bytes] for n in range(count)]
+        shown = _as_base64 if self.encoding_format == "base64" else _as_floats
+        body: Json = {
+            "object": "list",
+            "data": [{"object": "embedding", "index": n, "embedding": shown(row)} for n, row in enumerate(rows)],
+            "model": model.model,
+            "usage": _usage(result.tokens),
+        }
+        return body | ({"truncated": result.truncated} if result.truncated else {})
+
+    async def _model(self, call: Call) -> EmbedModel:
+        model = await call(EmbedModelParams())
+        _require(self.model, model.model)
+        return model
+
+
+@endpoint(Route("POST", "/v1/rerank", errors=Errors.OPENAI), service="rerank")
+class RerankRequest(Endpoint, frozen=True, kw_only=True):
+    """Documents in the order of how well they answer a query."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=65536)]
+    documents: Annotated[list[str | Json], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    model: str = ""
+    top_n: Annotated[int, Meta(ge=1)] | None = None
+    return_documents: bool | None = None
+
+    async def answer(self, call: Call) -> Json:
+        """Raises LinckiaError, its field in the request's own words."""
+        texts = [_document(index, document) for index, document in enumerate(self.documents)]
+        if self.model not in _ANY and (model := await call(RerankModelParams())).available:
+            _require(self.model, model.model)
+        bulk = len(texts) > INTERACTIVE_DOCUMENTS
+        pairs = RerankPairs(query=self.query, texts=texts, limit=self.top_n, bulk=bulk)
+        result = await _renamed(call, pairs, "documents")
+        results: list[Json] = [{"index": ranked.index, "relevance_score": ranked.score} for ranked in result.ranked]
+        if self.return_documents:
+            for entry in results:
+                entry["document"] = {"text": texts[entry["index"]]}
+        body: Json = {"object": "list", "model": result.model, "results": results, "usage": _usage(result.tokens)}
+        if result.query_truncated:
+            body["query_truncated"] = True
+        return body | ({"truncated": result.truncated} if result.truncated else {})
+
+
+@endpoint(Route("GET", "/v1/models", errors=Errors.OPENAI), service="embed")
+class ModelsRequest(Endpoint, frozen=True, kw_only=True):
+    """The models in use."""
+
+    async def answer(self, call: Call) -> Json:
+        """Raises LinckiaError."""
+        names = [(await call(EmbedModelParams())).model]
+        reranker = await call(RerankModelParams())
+        if reranker.available:
+            names.append(reranker.model)
+        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "linckia"} for name in names]
+        return {"object": "list", "data": listed}
+
+
+async def _renamed(call: Call, params: Params[R], name: str) -> R:
+    """Call; what the service calls `texts` or `tokens` in a failure, the client knows as `name`."""
+    try:
+        return await call(params)
+    except LinckiaError as error:
+        failure = error.failure
+        own, bracket, rest = (failure.field or "").partition("[")
+        if own not in ("texts", "tokens"):
+            raise
+        field = f"{name}{bracket}{rest}"
+        raise type(error)(
+            failure.message.replace(f"`{failure.field}`", f"`{field}`"),
+            executed=failure.executed,
+            field=field,
+            retry_after_ms=failure.retry_after_ms,
+            data=failure.data,
+        ) from error
+
+
+def _inputs(given: str | Sequence[str | int | list[int]]) -> tuple[list[str], list[list[int]]]:
+    """Texts or token ids; one of the two is empty."""
+    if isinstance(given, str):
+        given = [given]
+    texts = [item for item in given if isinstance(item, str)]
+    ids = [item for item in given if isinstance(item, int)]
+    lists = [item for item in given if isinstance(item, list)]
+    if max(len(texts), len(ids), len(lists)) != len(given) or not given:
+        raise InvalidParams(
+            "parameter `input`: a text, a list of texts, a list of token ids, or a list of such lists; "
+            + ("not all of these at once" if given else "not an empty list"),
+            field="input",
+        )
+    for index, text in enumerate(texts):
+        if not text:
+            raise InvalidParams(f"parameter `input[{index}]`: a text cannot be empty", field=f"input[{index}]")
+    tokens = [ids] if ids else lists
+    if len(texts) + len(tokens) > MAX_INPUTS:
+        raise InvalidParams(f"parameter `input`: at most {MAX_INPUTS} at once", field="input")
+    return texts, tokens
+
+
+def _document(index: int, document: str | Json) -> str:
+    text = document.get("text") if isinstance(document, dict) else document
+    if not isinstance(text, str):
+        raise InvalidParams(
+            f'parameter `documents[{index}]`: a text, or an object {{"text": …}}', field=f"documents[{index}]"
+        )
+    return text
+
+
+def _require(name: str, model: str) -> None:
+    """Raises HttpError where `name` is not `model`'s; an id may be given without its owner."""
+    if name not in _ANY and name.lower() not in (model.lower(), model.rsplit("/", 1)[-1].lower()):
+        message = f"the model {name!r} is not served here; the one in use is {model!r}"
+        raise HttpError(404, message, field="model", error_code="model_not_found")
+
+
+def _usage(tokens: int) -> Json:
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def _as_base64(row: memoryview) -> str:
+    return base64.b64encode(row).decode("ascii")
+
+
+def _as_floats(row: memoryview) -> list[float]:
+    return list(struct.unpack(f"<{len(row) // 4}f", row))

@@ -1,0 +1,103 @@
+"""Conversations over HTTP in the words that capture tools and scripts know: turns in, searches and the forest out.
+
+What an operation answers as it is has its route with the operation, in `proto.ops.transcripts`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from proto.http import Answer, Call, Endpoint, HttpError, endpoint
+from proto.operation import Route, operation_of
+from proto.ops.transcripts import SERVICE, STATUSES, TranscriptHistories, TranscriptsSearch
+from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptIngest
+
+DEFAULT_HISTORIES = 100
+MAX_HISTORIES = 1000
+
+
+@endpoint(Route("POST", "/v1/ingest", body="body", detached=True, statuses=STATUSES), service=SERVICE)
+class IngestRequest(Endpoint, frozen=True, kw_only=True):
+    """Keep a turn."""
+
+    body: bytes
+
+    async def answer(self, call: Call) -> Answer:
+        """202 once the turn is on disk.  Raises LinckiaError."""
+        _kept(await call(TranscriptIngest(body=self.body)))
+        return Answer(202, {"status": "accepted"})
+
+
+@endpoint(Route("POST", "/v1/ingest/batch", body="body", detached=True, statuses=STATUSES), service=SERVICE)
+class IngestBatchRequest(Endpoint, frozen=True, kw_only=True):
+    """Keep those of several turns that can be read at all."""
+
+    body: bytes
+
+    async def answer(self, call: Call) -> Answer:
+        """202 once the turns are on disk.  Raises LinckiaError."""
+        kept = _kept(await call(TranscriptIngest(body=self.body, batch=True)))
+        counts = {"accepted": kept.accepted, "rejected": kept.rejected}
+        return Answer(202, {**counts, "errors": kept.errors} if kept.errors else counts)
+
+
+def _kept(result: IngestResult) -> IngestResult:
+    if result.problem is not Problem.NONE:
+        raise HttpError(400 if result.problem is Problem.PAYLOAD else 422, result.errors[0])
+    return result
+
+
+@endpoint(Route("GET", "/v1/search", statuses=STATUSES), service=SERVICE)
+class SearchRequest(Endpoint, frozen=True, kw_only=True):
+    """Find turns."""
+
+    query: str = ""
+    top_k: str = ""
+
+    async def answer(self, call: Call) -> Raw:
+        """Raises LinckiaError."""
+        if not self.query.strip():
+            raise HttpError(400, "query parameter is required")
+        # Parsed as an MCP client's arguments are, so that a bound is told and not run into.
+        arguments = {"query": self.query, "top_k": min(_positive("top_k", self.top_k or "5"), 2**31)}
+        return await call.json(operation_of(TranscriptsSearch).parse(arguments))
+
+
+class _History(msgspec.Struct):
+    """A conversation, its messages left as they were written."""
+
+    messages: Raw
+    head_hash: str
+    depth: int
+
+
+class _Histories(msgspec.Struct):
+    histories: list[_History]
+    total: int
+
+
+@endpoint(Route("GET", "/dag/history", statuses=STATUSES), service=SERVICE)
+class HistoriesRequest(Endpoint, frozen=True, kw_only=True):
+    """The newest conversations; the fields of the very newest stand at the top as well."""
+
+    limit: str = ""
+
+    async def answer(self, call: Call) -> dict[str, object]:
+        """Raises LinckiaError."""
+        limit = min(_positive("limit", self.limit or str(DEFAULT_HISTORIES)), MAX_HISTORIES)
+        found = msgspec.json.decode(await call.json(TranscriptHistories(limit=limit)), type=_Histories)
+        newest = found.histories[0] if found.histories else _History(Raw(b"[]"), "", 0)
+        return {
+            "count": len(found.histories),
+            "total": found.total,
+            "histories": found.histories,
+            **msgspec.structs.asdict(newest),
+        }
+
+
+def _positive(name: str, text: str) -> int:
+    digits = text.removeprefix("+")
+    if digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) > 0:
+        return int(digits)
+    raise HttpError(400, f"{name} must be a positive integer")

@@ -1,0 +1,150 @@
+"""Videos and sound, by FFmpeg's libraries (PyAV): what a file says of itself, a poster and five frames.
+
+The containers are named, and come through a Python file: FFmpeg opens nothing by itself, neither what a playlist in
+the file may name nor anything on a network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+import av
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from PIL import Image
+
+from proto.ops.media import POSTER, THUMBNAIL, TIMELINE
+from services.decode.results import SIDE, Made, NotDecoded, check_pixels, picture, plain
+
+FRAMES: Final = 5
+SOFT_LIMIT_S: Final = 15.0
+"""After this no further frame is looked for."""
+
+CONTAINERS: Final = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,mp3,flac,wav,w64,aac,asf,aiff,amr,ape,"
+    "caf,wv"
+)
+_OPTIONS: Final = {"format_whitelist": CONTAINERS, "protocol_whitelist": "", "probesize": "5000000"}
+
+
+def video(file: BinaryIO) -> Made:
+    """Dimensions, duration, codecs, tags; a poster, and five frames spread over the length."""
+    made = Made()
+    until = time.monotonic() + SOFT_LIMIT_S
+    with _opened(file) as container:
+        made.metadata.update(_told(container))
+        streams = [stream for stream in container.streams.video if not _is_cover(stream)]
+        if not streams:
+            raise NotDecoded("there is no video in it")
+        stream = streams[0]
+        stream.thread_type = "NONE"
+        try:
+            check_pixels(stream.codec_context.width, stream.codec_context.height)
+            _frames(container, stream, made, until)
+        except (FFmpegError, NotDecoded, MemoryError, ValueError) as error:
+            made.problem = f"its frames cannot be decoded: {str(error)[:300] or type(error).__name__}"
+    return made
+
+
+def audio(file: BinaryIO) -> Made:
+    """Duration, codec, tags; the cover as a thumbnail, where there is one."""
+    made = Made()
+    with _opened(file) as container:
+        made.metadata.update(_told(container))
+        for stream in container.streams.video:
+            try:
+                check_pixels(stream.codec_context.width, stream.codec_context.height)
+                frame = next(container.decode(stream))
+                made.pictures.append(picture("thumb.jpg", THUMBNAIL, _image(frame)))
+            except (FFmpegError, NotDecoded, StopIteration, MemoryError, ValueError) as error:
+                made.problem = f"its cover cannot be decoded: {str(error)[:300] or type(error).__name__}"
+            break
+    return made
+
+
+@contextlib.contextmanager
+def _opened(file: BinaryIO) -> Iterator[InputContainer]:
+    try:
+        container = av.open(file, "r", options=dict(_OPTIONS), metadata_errors="replace")
+    except FFmpegError as error:
+        raise NotDecoded(f"it is no video or sound that can be read: {error.strerror}") from None
+    with container:
+        yield container
+
+
+def _told(container: InputContainer) -> dict[str, Any]:
+    # What a format says of a file differs from format to format; it leaves as JSON.
+    told: dict[str, Any] = {"container": container.format.name}
+    if container.duration is not None and container.duration > 0:
+        told["duration_s"] = round(container.duration / 1_000_000, 3)
+    if container.bit_rate:
+        told["bit_rate"] = int(container.bit_rate)
+    moving = [stream for stream in container.streams.video if not _is_cover(stream)]
+    if moving:
+        context = moving[0].codec_context
+        rate = moving[0].average_rate
+        told |= {"width": context.width, "height": context.height, "video_codec": context.name}
+        told |= {"frame_rate": round(float(rate), 3)} if rate else {}
+    if container.streams.audio:
+        sound = container.streams.audio[0].codec_context
+        told |= {"audio_codec": sound.name, "sample_rate": sound.sample_rate, "channels": sound.channels}
+    tags = {key: plain(value) for key, value in container.metadata.items()}
+    if tags:
+        told["tags"] = plain(tags)
+    return told
+
+
+def _is_cover(stream: VideoStream) -> bool:
+    return "attached_pic" in str(stream.disposition).lower()
+
+
+def _frames(container: InputContainer, stream: VideoStream, made: Made, until: float) -> None:
+    first = next(container.decode(stream), None)
+    if first is None:
+        raise NotDecoded("there is no frame in it")
+    length = (container.duration or 0) / 1_000_000
+    frames = []
+    for number in range(FRAMES if length > 0 else 0):
+        if time.monotonic() > until:
+            made.problem = "it takes long to decode; some frames are left out"
+            break
+        at = length * (number + 0.5) / FRAMES
+        frame = _frame_at(container, stream, at, until)
+        if frame is not None:
+            frames.append((number, at, frame))
+    # The first frame is black more often than not.
+    _, at, poster = frames[0] if frames else (0, 0.0, first)
+    image = _image(poster)
+    made.pictures.append(picture("thumb.jpg", THUMBNAIL, image.copy(), time_s=round(at, 3)))
+    made.pictures.append(picture("poster.jpg", POSTER, image, time_s=round(at, 3)))
+    for number, at, frame in frames:
+        made.pictures.append(
+            picture(f"timeline_{number:02}.jpg", TIMELINE, _image(frame), frame=number, time_s=round(at, 3))
+        )
+
+
+def _frame_at(container: InputContainer, stream: VideoStream, at: float, until: float) -> VideoFrame | None:
+    """The last frame up to a time; of the keyframes before it, where the way there is long."""
+    start = (container.start_time or 0) / 1_000_000
+    container.seek(int((at + start) * 1_000_000))
+    found = None
+    for frame in container.decode(stream):
+        found = frame
+        if frame.time is None or frame.time >= at + start or time.monotonic() > until:
+            break
+    return found
+
+
+def _image(frame: VideoFrame) -> Image.Image:
+    """A frame, as small as it is wanted and as it is to be seen."""
+    check_pixels(frame.width, frame.height)
+    scale = min(1.0, 2 * SIDE / max(frame.width, frame.height))
+    size = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
+    image: Image.Image = frame.reformat(width=size[0], height=size[1], format="rgb24").to_image()  # type: ignore[no-untyped-call]  # typed, but for this
+    # Counter-clockwise, as Pillow turns.
+    return image.rotate(frame.rotation, expand=True) if frame.rotation else image

@@ -1,0 +1,127 @@
+"""The database of notes, and how its ids outlive a damaged file.
+
+The database is derived from the files, except for the ids: which of two files of one name came first cannot be seen
+from the folders. So when a damaged file is begun again, the ids that can still be read in it are taken over; those
+notes are then found, read and linked as new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from services.runtime.database import Database, Kind, Schema
+
+_TABLES = """
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+-- A note. Without a hash it is new, or must be put into the search again; its stamp (size to inode) then says nothing.
+CREATE TABLE node(
+    id TEXT PRIMARY KEY,
+    root TEXT NOT NULL,
+    path TEXT NOT NULL,
+    hash TEXT,
+    lead INTEGER NOT NULL DEFAULT 0,
+    size INTEGER NOT NULL DEFAULT 0,
+    mtime_ns INTEGER NOT NULL DEFAULT 0,
+    ctime_ns INTEGER NOT NULL DEFAULT 0,
+    inode INTEGER NOT NULL DEFAULT 0,
+    title TEXT NOT NULL DEFAULT '',
+    date REAL,
+    tags TEXT NOT NULL DEFAULT '[]',
+    problem TEXT,
+    UNIQUE(root, path)
+);
+
+-- Ids to be removed from the search.
+CREATE TABLE leaving(id TEXT PRIMARY KEY) WITHOUT ROWID;
+
+-- Ids that were notes once, so that asking for one says which file is gone.
+CREATE TABLE departed(id TEXT PRIMARY KEY, path TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+
+-- The names by which a note is found; the lower rank comes first.
+CREATE TABLE name(key TEXT NOT NULL, rank INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY(key, rank, id)) WITHOUT ROWID;
+CREATE INDEX name_id ON name(id);
+
+-- A reference; an edge where dst is known. A fixed one points to a name, whether a note has it or not.
+CREATE TABLE edge(
+    src TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    other_key TEXT NOT NULL,
+    fixed INTEGER NOT NULL,
+    dst TEXT,
+    PRIMARY KEY(src, position)
+) WITHOUT ROWID;
+CREATE INDEX edge_key ON edge(key);
+CREATE INDEX edge_other_key ON edge(other_key) WHERE other_key <> '';
+CREATE INDEX edge_dst ON edge(dst) WHERE dst IS NOT NULL;
+"""
+
+# Triggers, so that no change of a note or an edge goes unreported.
+_GRAPH_OUTBOX = """
+-- Notes to be stated to the graph. A note that changes again gets a new number.
+CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE);
+
+CREATE TRIGGER node_arrives AFTER INSERT ON node BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.id);
+END;
+CREATE TRIGGER node_departs AFTER DELETE ON node BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(OLD.id);
+END;
+CREATE TRIGGER node_changes AFTER UPDATE OF title, root, path ON node
+WHEN (OLD.title, OLD.root, OLD.path) IS NOT (NEW.title, NEW.root, NEW.path) BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.id);
+END;
+CREATE TRIGGER edge_arrives AFTER INSERT ON edge WHEN NEW.dst IS NOT NULL BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.src);
+END;
+CREATE TRIGGER edge_departs AFTER DELETE ON edge WHEN OLD.dst IS NOT NULL BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(OLD.src);
+END;
+CREATE TRIGGER edge_changes AFTER UPDATE OF dst ON edge WHEN OLD.dst IS NOT NEW.dst BEGIN
+    INSERT OR REPLACE INTO graph_outbox(id) VALUES(NEW.src);
+END;
+
+INSERT INTO graph_outbox(id) SELECT id FROM node;
+"""
+
+_log = logging.getLogger("linckia.knowledge")
+
+
+def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
+    """The database at `path`; opening blocks."""
+    return Database(path, SCHEMA, kind=Kind.DERIVED, readers=2, pragmas={"cache_size": -16384}, on_rebuilt=on_rebuilt)
+
+
+def recover_ids(db: apsw.Connection) -> None:
+    """Take over the ids of the newest damaged file beside a new database."""
+    path = Path(db.filename)
+    damaged = max(path.parent.glob(f"{path.name}.damaged-*"), default=None)
+    if damaged is None:
+        return
+    notes = dict.fromkeys(row for order in ("ASC", "DESC") for row in _readable(damaged, order))
+    db.executemany("INSERT OR IGNORE INTO node(id, root, path) VALUES(?, ?, ?)", notes)
+    _log.warning("%d ids of notes are taken over from %s", len(notes), damaged)
+
+
+def _readable(damaged: Path, order: str) -> list[tuple[str, str, str]]:
+    """The ids and places from one end of the table to its first damaged page."""
+    found: list[tuple[str, str, str]] = []
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    with contextlib.suppress(apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.CantOpenError):
+        db = apsw.Connection(f"file:{quote(str(damaged))}?immutable=1", flags=flags)
+        with contextlib.closing(db):
+            for row in db.execute(f"SELECT id, root, path FROM node ORDER BY rowid {order}"):
+                if all(isinstance(value, str) for value in row):
+                    found.append(row)
+    return found
+
+
+SCHEMA = Schema(version=2, tables=_TABLES + _GRAPH_OUTBOX, migrations={1: _GRAPH_OUTBOX}, begin=recover_ids)

@@ -1,0 +1,114 @@
+"""Answers that hold whole conversations, as JSON that is put together from the JSON that is kept.
+
+Content goes from the database to the client's message unread: a conversation has a thousand turns, and an answer five
+of them. The Structs of the declarations give the frame, and what is JSON already stands in them as `msgspec.Raw`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import apsw
+import msgspec
+from msgspec import Raw
+
+from proto.frames import Written
+from proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json, LineageTurn
+from services.transcripts.messages import read_text
+from services.transcripts.providers import anthropic, openai
+from services.transcripts.store import forest
+from services.transcripts.store.forest import Node, lineage, prompt_text, read_blocks
+
+_encode = msgspec.json.Encoder().encode
+
+_HEAD, _TAIL = b'[{"is_error":false,"text":', b',"type":"text"}]'
+_MEMBERS = 2
+"""How often a comma and a quotation mark follow each other in a content of one text.  Further members would add to it;
+a string does so only where it ends with a comma, since within it each quotation mark has a backslash before it."""
+
+
+def written(result: msgspec.Struct) -> Written:
+    """A result, some of which may be JSON already."""
+    return Written(_encode(result))
+
+
+def only_text(content: bytes) -> Raw | None:
+    """The text of a message that consists of one text, as the JSON string that it is kept as; None of any other."""
+    if content.startswith(_HEAD) and content.endswith(_TAIL) and content.count(b',"') == _MEMBERS:
+        return Raw(content[len(_HEAD) : -len(_TAIL)])
+    return None
+
+
+def history(db: apsw.Connection, node: int, hash_: str) -> History:
+    """The conversation up to a node; only for `written`."""
+    messages: list[HistoryMessage] = []
+    above = ""
+    rows = forest.lineage(db, node, "hash, role, content, model, provider, agent, stop_reason, usage")
+    for digest, role, content, model, provider, agent, stop_reason, usage in rows:
+        name = digest.hex()
+        messages.append(
+            HistoryMessage(
+                hash=name,
+                parent_hash=above,
+                role=role,
+                content=cast("list[Block]", Raw(content)),
+                model=model,
+                provider=provider,
+                agent_name=agent,
+                stop_reason=stop_reason,
+                usage=cast("Json", Raw(usage)) if usage else None,
+            )
+        )
+        above = name
+    return History(messages=messages, head_hash=hash_, depth=len(messages))
+
+
+def told(rows: Sequence[tuple[Any, ...]]) -> list[LineageTurn]:
+    """Turns of these hashes, roles and contents, with their texts; only for `written`."""
+    turns: list[LineageTurn] = []
+    for digest, role, content in rows:
+        text: Raw | str | None = only_text(content)
+        if text is None:
+            text = read_text(forest.read_blocks(content))
+        turns.append(LineageTurn(hash=digest.hex(), role=role, text=cast("str", text)))
+    return turns
+
+
+def checkout(db: apsw.Connection, head: Node, form: Form | None) -> Checkout:
+    """The messages up to `head`, root first; a place whose content was deleted is passed over.
+
+    Only for `written`.
+    """
+    form = form or (Form.ANTHROPIC if head.provider == anthropic.NAME else Form.OPENAI)
+    path = lineage(db, head.node_id, "role, content, gone, prompt_id")
+    system = prompt_text(db, next((prompt for *_, prompt in reversed(path) if prompt is not None), None))
+    told: list[tuple[str, bytes]] = [(role, content) for role, content, gone, _ in path if not gone]
+    messages: list[dict[str, Any]] = []
+    if form is Form.STORED:
+        messages = [{"role": role, "content": Raw(content)} for role, content in told]
+    elif form is Form.OPENAI:
+        if system:
+            messages.append({"role": "system", "content": system})
+            system = ""
+        for role, content in told:
+            text = only_text(content)
+            # There each message is written by itself.
+            messages += (
+                [{"role": role, "content": text}] if text is not None else openai.write([(role, read_blocks(content))])
+            )
+    else:
+        decoded = [(role, read_blocks(content)) for role, content in told]
+        spoken = [(role, blocks) for role, blocks in decoded if role not in ("system", "developer")]
+        said = [block.text for role, blocks in decoded if role in ("system", "developer") for block in blocks]
+        system = "\n\n".join(part for part in (system, *said) if part)
+        messages = anthropic.write(spoken)
+    return Checkout(
+        messages=messages,
+        system=system,
+        head_hash=head.hash,
+        depth=len(path),
+        model=head.model,
+        provider=head.provider,
+        form=form,
+    )

@@ -1,0 +1,1 @@
+"""How conversations come in: posted, recorded or imported, read and masked."""

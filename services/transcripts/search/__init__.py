@@ -1,0 +1,1 @@
+"""Telling the search what was said, and asking it."""

@@ -1,0 +1,88 @@
+"""The database of conversations: its tables, and how it is opened.
+
+It is the only copy of what was said. What is deleted is in no file any more: freed pages are overwritten
+(`secure_delete`), and `Database.checkpoint` empties the log.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.runtime.database import Database, Kind, Schema
+
+_TABLES = """
+-- A message. One that is gone has lost its content and keeps its place, because others follow it.
+CREATE TABLE node(
+    node_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    hash BLOB NOT NULL UNIQUE,
+    parent INTEGER REFERENCES node(node_id),
+    root INTEGER,
+    depth INTEGER NOT NULL,
+    -- See hashing.projection.
+    projection BLOB NOT NULL,
+    -- Whether a model said it, as against a client that repeats what it said.
+    reply INTEGER NOT NULL DEFAULT 0,
+    gone INTEGER NOT NULL DEFAULT 0,
+    -- Whether there is any text to find it by.
+    found INTEGER NOT NULL DEFAULT 0,
+    role TEXT NOT NULL,
+    content BLOB NOT NULL,
+    model TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    project TEXT NOT NULL,
+    at REAL NOT NULL,
+    stop_reason TEXT NOT NULL DEFAULT '',
+    usage TEXT NOT NULL DEFAULT '',
+    thinking TEXT NOT NULL DEFAULT '',
+    prompt_id INTEGER
+);
+CREATE INDEX node_parent ON node(parent);
+CREATE INDEX node_projection ON node(projection);
+CREATE INDEX node_found ON node(found) WHERE found;
+CREATE INDEX node_prompt ON node(prompt_id) WHERE prompt_id IS NOT NULL;
+
+CREATE TABLE prompt(prompt_id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL);
+
+-- Hashes whose content is not to come back.
+CREATE TABLE barred(projection BLOB PRIMARY KEY) WITHOUT ROWID;
+
+-- What the search has still to be told: a node to put, or, without one, a hash to drop.
+CREATE TABLE outbox(
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    node_id INTEGER,
+    hash BLOB NOT NULL
+);
+
+-- Files that were imported: how far, what their layout has in hand, and which part came last with its answer.
+CREATE TABLE source(
+    source TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    tail TEXT NOT NULL,
+    layout TEXT NOT NULL,
+    state BLOB NOT NULL,
+    part TEXT NOT NULL,
+    answer BLOB NOT NULL,
+    -- Nodes of messages that may still grow.
+    growing BLOB NOT NULL
+) WITHOUT ROWID;
+-- Which node a record of a file became, by a digest of the record's own id; 0 where it begins a conversation.
+CREATE TABLE record(key BLOB PRIMARY KEY, node_id INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX record_node ON record(node_id);
+
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+SCHEMA = Schema(version=1, tables=_TABLES)
+
+
+def open_database(path: Path) -> Database:
+    """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
+    return Database(
+        path,
+        SCHEMA,
+        kind=Kind.SOURCE,
+        readers=4,
+        pragmas={"secure_delete": 1, "cache_size": -32768},
+        private=True,
+    )

@@ -1,0 +1,380 @@
+"""The forest of conversations: putting messages where they belong, and reading them back.
+
+Functions on one connection, inside the caller's transaction. A node's ancestors are always there: one that was deleted
+while others follow it keeps its place without its content.
+
+Where a conversation goes on with another model, or under an agent that adds and drops remarks of its own, the hashes of
+its history would all be new ones. Such a history is recognised by its projection, up to the last reply of a model that
+is known already, and the conversation goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+import msgspec
+
+from proto.ops.transcripts import Block, Bucket
+from services.transcripts.messages import ASSISTANT, MESSAGE, Message, Turn, read_text
+from services.transcripts.store.hashing import canonical, content_json, node_hash, projection
+
+read_blocks = msgspec.json.Decoder(list[Block]).decode
+"""The content of a node, from what is kept of it."""
+
+Strip = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the forest something is to be added: after this node."""
+
+    node_id: int
+    hash: bytes
+    root: int
+    depth: int
+    projection: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A message, prepared: everything but its place."""
+
+    message: Message
+    content: bytes
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A turn with everything done that needs no database."""
+
+    turn: Turn
+    steps: tuple[Step, ...]
+    projections: tuple[bytes, ...]
+    """Of a conversation that begins with it."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """What became of a turn: the nodes of its messages in order, and how many of them are new."""
+
+    nodes: list[Place]
+    new: int = 0
+
+
+def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
+    """Raises hashing.OutOfRange.
+
+    Args:
+        parent: projection of the node that the turn follows.
+    """
+    steps: list[Step] = []
+    projections: list[bytes] = []
+    for message in turn.messages:
+        steps.append(Step(message, content_json(message.content), message.model or turn.model))
+        parent = projection(parent, message.role, message.content, strip)
+        projections.append(parent)
+    return Prepared(turn, tuple(steps), tuple(projections))
+
+
+def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
+    """Put a turn after `parent`, or at the root; what is there already is left as it is.
+
+    Args:
+        found: whether there is any text to search a message by.
+    """
+    turn = prepared.turn
+    hashes = _hashes(turn, prepared.steps, parent)
+    start, nodes = _known(db, prepared, hashes)
+    placed = Placed(nodes)
+    at = nodes[-1] if nodes else parent
+    # Where nothing stands under another name than expected, these are the names, and none of them is there.
+    expected = at is None or not nodes or at.hash == hashes[start - 1]
+    prompt: int | None = None
+    for index in range(start, len(prepared.steps)):
+        step = prepared.steps[index]
+        hash_ = hashes[index] if expected else node_hash(_canonical(turn, step, at))
+        known = None if expected else _by_hash(db, hash_)
+        if known is None and step.message.reply:
+            known = _echo(db, prepared.projections[index], at)
+        if known is None:
+            if prompt is None:
+                prompt = _prompt(db, turn.system)
+            known = _insert(db, turn, step, hash_, prepared.projections[index], at, prompt, found)
+            placed.new += 1
+        expected = expected and known.hash == hash_
+        at = known
+        placed.nodes.append(at)
+    for step, place in zip(prepared.steps, placed.nodes, strict=True):
+        if step.message.reply:
+            _was_said(db, place.node_id, step)
+    return placed
+
+
+def _hashes(turn: Turn, steps: Sequence[Step], parent: Place | None) -> list[bytes]:
+    """The names of the messages, were all of them new."""
+    hashes: list[bytes] = []
+    above = parent.hash.hex() if parent is not None else ""
+    for step in steps:
+        hashes.append(node_hash(_canonical_after(turn, step, above)))
+        above = hashes[-1].hex()
+    return hashes
+
+
+def _canonical(turn: Turn, step: Step, at: Place | None) -> bytes:
+    return _canonical_after(turn, step, "" if at is None else at.hash.hex())
+
+
+def _canonical_after(turn: Turn, step: Step, parent: str) -> bytes:
+    return canonical(
+        step.content, role=step.message.role, model=step.model, provider=turn.provider, agent=turn.agent, parent=parent
+    )
+
+
+def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
+    """How many of the first messages are there, and their nodes."""
+    for index in reversed(range(len(hashes))):
+        place = _by_hash(db, hashes[index])
+        message = prepared.steps[index].message
+        if place is None and message.role == ASSISTANT and not message.reply:
+            place = _by_projection(db, prepared.projections[index])
+        if place is not None:
+            return index + 1, _path(db, place, index + 1)
+    return 0, []
+
+
+def _path(db: apsw.Connection, place: Place, length: int) -> list[Place]:
+    """The last nodes of the way to `place`, first one first."""
+    rows = db.execute(
+        "WITH RECURSIVE up(node_id, parent) AS (SELECT node_id, parent FROM node WHERE node_id=?1 UNION ALL"
+        " SELECT node.node_id, node.parent FROM up JOIN node ON node.node_id=up.parent LIMIT ?2)"
+        " SELECT node.node_id, hash, root, depth, projection FROM up JOIN node ON node.node_id=up.node_id"
+        " ORDER BY depth",
+        (place.node_id, length),
+    )
+    return [Place(*row) for row in rows]
+
+
+_PLACE = "SELECT node_id, hash, root, depth, projection FROM node"
+
+
+def _by_hash(db: apsw.Connection, hash_: bytes) -> Place | None:
+    row = db.execute(f"{_PLACE} WHERE hash=?", (hash_,)).fetchone()
+    return None if row is None else Place(*row)
+
+
+def _by_projection(db: apsw.Connection, projection_: bytes) -> Place | None:
+    """A reply that is known goes before one that a client only told of."""
+    row = db.execute(f"{_PLACE} WHERE projection=? ORDER BY reply DESC, node_id LIMIT 1", (projection_,)).fetchone()
+    return None if row is None else Place(*row)
+
+
+def _echo(db: apsw.Connection, projection_: bytes, at: Place | None) -> Place | None:
+    """The node of a reply whose echo came first."""
+    row = db.execute(
+        f"{_PLACE} WHERE projection=? AND parent IS ? AND reply=0 LIMIT 1",
+        (projection_, None if at is None else at.node_id),
+    ).fetchone()
+    return None if row is None else Place(*row)
+
+
+def _prompt(db: apsw.Connection, text: str) -> int | None:
+    if not text:
+        return None
+    digest = hashlib.sha256(text.encode()).digest()[:16]
+    row = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (digest,)).fetchone()
+    if row is not None:
+        return int(row[0])
+    db.execute("INSERT INTO prompt(digest, text) VALUES(?, ?)", (digest, text))
+    return db.last_insert_rowid()
+
+
+def _insert(
+    db: apsw.Connection,
+    turn: Turn,
+    step: Step,
+    hash_: bytes,
+    projection_: bytes,
+    at: Place | None,
+    prompt: int | None,
+    found: Callable[[Message], bool],
+) -> Place:
+    message = step.message
+    barred = db.execute("SELECT 1 FROM barred WHERE projection=?", (projection_,)).fetchone() is not None
+    searched = not barred and found(message)
+    depth = 1 if at is None else at.depth + 1
+    when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
+    db.execute(
+        "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
+        " provider, agent, project, at, thinking, prompt_id)"
+        " VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            hash_,
+            None if at is None else at.node_id,
+            None if at is None else at.root,
+            depth,
+            projection_,
+            barred,
+            searched,
+            message.role,
+            b"[]" if barred else step.content,
+            step.model,
+            turn.provider,
+            turn.agent,
+            turn.project,
+            when,
+            msgspec.json.encode(message.thinking).decode() if message.thinking and not barred else "",
+            prompt,
+        ),
+    )
+    node_id = db.last_insert_rowid()
+    if at is None:
+        db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
+    if searched:
+        db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
+    return Place(node_id, hash_, node_id if at is None else at.root, depth, projection_)
+
+
+def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
+    """Keep what only the reply itself says; a second telling of it changes nothing."""
+    message = step.message
+    usage = "" if message.usage is None else msgspec.json.encode(message.usage).decode()
+    thinking = msgspec.json.encode(message.thinking).decode() if message.thinking else ""
+    db.execute(
+        "UPDATE node SET reply=1, stop_reason=?2, usage=?3, thinking=iif(thinking='' AND NOT gone, ?4, thinking)"
+        " WHERE node_id=?1 AND NOT reply",
+        (node_id, message.stop_reason, usage, thinking),
+    )
+
+
+# Reading
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node as it was kept."""
+
+    node_id: int
+    hash: str
+    parent: int | None
+    root: int
+    depth: int
+    gone: bool
+    role: str
+    content: bytes
+    model: str
+    provider: str
+    agent: str
+    project: str
+    at: float
+    stop_reason: str
+    usage: str
+    prompt_id: int | None
+
+    @property
+    def blocks(self) -> list[Block]:
+        return read_blocks(self.content)
+
+    @property
+    def text(self) -> str:
+        """What was said, what tools put out, and which were called."""
+        return read_text(self.blocks)
+
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(
+            type=MESSAGE,
+            role=self.role,
+            content=self.blocks,
+            model=self.model,
+            provider=self.provider,
+            agent_name=self.agent,
+        )
+
+    @property
+    def tokens(self) -> dict[str, Any] | None:
+        return msgspec.json.decode(self.usage, type=dict[str, Any]) if self.usage else None
+
+
+_COLUMNS = (
+    "node.node_id, hash, parent, root, depth, gone, role, content, model, provider, agent, project, at, stop_reason,"
+    " usage, prompt_id"
+)
+
+
+def _node(row: tuple[Any, ...]) -> Node:
+    return Node(row[0], row[1].hex(), row[2], row[3], row[4], bool(row[5]), *row[6:])
+
+
+def find(db: apsw.Connection, hash_: str) -> Node | None:
+    """The node of that hash; None where there is none, or its content is gone."""
+    digest = digest_of(hash_)
+    if digest is None:
+        return None
+    row = db.execute(f"SELECT {_COLUMNS} FROM node WHERE hash=? AND NOT gone", (digest,)).fetchone()
+    return None if row is None else _node(row)
+
+
+def digest_of(hash_: str) -> bytes | None:
+    """The bytes of a hash in hexadecimal digits; None where it is none."""
+    try:
+        digest = bytes.fromhex(hash_)
+    except ValueError:
+        return None
+    return digest if len(digest) == 32 and len(hash_) == 64 else None
+
+
+def lineage(db: apsw.Connection, node_id: int, columns: str) -> list[tuple[Any, ...]]:
+    """The nodes from the root to this one, the root first; of each these columns, and no object of its own: paths are
+    long."""
+    # A node is always younger than its parent, so that the ids alone are sorted, and no text is.
+    rows = db.execute(
+        f"SELECT {columns} FROM node WHERE node_id IN ("
+        "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
+        " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above)"
+        " SELECT node_id FROM up) ORDER BY node_id",
+        (node_id,),
+    )
+    return list(rows)
+
+
+def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
+    """Nodes that are there, whether or not in this order."""
+    marks = ",".join("?" * len(node_ids))
+    for row in db.execute(f"SELECT {_COLUMNS} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
+        yield _node(row)
+
+
+def place(db: apsw.Connection, node_id: int) -> Place | None:
+    row = db.execute(f"{_PLACE} WHERE node_id=?", (node_id,)).fetchone()
+    return None if row is None else Place(*row)
+
+
+_LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"
+
+
+def leaves(db: apsw.Connection, limit: int) -> list[tuple[int, str]]:
+    """The last messages of the newest conversations, with their hashes."""
+    rows = db.execute(f"SELECT node_id, hash FROM node WHERE {_LEAF} ORDER BY node_id DESC LIMIT ?", (limit,))
+    return [(int(node_id), digest.hex()) for node_id, digest in rows]
+
+
+def counts(db: apsw.Connection) -> tuple[int, int, int]:
+    """Nodes, roots and leaves, without those whose content is gone."""
+    nodes_, roots, ends = next(
+        db.execute(
+            f"SELECT count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
+            " FROM node WHERE NOT gone"
+        )
+    )
+    return int(nodes_), int(roots), int(ends)
+
+
+def prompt_text(db: apsw.Connection, prompt_id: int | None) -> str:
+    """A system prompt; nothing where there was none."""
+    row = db.execute("SELECT text FROM prompt WHERE prompt_id=?", (prompt_id,)).fetchone()
+    return "" if row is None else str(row[0])
