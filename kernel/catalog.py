@@ -78,7 +78,7 @@ ZYGOTES = (
             "services.runtime.main",
             "torch",
             "services.embed.main",
-            "services.embed.model",
+            "services.embed.torch_encoder",
             "services.rerank.main",
             "services.rerank.model",
         ),

@@ -2,7 +2,7 @@
 vectors.
 
 The score is the mean over the query's tokens of the best cosine with any of the text's (MaxSim: Khattab and Zaharia,
-ColBERT, SIGIR 2020). No further model is needed; each text is computed again for each query, which is why it is optional.
+ColBERT, SIGIR 2020). No further model is needed. It is optional, since each text is computed again for each query.
 """
 
 from __future__ import annotations

@@ -27,9 +27,7 @@ from proto.ops.embed import (
     MaxSimResult,
     TextKind,
 )
-from services.embed.backends import Backend, load_code, open_encoder, use_threads
-from services.embed.encoder import Encoder, Vectors
-from services.embed.int8.faster import prepare
+from services.embed.encoder import Backend, Encoder, Vectors, load_code, open_encoder, use_threads
 from services.embed.late import LateInteraction, LatePair
 from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
@@ -43,9 +41,6 @@ _INLINE_CHARACTERS = 2000
 """A request so short is tokenized in the event loop: a tenth of a millisecond, where the switch to a thread costs more.
 """
 
-_MUCH_TOKENS = 4096
-"""When so many wait in the bulk lane, half a second of preparation for them is worth it."""
-
 _MOST_TOKENS_ON_A_CPU = 2048
 """Of a batch: fewer make fp32 a tenth slower, more are no faster and take more memory."""
 
@@ -57,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     backend: Annotated[Backend, Meta(description="torch, or onnx: far less memory, on the CPU")] = Backend.TORCH
-    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch) or int8")] = Precision.AUTO
+    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch) or int8 (onnx)")] = Precision.AUTO
     workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
@@ -84,8 +79,11 @@ class Loaded(msgspec.Struct, frozen=True):
     canary_vector: Vectors
 
 
-def load(settings: Settings, device: str) -> Loaded:
+def load(settings: Settings, device: str, folder: Path) -> Loaded:
     """Read, load and warm up the model of `settings`.  Blocks.
+
+    Args:
+        folder: keeps the graph of the backend `onnx`.
 
     Raises:
         ModelMissing: it is not on this machine, or not in a form that is loaded.
@@ -100,7 +98,12 @@ def load(settings: Settings, device: str) -> Loaded:
     tokenizer = TextTokenizer(files)
     # Two batches on a core each are a third faster than one batch on both, and none waits where a core is taken away.
     encoder = open_encoder(
-        files, settings.backend, device=device, precision=settings.precision, threads=settings.threads
+        files,
+        settings.backend,
+        device=device,
+        precision=settings.precision,
+        threads=settings.threads,
+        folder=folder,
     )
     encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
@@ -121,7 +124,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     except msgspec.ValidationError as error:
         raise InvalidParams(f"settings of embed: {error}") from None
     device = (env.mode or "cpu") if settings.backend is Backend.TORCH else "cpu"
-    loaded = await trio.to_thread.run_sync(load, settings, device)
+    loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
     # A single query is computed in this thread: more threads than it is worth would have to be woken first.
     use_threads(settings.backend, settings.threads)
     service = EmbedService(env.background, settings, loaded)
@@ -135,7 +138,7 @@ class EmbedService:
     """The operations of `embed`.
 
     Args:
-        background: runs the batches, the watch over the model's health and the preparation for bulk.
+        background: runs the batches, the watch over the model's health.
     """
 
     def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
@@ -155,7 +158,6 @@ class EmbedService:
         self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
         # Queries have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
         self._limiters = {kind: trio.CapacityLimiter(1) for kind in TextKind}
-        self._preparing = False
 
     @property
     def model(self) -> EmbedModel:
@@ -191,12 +193,11 @@ class EmbedService:
         ids = self._tokenizer.check(params.tokens)
         tokens = await self._tokenized(params.texts, params.kind)
         ids.extend(tokens.ids)
-        total = sum(map(len, ids))
-        if lane is Lane.BULK and self._batcher.waiting_tokens + total >= _MUCH_TOKENS:
-            self._prepare_for_bulk()
-        vectors = await self._batcher.compute(ids, lane)
         return EmbedResult(
-            vectors=pack(vectors), fingerprint=self._loaded.fingerprint, truncated=tokens.truncated, tokens=total
+            vectors=pack(await self._batcher.compute(ids, lane)),
+            fingerprint=self._loaded.fingerprint,
+            truncated=tokens.truncated,
+            tokens=sum(map(len, ids)),
         )
 
     @handles(EmbedModelParams)
@@ -227,12 +228,6 @@ class EmbedService:
             found.ids.extend(tokens.ids)
             found.truncated.extend(start + index for index in tokens.truncated)
         return found
-
-    def _prepare_for_bulk(self) -> None:
-        """Have the encoder become faster at passages, beside the work, once."""
-        if self._encoder.bulk_is_slow and not self._preparing:
-            self._preparing = True
-            self._background.start_soon(trio.to_thread.run_sync, prepare, self._encoder, self._tokenizer)
 
 
 def _limits(settings: Settings, on_gpu: bool) -> BatchLimits:

@@ -80,7 +80,11 @@ def test_a_models_own_setting_says_when_its_process_rests(own: object, general: 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [({}, (60, ("model", "none"))), ({"unload_after_s": 600}, (600, None)), ({"unload_after_s": 0}, (None, ("model", "none")))],
+    [
+        ({}, (60, ("model", "none"))),
+        ({"unload_after_s": 600}, (600, None)),
+        ({"unload_after_s": 0}, (None, ("model", "none"))),
+    ],
 )
 def test_a_reranking_model_rests_only_where_its_own_setting_says_so(
     settings: dict[str, object], expected: tuple[float | None, tuple[str, str] | None]
