@@ -1,7 +1,7 @@
 """Prompts: those that come with the system, filled in here, and the user's own, which are Markdown files.
 
 A file `PROMPT-some-task.md` in a folder of prompts is the prompt `some_task`: its first heading is the description,
-the whole of it the one message.  Files are looked at anew with every request, so a prompt is what the file says now;
+the whole of it the one message.  Files are read again for every request, so a prompt is what the file says now;
 clients are told within `POLL_S` when the list has changed.
 
 A root may hold other people's files, so what lies there never takes the place of a prompt that comes with the system,
@@ -33,7 +33,7 @@ FOLDER = "prompts"
 PREFIX, SUFFIX = "PROMPT-", ".md"
 
 MAX_BYTES = 1024 * 1024
-"""Of one file; what is longer is no prompt, and no message for a model."""
+"""Of one file; a longer one is not served as a prompt."""
 
 POLL_S = 1.0
 
@@ -109,7 +109,7 @@ class FilePrompts:
         told = self._changes
         while True:
             await self.current()
-            # Counted from the first list that anyone has seen, whoever looked.
+            # Counted from the first list that any client has seen.
             if told != self._changes:
                 told = self._changes
                 await changed()

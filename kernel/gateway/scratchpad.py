@@ -1,6 +1,6 @@
 """The scratchpad: long answers of knowledge tools are kept for their session, and a preview is sent in their place.
 
-Whoever searches a large base would otherwise have its context filled with what it does not need. The preview lets it
+A search of a large base would otherwise fill the client's context with text it does not need. The preview lets it
 choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the session: a local client's
 connection, or a session over HTTP. Requests over HTTP without a session share a scratchpad by their token, without a
 token by their host.

@@ -33,7 +33,7 @@ from proto.ops.composite import SERVICE
 
 class _Meta(msgspec.Struct, gc=False):
     progress_token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
-    # Whatever a client sends: what is no trace is left out, and no reason to refuse the call.
+    # A client may send anything: an invalid trace is dropped, and is no reason to refuse the call.
     traceparent: Any = None
     version: str | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/protocolVersion")
     capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientCapabilities")
@@ -106,7 +106,7 @@ class FastPath:
         meta = decoded.meta
         if isinstance(meta, UnsetType):
             return None if modern else _plain_call(request_id, operation, decoded.arguments)
-        # As the client sent them, by MCP; whoever asks for one looks at its form.
+        # As the client sent them, by MCP; the reader checks their form.
         capabilities: Mapping[str, Any] = {}
         level = None if isinstance(meta.level, UnsetType) else meta.level
         if modern:

@@ -67,7 +67,7 @@ class Exchange:
         """Make `call` and send what it answers.
 
         Args:
-            scope: around the call; whoever withdraws the call cancels it.
+            scope: around the call; withdrawing the call cancels it.
             cancelled: the answer to a withdrawn call, in the revisions that want one.
         """
         answer = cancelled

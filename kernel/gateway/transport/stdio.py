@@ -3,7 +3,7 @@
 Until the SDK is loaded the first messages are answered without it; from then on ordinary tool calls take the short
 path, and every other message goes to the SDK's server, whose answers are written here too.  Nothing but JSON-RPC is
 ever written.  A line that is no message is answered with an error and the connection goes on.  When the input ends,
-what is in flight is still answered, for as long as somebody reads and `drain_s` lasts.
+requests in flight are still answered, while the client reads and `drain_s` lasts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DRAIN_S = 30.0
 
 _ABANDONED_POLL_S = 0.1
 
-_DIED = MaybeExecuted("the kernel died while this was in hand; another one has taken over")
+_DIED = MaybeExecuted("the kernel died while this was in flight; another one has taken over")
 
 _log = logging.getLogger("linckia.gateway")
 
@@ -67,7 +67,7 @@ async def serve_stdio(
     drain_s: float,
     opened: Callable[[], None],
 ) -> None:
-    """Serve one client until its input ends or nobody reads its output; cancellation ends it at once.
+    """Serve one client until its input ends or its output is closed; cancellation ends it at once.
 
     The descriptors stay open and are left as they were found.
 
@@ -76,7 +76,7 @@ async def serve_stdio(
         handshake: answers the first messages meanwhile.
         pad: where long answers to this client are kept.
         session_memory: of this session, which may have been another kernel's before.
-        drain_s: how long what is in flight at the end of the input may take.
+        drain_s: how long requests in flight at the end of the input may take.
         opened: called when the first message has been answered, or needs the SDK.
     """
     with non_blocking(fd_in, fd_out):
@@ -89,7 +89,7 @@ class _Session:
     """One client on one pair of descriptors; the client end of its calls on the fast path."""
 
     modern = False
-    # As the client sent them, by MCP; whoever asks for one looks at its form.
+    # As the client sent them, by MCP; the reader checks their form.
     capabilities: Mapping[str, Any] = {}
 
     def __init__(
@@ -158,7 +158,7 @@ class _Session:
 
     async def _go_on(self, kept: Kept, nursery: trio.Nursery) -> None:
         """Where a kernel that died left the session: what was asked and may be repeated is; the rest is answered."""
-        _log.info("a session goes on that a kernel left as it died; %d requests were in hand", len(kept.asked))
+        _log.info("a session was resumed after its kernel died; %d requests were in flight", len(kept.asked))
         if kept.cut:
             # The client takes what there is of that line for what it is: no message.
             self._post(b"")
@@ -204,7 +204,7 @@ class _Session:
         scope.cancel()
 
     async def _drain(self) -> None:
-        """Answer what is in flight, while somebody reads."""
+        """Answer the requests in flight, while the client reads."""
         with trio.move_on_after(self._drain_s):
             while (self._calls or (self._sdk is not None and self._sdk.in_hand)) and not self._output.abandoned():
                 self._settled = trio.Event()
