@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import trio
 
+from kernel.json_types import JsonObject
 from proto.content import Message, PromptResult, Text
 from proto.ops.prompts import Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
 
@@ -67,7 +68,7 @@ class FilePrompt(msgspec.Struct, frozen=True):
     path: Path
     is_own: bool
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> JsonObject:
         """An item of `prompts/list`."""
         return {"name": self.name, "description": self.description, "arguments": []}
 
@@ -89,7 +90,7 @@ class FilePrompts:
             return {}
         return await trio.to_thread.run_sync(self._scan, limiter=self._limiter)
 
-    async def get(self, name: str, *, own: bool) -> dict[str, Any] | None:
+    async def get(self, name: str, *, own: bool) -> JsonObject | None:
         """The result of `prompts/get`; None where there is no such file among the user's `own`, or in the roots."""
         prompt = (await self.current()).get(name)
         if prompt is None or prompt.is_own is not own:

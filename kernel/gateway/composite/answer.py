@@ -57,7 +57,7 @@ def as_json(value: object) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def direct(operation: Operation[Any], value: object) -> Composed:
+def direct(operation: Operation[object], value: object) -> Composed:
     """The result of a single step: what the operation itself would answer."""
     if operation.is_content and isinstance(value, Mapping):
         structured = value.get("structuredContent")

@@ -27,6 +27,7 @@ from kernel.gateway.protocol.failures import as_failure, as_tool_result, is_prot
 from kernel.gateway.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
 from kernel.gateway.protocol.sdk_errors import as_error
 from kernel.gateway.protocol.server import SurfaceServer
+from kernel.json_types import JsonObject
 from proto.operation import Operation
 from proto.ops.composite import SERVICE
 
@@ -43,7 +44,7 @@ class _Meta(msgspec.Struct, gc=False):
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: str
-    arguments: dict[str, Any] | None = None
+    arguments: JsonObject | None = None
     meta: _Meta | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
@@ -51,8 +52,8 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A call that the fast path takes."""
 
     id: RequestId
-    operation: Operation[Any]
-    arguments: dict[str, Any]
+    operation: Operation[object]
+    arguments: JsonObject
     modern: bool
     token: RequestId | None
     level: str | None
@@ -186,11 +187,11 @@ class FastPath:
         return Answer(_encode({"jsonrpc": "2.0", "id": call.id, "result": result}))
 
 
-def _is_composite(operation: Operation[Any]) -> bool:
+def _is_composite(operation: Operation[object]) -> bool:
     return operation.service == SERVICE and operation.name in NAMES
 
 
-def _plain_call(request_id: RequestId, operation: Operation[Any], arguments: dict[str, Any] | None) -> ToolCall:
+def _plain_call(request_id: RequestId, operation: Operation[object], arguments: JsonObject | None) -> ToolCall:
     return ToolCall(
         id=request_id, operation=operation, arguments=arguments or {}, modern=False, token=None, level=None,
         traceparent=None, capabilities={},

@@ -38,6 +38,7 @@ from kernel.gateway.protocol.messages import (
 from kernel.gateway.transport.descriptors import Input, Output, non_blocking
 from kernel.gateway.transport.json_lines import LOST, Excess, Line, lines, readable_id
 from kernel.gateway.transport.session_memory import Kept, SessionMemory, id_of
+from kernel.json_types import JsonObject
 from proto.errors import MaybeExecuted
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class _Session:
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self._post(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
 
-    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
         raise AssertionError("operations that ask are not on the fast path")
 
     # ---- life -----------------------------------------------------------------------------------------------------
