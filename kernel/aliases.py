@@ -74,7 +74,7 @@ def read_yaml(path: Path) -> Layer:
         AliasError: it is not YAML, or no table of settings.
         OSError: it cannot be read.
     """
-    import yaml  # Not before somebody has such a file: every start would wait for it.
+    import yaml  # Only where there is such a file: every start would wait for the import.
 
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))

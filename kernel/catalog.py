@@ -90,7 +90,7 @@ ZYGOTES = (
 
 
 _COSTLY = frozenset({"torch"})
-"""Zygotes of over a hundred megabytes, whose loading somebody who searches would notice."""
+"""Zygotes of over a hundred megabytes, whose loading a search would wait for."""
 
 _LONG_PAUSE = 5
 """Times as long as their services wait do they wait after them: half an hour by default until both are gone."""
@@ -121,7 +121,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
     rests: bool = False
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
-    has no process while nobody calls it."""
+    has no process while it is not called."""
     rests_by: str = ""
     """Its own setting, if it has one, for the time after which it rests; 0 there keeps it from that as well."""
     pooled: bool = False
@@ -293,7 +293,7 @@ _ENTRIES = (
         rests=True,
     ),
     Entry(
-        # It dies of hostile files, and is back at once: what is refused is decided by `media`, for each content.
+        # It dies of hostile files, and is back at once: `media` decides what to refuse, for each content.
         spec=ServiceSpec(
             name="decode",
             module="services.decode.main",
@@ -374,7 +374,7 @@ def workers(entry: Entry, settings: Mapping[str, Any]) -> int:
     """
     asked = settings.get("workers", 1) if entry.pooled else 1
     if asked == "auto":
-        # One process feeds a GPU; more are for whoever has measured that they help.
+        # One process feeds a GPU; more only where a measurement shows that they help.
         return 1 if gpu_present() else max(1, usable_cores() // CORES_A_WORKER)
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
         raise ValueError(f"services.{entry.spec.name}.workers is {asked!r}; it is 1 to {MAX_WORKERS}, or auto")

@@ -71,7 +71,7 @@ class LocalProcess:
         try:
             result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
         except ChildProcessError:
-            # Somebody in this process collected it; that it is dead is certain all the same.
+            # Another part of this process collected it; that it is dead is certain all the same.
             result = None
         self._reaper.own.discard(self.pid)
         self._reaper.left_behind(self.pid)

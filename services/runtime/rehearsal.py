@@ -52,7 +52,7 @@ class _Nothing(Params[str], frozen=True, kw_only=True):
 
 
 async def rehearse(birth: Birth, module: ModuleType) -> None:
-    """Serve the service's rehearsal, to the end or for `TIMEOUT_S`; nothing is left of it but what is in memory.
+    """Serve the service's rehearsal, to the end or for `TIMEOUT_S`; nothing is left of it but warm memory.
 
     Raises whatever the service's `rehearse` or its start-up raises.  Cancellation: given up.
     """
@@ -70,7 +70,7 @@ async def rehearse(birth: Birth, module: ModuleType) -> None:
 def _scratch() -> Iterator[Path]:
     """A folder for one rehearsal, in memory where there is such a place: nothing in it is worth a write to a disk.
 
-    Whoever makes one removes those of processes that were killed before they could; a lock tells who lives.
+    Making one removes those of processes that were killed before they could; a lock tells which process lives.
     """
     place = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     for other in place.glob(f"{_PREFIX}*"):
@@ -86,7 +86,7 @@ def _scratch() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raises OSError where somebody else holds it, or it is not ours to open."""
+    """Raises OSError where another process holds it, or it is not ours to open."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,7 +135,7 @@ async def _play_kernel(channel: Channel, calls: Sequence[tuple[str, Raw]]) -> No
                     post = Call(number, name, params, CALL_MS, new_trace(), "client", 0) if number else Drain(0)
                     channel.post(post)
                 case Call(id=number, op=op):
-                    channel.post(Fault(number, Unavailable(f"{op}: there is nobody in a rehearsal").failure))
+                    channel.post(Fault(number, Unavailable(f"{op}: a rehearsal has no other services").failure))
                 case Bye():
                     channel.post(ByeAck())
                 case _:
