@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kernel.json_types import Layer
 
@@ -25,7 +24,7 @@ class AliasError(Exception):
     """A setting under another name is wrong; the message says what would be right."""
 
 
-def translated(raw: Mapping[str, Any]) -> Layer:
+def translated(raw: Mapping[str, object]) -> Layer:
     """A layer of settings with `[server]` said as `[http]`.
 
     Raises:

@@ -109,9 +109,13 @@ class Standbys:
     """The standby of each service, by its name; `nursery` is where they are looked after.
 
     Cancelling that nursery ends them all.
+
+    Args:
+        first_s: how long after the first READY of a service its standby is made.
     """
 
-    def __init__(self, reaper: Reaper, nursery: trio.Nursery) -> None:
+    def __init__(self, reaper: Reaper, nursery: trio.Nursery, first_s: float = AT_FIRST_S) -> None:
+        self._first_s = first_s
         self._reaper = reaper
         self._nursery = nursery
         self._waiting: dict[str, Standby] = {}
@@ -152,7 +156,7 @@ class Standbys:
             keeper.scope.cancel()
 
     async def _keep(self, keeper: _Keeper, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
-        delay = AT_FIRST_S if birth.generation == 1 else AFTER_A_RESTART_S
+        delay = self._first_s if birth.generation == 1 else AFTER_A_RESTART_S
         try:
             with keeper.scope:
                 woken = False
