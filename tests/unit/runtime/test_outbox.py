@@ -155,3 +155,28 @@ async def test_pages_are_read_to_the_last() -> None:
 
     assert await pages(page) == ["a", "b", "c"]
     assert asked == ["", "b"]
+
+
+async def test_a_far_end_that_begins_again_is_compared_with_again_and_told_once_it_has_everything(
+    autojump_clock: object,
+) -> None:
+    feed = PlayedFeed()
+    feed.keys = ["a"]
+    asked: list[tuple[str, int]] = []
+    epochs = ["one", "two"]
+
+    async def ask(delivered: str) -> str:
+        asked.append((delivered, len(feed.keys)))
+        if not epochs:
+            await trio.sleep_forever()
+        if len(epochs) == 1:
+            feed.keys = ["b", "c", "d"]
+        return epochs.pop(0)
+
+    async with running(feed) as outbox, trio.open_nursery() as nursery:
+        nursery.start_soon(outbox.watch_epoch, ask)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    assert asked == [("", 1), ("one", 0), ("two", 0)]
+    assert feed.compared == 2
+    assert feed.delivered == [["a"], ["b", "c"], ["d"]]
