@@ -20,6 +20,7 @@ from services.runtime.storage import DiskFull
 D = TypeVar("D")
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
+ASK_AGAIN_S = 1.0
 FULL_PAUSE_S = 0.5
 """Between two attempts on a full disk: delivery goes on within a second of room being made."""
 
@@ -97,6 +98,24 @@ class Outbox(Generic[D]):
                         await self._wanted.wait()
         finally:
             self._ended.set()
+
+    async def watch_epoch(self, ask: Callable[[str], Awaitable[str]]) -> None:
+        """Compare again whenever the far end begins its database again.
+
+        Args:
+            ask: answers the far end's epoch, once it is another than the one that it is given.
+        """
+        known = ""
+        while True:
+            try:
+                found = await ask(known)
+            except LinckiaError as error:
+                await trio.sleep(max(ASK_AGAIN_S, (error.failure.retry_after_ms or 0) / 1000))
+                continue
+            if known not in ("", found):
+                self._compared = False
+                self._wake.set()
+            known = found
 
     async def stop(self) -> None:
         """End the task; once this returns it uses the database no more."""
