@@ -380,18 +380,8 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
     return (entry, *others)
 
 
-def without_standby(entry: Entry) -> Entry:
-    """The same where memory counts for more than the time that a restart takes."""
-    return structs.replace(entry, spec=structs.replace(entry.spec, standby=False))
-
-
-def with_standby_always(entry: Entry) -> Entry:
-    """The same where that time counts for more, also of a service that nobody called for long."""
-    return structs.replace(entry, spec=structs.replace(entry.spec, standby_rests_after_s=None))
-
-
-def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
-    """The same with what it has to spare given up once nobody has called it for so long; 0: never.
+def resting(entry: Entry, after_s: float, settings: Mapping[str, Any], *, standby: bool = True) -> Entry:
+    """The same with what it has to spare given up once it was not called for so long; 0: never.
 
     Its standby is given up then, and the service's own process too where it may rest.
     """
@@ -399,6 +389,7 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, Any]) -> Entry:
     rests_after_s = max(0.0, own) if after_s and isinstance(own, int | float) else after_s
     spec = structs.replace(
         entry.spec,
+        standby=standby,
         standby_rests_after_s=after_s or None,
         rests_after_s=(rests_after_s or None) if entry.rests else None,
     )

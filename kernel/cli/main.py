@@ -42,7 +42,9 @@ def _say(what: object, code: int) -> int:
     return code
 
 
-_WHERE_TO_LOOK = {"invalid_params": "tools --json", "unavailable": "status", "internal": "logs"}
+_WHERE_TO_LOOK = {
+    "invalid_params": "tools --json", "unavailable": "status", "internal": "logs", "unknown_operation": "tools"
+}  # fmt: skip
 
 
 def describe(error: CallFailed) -> str:

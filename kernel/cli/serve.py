@@ -15,9 +15,10 @@ from functools import partial
 
 from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.cli.kernel_log import open_log
-from kernel.config import Config, ConfigError, Flags, load
+from kernel.config import Config, load
 from kernel.control.address import log_dir, socket_path
 from kernel.control.hold import AlreadyHeld, CannotHold, Held, hold
+from kernel.settings import ConfigError, Flags
 from kernel.version import VERSION
 
 log = logging.getLogger("linckia.kernel")

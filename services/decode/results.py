@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ class NotDecoded(Exception):
 
 
 @dataclass(slots=True)
-class Made:
+class Result:
     """What was made so far."""
 
     # What a format says of a file differs from format to format; it leaves as JSON.
@@ -65,7 +66,7 @@ def plain(value: object) -> Any:
     if isinstance(value, bool | int) or value is None:
         return value
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
+        return value if math.isfinite(value) else None
     if isinstance(value, bytes):
         return plain(value.decode("utf-8", "replace")) if len(value) <= MAX_TEXT_CHARS else f"{len(value)} bytes"
     if isinstance(value, str):

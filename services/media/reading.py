@@ -26,10 +26,10 @@ class Opened:
 
     @property
     def version(self) -> str:
-        return version(self.status)
+        return version_of(self.status)
 
 
-def version(status: os.stat_result) -> str:
+def version_of(status: os.stat_result) -> str:
     """As `decode` says it."""
     return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 

@@ -66,6 +66,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     feed = SearchFeed(env, database, strip)
     try:
         env.background.start_soon(feed.outbox.run)
+        env.background.start_soon(feed.outbox.watch_epoch, feed.epoch)
         env.info(redaction="on" if redactor else "off", damage=database.damage)
         ingest = Ingest(database, redactor, strip)
         yield Handlers(

@@ -16,7 +16,7 @@ import apsw
 import trio
 
 from proto.cores import usable_cores
-from proto.errors import OperationError
+from proto.errors import Executed, LinckiaError, OperationError
 from proto.ops.documents_change import AddResult
 from services.documents.add import bulk, intake
 from services.documents.add.folders import Walk
@@ -169,7 +169,7 @@ class Adding:
         progress = Progress()
         listing: list[snapshots.Entry] = []
         # Until the snapshot is written: what it lists and nothing else holds must not go meanwhile.
-        with self.receiving_chunks(), self._in_bulk():
+        with self.receiving_chunks(), self._in_bulk(), _one_failure():
             await self._all(walk, given, progress, listing, ctx.progress)
             snapshot = await self.store.write(
                 lambda db: snapshots.take(db, walk.directory, label, given.collection, listing, time.time_ns())
@@ -182,7 +182,7 @@ class Adding:
     async def changes(self, walk: Walk, given: Given) -> int:
         """Store those files of a directory that are new or have changed; answers how many."""
         progress = Progress()
-        with self.receiving_chunks():
+        with self.receiving_chunks(), _one_failure():
             await self._all(walk, given, progress, [], lambda done, total, message: None, keep_same=False)
         return progress.added + progress.updated
 
@@ -288,3 +288,23 @@ class Adding:
             # What has gone from the store while it was thought to be there.
             again = [await self._alone(path, given, progress) for path in written.again]
             ready = Ready(taken=[one for one in again if one is not None])
+
+
+@contextlib.contextmanager
+def _one_failure() -> Iterator[None]:
+    """Of what several tasks have failed with, the first; some of the files may have been stored before."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        failed, rest = group.split(LinckiaError)
+        if failed is None or rest is not None:
+            raise
+        first: BaseException = failed
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        assert isinstance(first, LinckiaError)
+        failure = first.failure
+        raise type(first)(
+            failure.message, executed=Executed.MAYBE, field=failure.field, retry_after_ms=failure.retry_after_ms,
+            data=failure.data,
+        ) from first  # fmt: skip

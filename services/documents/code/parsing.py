@@ -16,7 +16,7 @@ import trio
 from services.documents.code.grammars import EXTENSIONS, FAMILIES
 from services.documents.code.symbols import MAX_CODE_BYTES, Parsed, parse
 from services.documents.store import objects, texts
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.store import Store
 
 BATCH = 24
@@ -43,11 +43,16 @@ class Parsing:
         self._codec = codec
         self._turn = trio.Lock()
         self._recovered = False
+        self._generation = store.index.generation
         self.reached = 0
 
     async def step(self) -> bool:
         """Parse a few contents; answers whether there may be more."""
         async with self._turn:
+            await self._store.refill()
+            if self._generation != self._store.index.generation:
+                # What was parsed has gone with the index.
+                self._generation, self.reached = self._store.index.generation, 0
             if not self._recovered:
                 await self._recover()
             found = await self._store.read(self._look)
@@ -116,12 +121,12 @@ class Parsing:
         await self._settle(await self._store.read(lambda db: [self._parsed(db, *one) for one in due]))
 
     def _parsed(self, db: apsw.Connection, object_: int, extension: str) -> tuple[int, Parsed]:
-        stored = objects.by_id(db, object_)
-        if stored is None or not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
-            return object_, Parsed("none")
         try:
+            stored = objects.by_id(db, object_)
+            if stored is None or not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
+                return object_, Parsed("none")
             data = b"".join(texts.pieces(db, self._codec, stored))
-        except Damaged:
+        except DamagedContent:
             # Reading it says what is wrong.
             return object_, Parsed("none")
         return object_, parse(data, extension) or Parsed("none")
@@ -159,7 +164,7 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
         ((object_, number, 0 if one.symbol < 0 else first + one.symbol, terms[one.kind], terms[one.key],
           terms[one.target], one.tentative) for number, one in enumerate(parsed.references)),
     )  # fmt: skip
-    _changed(db, {one.name for one in parsed.symbols})
+    note_changed(db, {one.name for one in parsed.symbols})
 
 
 def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
@@ -173,10 +178,11 @@ def forget(db: apsw.Connection, object_: int) -> None:
     """A content is gone, or parsed anew."""
     if db.execute("SELECT 1 FROM code WHERE object=?", (object_,)).fetchone() is None:
         return
-    _changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
+    note_changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
     for table in ("symbol", "used", "code"):
         db.execute(f"DELETE FROM {table} WHERE object=?", (object_,))
 
 
-def _changed(db: apsw.Connection, names: set[str]) -> None:
+def note_changed(db: apsw.Connection, names: set[str]) -> None:
+    """These names may have another meaning now."""
     db.executemany("INSERT OR IGNORE INTO changed(name) VALUES(?)", ((name,) for name in sorted(names)))

@@ -14,7 +14,7 @@ import apsw
 import pypdfium2  # type: ignore[import-untyped]  # it ships no types; used in this module alone
 
 from services.documents.store import objects
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_QUARANTINED, TEXT_WAITING
 
@@ -63,7 +63,7 @@ def extract(db: apsw.Connection, codec: Codec, stored: Stored) -> str:
         raise Unreadable(f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from")
     try:
         data = objects.read(db, codec, stored)
-    except Damaged as error:
+    except DamagedContent as error:
         raise Unreadable(str(error)) from None
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace")

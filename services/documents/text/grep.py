@@ -19,12 +19,13 @@ import apsw
 from proto.errors import InvalidParams
 from proto.ops.documents_find import DocumentsGrep, FileCount, GrepMatch, GrepResult
 from services.documents.store import readahead, rows, texts
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
+from services.documents.store.store import is_complete
 from services.documents.store.texts import Window
 from services.documents.text import pieces, trigrams
 from services.documents.text.lines import Line, Matcher, TookTooLong, compiled
-from services.runtime.literals import trigrams_of
+from services.runtime import literals
 
 TIME_LIMIT_S = 20.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -146,7 +147,7 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
             within[object_] = numbers
             yield object_
 
-    for stored, text in readahead.read(db, codec, candidates(), answer.enough):
+    for stored, text in readahead.read(db, codec, candidates(), answer.enough, answer.say):
         if time.monotonic() - began > TIME_LIMIT_S:
             answer.stopped = _Place(stored.id)
             break
@@ -185,7 +186,12 @@ def _candidates(
             (first,),
         )
     ]
-    wanted = trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
+    # An index that has not been told of all texts excludes none.
+    wanted = (
+        literals.ANYTHING
+        if not is_complete(db)
+        else literals.trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
+    )
     expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
     allowed: set[object] | None = None
     if found.clauses and (expression is None or not found.is_slow):
@@ -226,7 +232,7 @@ def _ints(values: object) -> Iterator[int]:
 def _windows(
     db: apsw.Connection, codec: Codec, stored: Stored, text: bytes | None, numbers: list[int] | None, context: int
 ) -> Iterator[Window]:
-    """What is to be looked through of a content: all of it, or the pieces of these numbers.  Raises Damaged."""
+    """What is to be looked through of a content: all of it, or the pieces of these numbers.  Raises DamagedContent."""
     if text is None and (numbers is None or stored.size > texts.WINDOW_BYTES):
         yield from texts.windows(db, codec, stored, context)
         return
@@ -273,7 +279,7 @@ def _look(
                 break
     except TookTooLong:
         answer.say(f"{_named(db, object_)}: the pattern takes too long on it; the rest of it was left out")
-    except Damaged as error:
+    except DamagedContent as error:
         answer.say(f"{_named(db, object_)}: {error}")
     if not count:
         return True

@@ -18,9 +18,9 @@ from proto.ops.documents_sessions import SessionStart, SessionStop, SessionWatch
 from services.documents.add.add import Adding
 from services.documents.add.folders import Walk
 from services.documents.store.rows import Given
-from services.documents.text.feed import SearchFeed
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.outbox import Outbox
 from services.runtime.testing import Bench
 from services.watch.main import open_service as open_watch
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
@@ -146,7 +146,7 @@ async def test_a_search_that_has_not_heard_of_a_deletion_yet_answers_with_what_i
         before = await bench.call(DocumentsSearch(query="zebra", type=keyword, limit=6))
         order = [hit.name for hit in before.results]
         assert sorted(order) == names
-        monkeypatch.setattr(SearchFeed, "hurry", lambda feed: None)
+        monkeypatch.setattr(Outbox, "hurry", lambda outbox: None)
         await bench.call(DocumentsDelete(names=order[:4]))
         # Of those that are left, the search was asked for no passage.
         after = await bench.call(DocumentsSearch(query="zebra", type=keyword, limit=1))
