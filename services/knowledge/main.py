@@ -79,7 +79,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
         else:
             ingest.unwatched("there is no folder to be watched")
-        for task in (ingest.run, follower.run, outbox.run):
+        for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
             env.background.start_soon(task)
         env.background.start_soon(outbox.watch_epoch, feed.epoch)
         env.background.start_soon(refiner.learn, env.call)

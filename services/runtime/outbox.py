@@ -173,7 +173,7 @@ class Outbox(Generic[D]):
 
 
 def _is_full(error: LinckiaError) -> bool:
-    """Whether a disk is full, this service's or the far end's, whose failure is the operation's own and to be retried."""
+    """Whether a disk is full: this service's, or the far end's, which answers a failure of its own to be retried."""
     return isinstance(error, DiskFull) or (
         isinstance(error, OperationError) and error.failure.retry_after_ms is not None
     )

@@ -18,7 +18,7 @@ import apsw
 import trio
 
 from proto.errors import Cancelled, LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
-from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
+from proto.ops.retrieve import MAX_WAIT_S, Group, RetrieveDelete, RetrieveEpoch, RetrieveGroups, RetrievePut
 from proto.ops.watch import Change
 from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
 from services.knowledge.ingest.changes import Changes, compare, moves, within
@@ -41,6 +41,7 @@ RECONCILE_SHARE = 0.01
 
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
+ASK_AGAIN_S = 1.0
 FULL_PAUSE_S = 0.5
 """Between two attempts on a full disk: work goes on within a second of room being made."""
 
@@ -202,6 +203,26 @@ class Ingest:
                         await self._rest()
         finally:
             self._ended.set()
+
+    async def watch_search(self) -> None:
+        """Compare again whenever the search begins its database again, and tell it once all notes are in it."""
+        filled = ""
+        while True:
+            try:
+                asked = RetrieveEpoch(collection=COLLECTION, filled=filled, wait_s=MAX_WAIT_S)
+                found = (await self._env.call(asked)).epoch
+            except LinckiaError as error:
+                await trio.sleep(max(ASK_AGAIN_S, (error.failure.retry_after_ms or 0) / 1000))
+                continue
+            if found == filled:
+                continue
+            if filled:
+                self._reconciled = False
+                self._wake.set()
+            async with self.passed:
+                while self._has_work() or not self.progress.scanned:
+                    await self.passed.wait()
+            filled = found
 
     async def stop(self) -> None:
         """End the task; once this returns it uses neither the database nor a file, cancelled or not."""
