@@ -145,168 +145,178 @@ def gpu_present() -> bool:
     return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
 
 
+_ENTRIES = (
+    Entry(
+        spec=ServiceSpec(name="echo", module="services.echo.main", zygote="light", memory_limit_bytes=GIB // 2),
+        rests=True,
+    ),
+    Entry(
+        # 64 MB files are edited as trees of Python objects.
+        spec=ServiceSpec(name="yaml", module="services.yaml.main", zygote="light", memory_limit_bytes=4 * GIB),
+        roots=Roots.WRITE,
+        rests=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="retrieve",
+            module="services.retrieve.main",
+            zygote="vectors",
+            # A million vectors with their text are 2 GB; the page cache does not count.
+            memory_limit_bytes=8 * GIB,
+            # A search is work for one core, in many small steps: more at once would only make all of them late.
+            in_flight=8,
+        ),
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="embed",
+            module="services.embed.main",
+            zygote="torch",
+            modes=("cuda", "cpu"),
+            startup_timeout_s=180.0,
+            # Weights of the largest models in common use, twice while they are cast.
+            memory_limit_bytes=8 * GIB,
+            # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
+            hang_timeout_s=15.0,
+            env=_A_HEAP_A_BATCH,
+        ),
+        reads_models=True,
+        light_with=("backend", "onnx"),
+        rests=True,
+        rests_by="unload_after_s",
+        pooled=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="rerank",
+            module="services.rerank.main",
+            zygote="torch",
+            modes=("cuda", "cpu"),
+            startup_timeout_s=180.0,
+            memory_limit_bytes=8 * GIB,
+            # As for `embed`.
+            hang_timeout_s=15.0,
+            # A search waits only briefly for a model that is to be loaded, so one that is there stays.
+            rests_while=("model", "none"),
+            env=_A_HEAP_A_BATCH,
+        ),
+        reads_models=True,
+        light_with=("model", "none"),
+        rests=True,
+        pooled=True,
+    ),
+    Entry(
+        spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB),
+        rests=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="fetch",
+            module="services.fetch.main",
+            zygote="light",
+            memory_limit_bytes=GIB // 2,
+            # Each holds a connection and a file; more at once would only share one line.
+            in_flight=16,
+        ),
+        network=True,
+        rests=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="knowledge",
+            module="services.knowledge.main",
+            zygote="light",
+            memory_limit_bytes=2 * GIB,
+        ),
+        roots=Roots.WRITE,
+    ),
+    Entry(
+        spec=ServiceSpec(name="llm", module="services.llm.main", zygote="light", memory_limit_bytes=GIB // 2),
+        network=True,
+        reads_files=("key_file",),
+        rests=True,
+    ),
+    Entry(
+        # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
+        spec=ServiceSpec(
+            name="documents",
+            module="services.documents.main",
+            zygote="documents",
+            memory_limit_bytes=2 * GIB,
+        ),
+        roots=Roots.WRITE,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="transcripts",
+            module="services.transcripts.main",
+            zygote="light",
+            memory_limit_bytes=2 * GIB,
+            # Those that wait for one commit share it.
+            in_flight=256,
+        ),
+        # While the search has not been told all, it tries to.
+        rests=True,
+        optional=True,
+    ),
+    Entry(
+        spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
+        roots=Roots.WRITE,
+    ),
+    Entry(
+        # A rescan goes on without it, only slower.
+        spec=ServiceSpec(
+            name="compare",
+            module="services.files.compare_main",
+            zygote="light",
+            memory_limit_bytes=GIB // 2,
+            in_flight=8,
+        ),
+        roots=Roots.READ,
+        rests=True,
+        pooled=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="watch",
+            module="services.watch.main",
+            zygote="light",
+            memory_limit_bytes=GIB,
+            # Each reader has one call waiting for news.
+            in_flight=256,
+        ),
+        roots=Roots.READ,
+    ),
+    Entry(
+        spec=ServiceSpec(name="media", module="services.media.main", zygote="light", memory_limit_bytes=GIB),
+        roots=Roots.READ,
+        rests=True,
+    ),
+    Entry(
+        # It dies of hostile files, and is back at once: what is refused is decided by `media`, for each content.
+        spec=ServiceSpec(
+            name="decode",
+            module="services.decode.main",
+            zygote="decode",
+            memory_limit_bytes=2 * GIB,
+            # The others wait in the kernel: its death is not the fault of a file that it had not begun.
+            in_flight=1,
+        ),
+        roots=Roots.READ,
+        rests=True,
+    ),
+)
+"""The services of every system, in start order."""
+
+
 def entries() -> tuple[Entry, ...]:
-    """The services of every system, in start order."""
-    return (
-        Entry(
-            spec=ServiceSpec(name="echo", module="services.echo.main", zygote="light", memory_limit_bytes=GIB // 2),
-            rests=True,
-        ),
-        Entry(
-            # 64 MB files are edited as trees of Python objects.
-            spec=ServiceSpec(name="yaml", module="services.yaml.main", zygote="light", memory_limit_bytes=4 * GIB),
-            roots=Roots.WRITE,
-            rests=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="retrieve",
-                module="services.retrieve.main",
-                zygote="vectors",
-                # A million vectors with their text are 2 GB; the page cache does not count.
-                memory_limit_bytes=8 * GIB,
-                # A search is work for one core, in many small steps: more at once would only make all of them late.
-                in_flight=8,
-            ),
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="embed",
-                module="services.embed.main",
-                zygote="torch",
-                modes=("cuda", "cpu") if gpu_present() else ("cpu",),
-                startup_timeout_s=180.0,
-                # Weights of the largest models in common use, twice while they are cast.
-                memory_limit_bytes=8 * GIB,
-                # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
-                hang_timeout_s=15.0,
-                env=_A_HEAP_A_BATCH,
-            ),
-            reads_models=True,
-            light_with=("backend", "onnx"),
-            rests=True,
-            rests_by="unload_after_s",
-            pooled=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="rerank",
-                module="services.rerank.main",
-                zygote="torch",
-                modes=("cuda", "cpu") if gpu_present() else ("cpu",),
-                startup_timeout_s=180.0,
-                memory_limit_bytes=8 * GIB,
-                # As for `embed`.
-                hang_timeout_s=15.0,
-                # A search waits only briefly for a model that is to be loaded, so one that is there stays.
-                rests_while=("model", "none"),
-                env=_A_HEAP_A_BATCH,
-            ),
-            reads_models=True,
-            light_with=("model", "none"),
-            rests=True,
-            pooled=True,
-        ),
-        Entry(
-            spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB),
-            rests=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="fetch",
-                module="services.fetch.main",
-                zygote="light",
-                memory_limit_bytes=GIB // 2,
-                # Each holds a connection and a file; more at once would only share one line.
-                in_flight=16,
-            ),
-            network=True,
-            rests=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="knowledge",
-                module="services.knowledge.main",
-                zygote="light",
-                memory_limit_bytes=2 * GIB,
-            ),
-            roots=Roots.WRITE,
-        ),
-        Entry(
-            spec=ServiceSpec(name="llm", module="services.llm.main", zygote="light", memory_limit_bytes=GIB // 2),
-            network=True,
-            reads_files=("key_file",),
-            rests=True,
-        ),
-        Entry(
-            # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
-            spec=ServiceSpec(
-                name="documents",
-                module="services.documents.main",
-                zygote="documents",
-                memory_limit_bytes=2 * GIB,
-            ),
-            roots=Roots.WRITE,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="transcripts",
-                module="services.transcripts.main",
-                zygote="light",
-                memory_limit_bytes=2 * GIB,
-                # Those that wait for one commit share it.
-                in_flight=256,
-            ),
-            # While the search has not been told all, it tries to.
-            rests=True,
-            optional=True,
-        ),
-        Entry(
-            spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
-            roots=Roots.WRITE,
-        ),
-        Entry(
-            # A rescan goes on without it, only slower.
-            spec=ServiceSpec(
-                name="compare",
-                module="services.files.compare_main",
-                zygote="light",
-                memory_limit_bytes=GIB // 2,
-                in_flight=8,
-            ),
-            roots=Roots.READ,
-            rests=True,
-            pooled=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="watch",
-                module="services.watch.main",
-                zygote="light",
-                memory_limit_bytes=GIB,
-                # Each reader has one call waiting for news.
-                in_flight=256,
-            ),
-            roots=Roots.READ,
-        ),
-        Entry(
-            spec=ServiceSpec(name="media", module="services.media.main", zygote="light", memory_limit_bytes=GIB),
-            roots=Roots.READ,
-            rests=True,
-        ),
-        Entry(
-            # It dies of hostile files, and is back at once: what is refused is decided by `media`, for each content.
-            spec=ServiceSpec(
-                name="decode",
-                module="services.decode.main",
-                zygote="decode",
-                memory_limit_bytes=2 * GIB,
-                # The others wait in the kernel: its death is not the fault of a file that it had not begun.
-                in_flight=1,
-            ),
-            roots=Roots.READ,
-            rests=True,
-        ),
+    """The services of every system, in start order; without modes for a GPU where there is none."""
+    if gpu_present():
+        return _ENTRIES
+    only_cpu = {"modes": ("cpu",)}
+    return tuple(
+        structs.replace(entry, spec=structs.replace(entry.spec, **only_cpu)) if entry.spec.modes else entry
+        for entry in _ENTRIES
     )
 
 

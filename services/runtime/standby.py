@@ -86,7 +86,7 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
         nursery.start_soon(wanted)
         try:
             await rehearse(birth, module)
-        except* Exception:
+        except* Exception:  # noqa: BLE001  # a rehearsal is a convenience
             # The service's own start-up will meet it again, if it is more than the rehearsal's.  Cancelled at that very
             # moment, the rehearsal raises both together, and only the cancellation may pass.
             _log.exception("the rehearsal of %s failed", birth.service)

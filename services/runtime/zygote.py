@@ -48,7 +48,7 @@ def preload(names: tuple[str, ...]) -> dict[str, str]:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a module raises, the others are loaded
             traceback.print_exc()
             failed[name] = f"{type(error).__name__}: {error}"
     return failed
@@ -66,7 +66,7 @@ def warm_up(names: tuple[str, ...]) -> dict[str, str]:
         if hook is not None:
             try:
                 hook()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # as above
                 traceback.print_exc()
                 failed[name] = f"warm_up: {type(error).__name__}: {error}"
     return failed
@@ -161,7 +161,7 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
         _await_adoption(parent_pid)
         gc.enable()
         code = service_main.run(request.birth, fd, standby=request.standby)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # nothing may return into the zygote's own code
         traceback.print_exc()
     finally:
         sys.stdout.flush()
