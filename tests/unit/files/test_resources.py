@@ -23,7 +23,7 @@ from proto.ops.files_resources import (
 )
 from services.files.index.tree import find
 from services.files.sets import sets
-from services.files.store.database import Database
+from services.files.store.database import open_database
 from services.runtime.testing import Bench
 from tests.unit.files.rig import files_service, index
 
@@ -54,7 +54,7 @@ async def fill(data: Path, members: dict[str, list[str]], edges: list[tuple[str,
     """Sets with members by path, and edges between them."""
 
     def run() -> None:
-        database = Database(data / "files/files.db")
+        database = open_database(data / "files/files.db")
         with database.transaction() as db:
             for name, entries in members.items():
                 id_ = sets.make(db, name)
