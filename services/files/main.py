@@ -6,11 +6,13 @@ import contextlib
 import gc
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from proto.errors import Unavailable
 from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files_index import Index, ListJobs
@@ -23,7 +25,6 @@ from services.files.changes import trashed
 from services.files.changes.changes import Changes
 from services.files.changes.changing import add_changing, rejoin, scan_all
 from services.files.changes.following import Follow
-from services.files.column_cache.mirror import Mirror
 from services.files.core import Core
 from services.files.index import ignoring
 from services.files.index.compare_client import Others
@@ -41,8 +42,9 @@ from services.files.sets.resources import add_resources
 from services.files.sources.followers import Followers
 from services.files.sources.sources import add_sources, resume_sources
 from services.files.space.space import add_space
-from services.files.store.database import Database
+from services.files.store.database import open_database, steadily
 from services.runtime.handlers import Environment, Handlers
+from services.runtime.storage import DiskFull
 
 _SWITCH_S = 0.001
 """A scan holds the interpreter; a call that comes meanwhile shall not wait long for it."""
@@ -60,42 +62,96 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     ignored = ignoring.rules(chosen.ignore, roots.paths)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
-    database = await trio.to_thread.run_sync(Database, env.data_dir / "files.db")
+    rebuilt = trio.Event()
+    database = await trio.to_thread.run_sync(open_database, env.data_dir / "files.db", rebuilt.set)
+    if database.rebuilt:
+        rebuilt.set()
+    env.at_rest(database.give_back)
     try:
         async with trio.open_nursery() as scans:
             touched = Touched()
             others = Others(env, chosen.ignore)
             scans.start_soon(others.run)
-            jobs = Jobs(database, touched, ignored, scans, others, lambda *change: _tell(env, *change))
-            mirror = Mirror(database)
-            scans.start_soon(mirror.run)
-            core = Core(env, chosen, database, mirror, roots, touched, ignored, jobs)
+            jobs = Jobs(env, database, touched, ignored, scans, others, lambda *change: _tell(env, *change))
+            core = Core(env, chosen, database, roots, touched, ignored, jobs)
             changes = Changes(database, roots, Follow(touched, ignored), env.data_dir)
-            unfinished = await trio.to_thread.run_sync(changes.heal)
-            await jobs.resume()
-            for path in unfinished:
-                await jobs.start(path, background=True, force=True, max_age_s=0)
-            left = trio.CancelScope()
-            scans.start_soon(_rejoin, core, left)
+            await _take_up(core, changes, scans)
+            recovery = Recovery(core, rebuilt)
+            scans.start_soon(recovery.run)
             following = Followers(core, scans)
-            scans.start_soon(following.end_subscriptions)
+            scans.start_soon(following.run)
             classifying = Classifying(core)
             scans.start_soon(classifying.run)
             executions = Executions(core, following, Doing(core, classifying), scans)
-            await resume_sources(core, following)
-            await executions.resume()
+            await steadily(env, "recovery", partial(resume_sources, core, following))
+            await steadily(env, "recovery", executions.resume)
             yield handlers_of(core, changes, following, executions, classifying)
             await executions.close()
             await following.close()
             classifying.close()
-            mirror.close()
-            left.cancel()
+            recovery.close()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
             others.close()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
+
+
+async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
+    """What a process that died left behind; where the disk is full, once it is not."""
+    try:
+        noted = await core.database.read(changes.noted)
+    except Unavailable:
+        # Damaged and begun again: the new one has what could be read.
+        noted = await core.database.read(changes.noted)
+
+    async def take_up() -> None:
+        unfinished = await trio.to_thread.run_sync(changes.heal, noted)
+        await core.jobs.resume()
+        for path in unfinished:
+            await core.jobs.start(path, background=True, force=True, max_age_s=0)
+
+    try:
+        await take_up()
+    except (DiskFull, Unavailable):
+        nursery.start_soon(steadily, core.env, "recovery", take_up)
+
+
+class Recovery:
+    """Has what came back to the index in its sets again: from the trash before the last process died, or from a
+    database that was damaged."""
+
+    def __init__(self, core: Core, rebuilt: trio.Event) -> None:
+        self._core = core
+        self._rebuilt = rebuilt
+        self._scope = trio.CancelScope()
+
+    def close(self) -> None:
+        """Have `run` end."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Until `close`."""
+        with self._scope:
+            await steadily(self._core.env, "recovery", self._from_trash)
+            await self._rebuilt.wait()
+            self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
+            await steadily(self._core.env, "recovery", self._from_damage)
+            self._core.env.info(index="")
+            await trio.sleep_forever()
+
+    async def _from_trash(self) -> None:
+        waiting = await self._core.database.read(trashed.waiting)
+        if waiting:
+            await scan_all(self._core.jobs, [path for _, path in waiting])
+            await rejoin(self._core, [trash_id for trash_id, _ in waiting])
+
+    async def _from_damage(self) -> None:
+        self._core.jobs.interrupt()
+        await self._core.jobs.resume()
+        await self._core.jobs.settled()
+        await self._core.database.write(trashed.scanned)
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
@@ -109,15 +165,6 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
         Navigate(path=str(folder)),
         Inspect(path=str(folder / "file.txt")),
     )
-
-
-async def _rejoin(core: Core, scope: trio.CancelScope) -> None:
-    """See to what had come back from the trash when the process before this one died."""
-    with scope:
-        waiting = await core.database.read(trashed.waiting)
-        if waiting:
-            await scan_all(core.jobs, [path for _, path in waiting])
-            await rejoin(core, [trash_id for trash_id, _ in waiting])
 
 
 def handlers_of(

@@ -163,7 +163,7 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 ),
                 stale_entries=_stale(db, time.time_ns() - STALE_S * times.NS),
                 wrong_sums=fetch_value(db, _WRONG_SUMS),
-                rebuilt=core.database.rebuilt,
+                rebuilt=bool(core.database.rebuilt),
             )
 
         return await core.database.read(query)

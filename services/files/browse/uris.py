@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -36,16 +36,12 @@ from proto.ops.files_uris import (
 )
 from services.files import times
 from services.files.browse import media
-from services.files.column_cache.mirror import Mirror
 from services.files.core import Core
 from services.files.query.entries import SELECTED, Select, entry_of, fitting, known
 from services.files.sets import sets, sums
 from services.files.sets.resources import first_entries, sum_of
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, Handlers
-
-if TYPE_CHECKING:
-    from services.files.column_cache.held import Held
 
 R = TypeVar("R")
 
@@ -157,14 +153,12 @@ def add_uris(handlers: Handlers, core: Core) -> None:
 
     @handlers.handle(SetStats)
     async def set_stats(params: SetStats, ctx: Context) -> SetStatistics:
-        return await core.mirror.read(lambda db, held: _statistics(db, core.mirror, held, params.name))
+        return await core.database.read(lambda db: _statistics(db, params.name))
 
     @handlers.handle(SetMetric)
     async def set_metric(params: SetMetric, ctx: Context) -> SumResult:
         metric = known(params.metric, SUMS, "metric")
-        return await core.mirror.read(
-            lambda db, held: sum_of(db, core.mirror, held, params.name, metric, include_children=True, depth=None)
-        )
+        return await core.database.read(lambda db: sum_of(db, params.name, metric, include_children=True, depth=None))
 
     for listed, statuses in JOBS_OF:
         handlers.handle(listed)(_jobs(core, statuses))
@@ -205,7 +199,7 @@ def _summary(db: apsw.Connection, row: Row) -> SetSummary:
     )  # fmt: skip
 
 
-def _statistics(db: apsw.Connection, mirror: Mirror, held: Held | None, name: str) -> SetStatistics:
+def _statistics(db: apsw.Connection, name: str) -> SetStatistics:
     start = sets.find(db, name)
     every = sets.with_children(db, start)
     own, children = sets.counts(db, start)
@@ -213,11 +207,7 @@ def _statistics(db: apsw.Connection, mirror: Mirror, held: Held | None, name: st
     ((oldest, newest),) = select.run(db, "min(n.mtime), max(n.mtime)")
     largest = next(iter(select.run(db, SELECTED, "ORDER BY n.size DESC, n.path LIMIT 1")), None)
     extensions = select.run(db, "n.extension, count(*)", "AND n.kind = 0 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20")
-    if not select.is_large(db):
-        held = None
-    elif held is None:
-        mirror.want(every)
-    metric = {each: (sums.by_part(db, [every], each) if held is None else held.sums([every], each))[0] for each in SUMS}
+    metric = {each: sums.by_part(db, [every], each)[0] for each in SUMS}
     return SetStatistics(
         resource_set=name, entry_count=own, child_count=children,
         parent_count=len(sets.around(db, start, down=False, depth=1)), count=metric["count"], files=metric["files"],

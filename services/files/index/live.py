@@ -22,8 +22,8 @@ from services.files.index.invalidations import Touched
 from services.files.index.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
 from services.files.index.tree import Edit, Stored, below, find
 from services.files.store import schema
-from services.files.store.database import Database
 from services.files.store.rows import fetch_all, fetch_value
+from services.runtime.database import Database
 
 TURN_S = 0.2
 """How long one transaction may keep others from writing."""

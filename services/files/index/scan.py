@@ -20,17 +20,19 @@ from typing import NamedTuple
 
 import apsw
 
+from proto.errors import Unavailable
 from services.files import paths
 from services.files.index.comparing import Ask, Known, Listed, compared, different
 from services.files.index.invalidations import Touched
 from services.files.index.listing import NOTHING, Ignored, Listing, is_at, look, open_folder, read_folder
 from services.files.index.tree import Edit, find, folder_path
 from services.files.store import schema
-from services.files.store.database import Database
 from services.files.store.rows import fetch_all, fetch_value
+from services.runtime.database import Database
 
 BATCH_ENTRIES = 20_000
 BATCH_S = 0.5
+RETRY_MS = 1_000
 """How long what was found may wait to be written, and a cancellation or a progress to be seen."""
 
 MAX_PROBLEMS = 20
@@ -144,6 +146,7 @@ class Scan:
         """
         self.counts = Counts()
         self._database = database
+        self._generation = database.generation
         self._path = path
         self._touched = touched
         self._ignored = ignored
@@ -172,6 +175,8 @@ class Scan:
                 held it is there and can be read.
             Cancelled: `cancel` was called; what was found until then is in the index.
             OSError: the path cannot be examined.
+            DiskFull: what was found cannot be written.
+            Unavailable: the index was found damaged meanwhile, and is being rebuilt.
         """
         mark = self._mark = self._touched.mark
         root = self._root()
@@ -368,6 +373,8 @@ class Scan:
     def _flush(self) -> None:
         batch, self._batch, self._batch_entries = self._batch, [], 0
         with self._database.transaction() as db:
+            if self._database.generation != self._generation:
+                raise Unavailable("the index was damaged, and is being rebuilt", retry_after_ms=RETRY_MS)
             edit = Edit(db, time.time_ns())
             for each in batch:
                 self._put(db, edit, each)

@@ -30,6 +30,7 @@ from services.files import paths, times
 from services.files.core import Core
 from services.files.index.tree import find
 from services.files.store import schema
+from services.files.store.database import steadily
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, Handlers
 
@@ -57,17 +58,20 @@ class Classifying:
 
     async def run(self) -> None:
         """Until `close`."""
+        with self._scope:
+            await steadily(self._core.env, "classifying", self._work)
+
+    async def _work(self) -> None:
         database = self._core.database
         await database.write(lambda db: db.execute("UPDATE classifier_job SET status='pending' WHERE status='running'"))
-        with self._scope:
-            while True:
-                self._news = trio.Event()
-                row = await database.write(_take)
-                if row is None:
-                    await self._news.wait()
-                    continue
-                error = await self._do(row[1])
-                await database.write(partial(_finish, id_=row[0], error=error))
+        while True:
+            self._news = trio.Event()
+            row = await database.write(_take)
+            if row is None:
+                await self._news.wait()
+                continue
+            error = await self._do(row[1])
+            await database.write(partial(_finish, id_=row[0], error=error))
 
     async def _do(self, path: str) -> str | None:
         """Why it failed; None where it did not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
@@ -27,9 +26,6 @@ from services.files.query import filters, named
 from services.files.query.entries import Order, Select, page
 from services.files.store.rows import Row, fetch_all
 from services.runtime.handlers import Context, Handlers
-
-if TYPE_CHECKING:
-    from services.files.column_cache.held import Held
 
 _COLUMNS = "name, definition, created, updated"
 
@@ -62,11 +58,9 @@ def add_queries(handlers: Handlers, core: Core) -> None:
 
     @handlers.handle(QueryExecute)
     async def execute(params: QueryExecute, ctx: Context) -> FoundEntries:
-        def query(db: apsw.Connection, held: Held | None) -> FoundEntries:
+        def query(db: apsw.Connection) -> FoundEntries:
             select, ordering = selection(db, params.name)
-            if held is None and select.is_large(db):
-                core.mirror.want(None)
-            found = page(db, held, select, params.name, ordering, limit=params.limit, offset=params.offset)
+            found = page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
             return FoundEntries(
                 query=params.name,
                 entries=found.entries,
@@ -78,7 +72,7 @@ def add_queries(handlers: Handlers, core: Core) -> None:
                 summary=found.summary,
             )
 
-        return await core.mirror.read(query)
+        return await core.database.read(query)
 
     @handlers.handle(QueryList)
     async def listing(params: QueryList, ctx: Context) -> QueryListing:

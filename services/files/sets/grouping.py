@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import apsw
 
@@ -32,9 +31,6 @@ from services.files.query.entries import BY_PATH, MAX_BYTES, Select, entry_of, f
 from services.files.sets import sets
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, Handlers
-
-if TYPE_CHECKING:
-    from services.files.column_cache.held import Held
 
 _COLUMNS = (
     "s.name, s.description, (SELECT count(*) FROM member WHERE set_id = s.id),"
@@ -80,14 +76,12 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
 
     @handlers.handle(ResourceSetGet)
     async def get(params: ResourceSetGet, ctx: Context) -> ResourceSetDetails:
-        def query(db: apsw.Connection, held: Held | None) -> ResourceSetDetails:
+        def query(db: apsw.Connection) -> ResourceSetDetails:
             id_ = sets.find(db, params.name)
             about = _set(db, id_)
             select = Select((), [id_])
-            if held is None and select.is_large(db):
-                core.mirror.want([id_])
             wanted = params.limit if params.include_entries else 1
-            total, size, rows = select.first(db, held, BY_PATH, limit=wanted, offset=params.offset)
+            total, size, rows = select.first(db, BY_PATH, limit=wanted, offset=params.offset)
             entries: list[FileEntry] | None = None
             has_more = summary = None
             if params.include_entries:
@@ -116,7 +110,7 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
                 summary=summary,
             )
 
-        return await core.mirror.read(query)
+        return await core.database.read(query)
 
     @handlers.handle(ResourceSetModify)
     async def modify(params: ResourceSetModify, ctx: Context) -> SetChanged:

@@ -7,7 +7,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import apsw
 import trio
@@ -34,20 +33,16 @@ from proto.ops.files_space import (
 )
 from services.files import paths, times
 from services.files.browse.reading import find_indexed
-from services.files.column_cache.mirror import LEAST
 from services.files.core import Core
 from services.files.index import history
 from services.files.index.mounts import holds_files, mounts
 from services.files.index.tree import Stored, below
-from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, fitting, instant, of_ids
+from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, fitting, instant
 from services.files.space import treemap
 from services.files.space.duplicates import File, Search
 from services.files.store import schema
 from services.files.store.rows import Row, fetch_all, fetch_value
 from services.runtime.handlers import Context, Handlers
-
-if TYPE_CHECKING:
-    from services.files.column_cache.held import Held
 
 MAX_BOXES = 400
 """Of one directory in a map; the rest of it is one rectangle."""
@@ -90,46 +85,36 @@ def add_space(handlers: Handlers, core: Core) -> None:
         return Content(content=[image, Text(text=words)])
 
     async def top(
-        path: str, conditions: str, bindings: Sequence[object], params: TopFiles | TopDirectories, *, large: bool
+        path: str, conditions: str, bindings: Sequence[object], params: TopFiles | TopDirectories, total: int | None
     ) -> TopEntries:
-        limit, offset = params.limit, params.offset
+        """`total`: how many there are, where that is known without counting."""
 
-        def from_tables(db: apsw.Connection) -> tuple[int, Iterable[Row]]:
-            from_ = f"node n JOIN folder f ON f.id = n.{'id' if 'n.kind = 1' in conditions else 'parent'}"
-            total: int = fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings)
+        def query(db: apsw.Connection) -> TopEntries:
+            from_ = f"node n JOIN folder f ON f.id = n.{'id' if isinstance(params, TopDirectories) else 'parent'}"
             by = "size" if params.measure == "apparent" else "disk"
-            return total, db.execute(
+            rows = db.execute(
                 f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
-                (*bindings, limit, offset),
+                (*bindings, min(params.limit, ENOUGH), params.offset),
             )
-
-        def query(db: apsw.Connection, held: Held | None) -> TopEntries:
-            if large and held is None:
-                core.mirror.want(None)
-            if large and held is not None:
-                kind = "file" if isinstance(params, TopFiles) else "directory"
-                depth = params.depth if isinstance(params, TopDirectories) else None
-                by = "size" if params.measure == "apparent" else "disk_size"
-                total, ids = held.largest(paths.as_folder(path), kind, by, offset + min(limit, ENOUGH), depth=depth)
-                rows: Iterable[Row] = of_ids(db, ids[offset:])
-            else:
-                total, rows = from_tables(db)
             found, cut = fitting(map(entry_of, rows))
-            end = offset + len(found)
+            end = params.offset + len(found)
+            count = total
+            if count is None:
+                count = int(fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings))
             summary = (
-                f"These are {len(found)} of {total}, as many as fit into {MAX_BYTES} bytes. Go on with offset={end}."
+                f"These are {len(found)} of {count}, as many as fit into {MAX_BYTES} bytes. Go on with offset={end}."
             )
             return TopEntries(
-                path=path, entries=found, total=total, has_more=end < total, summary=summary if cut else None
+                path=path, entries=found, total=count, has_more=end < count, summary=summary if cut else None
             )
 
-        return await core.mirror.read(query)
+        return await core.database.read(query)
 
     @handlers.handle(TopFiles)
     async def top_files(params: TopFiles, ctx: Context) -> TopEntries:
         path, entry = await folder(params.path)
         inside = below(paths.as_folder(path))
-        return await top(path, "n.kind = 0 AND f.path >= ? AND f.path < ?", inside, params, large=entry.files >= LEAST)
+        return await top(path, "n.kind = 0 AND f.path >= ? AND f.path < ?", inside, params, entry.files)
 
     @handlers.handle(TopDirectories)
     async def top_directories(params: TopDirectories, ctx: Context) -> TopEntries:
@@ -139,7 +124,7 @@ def add_space(handlers: Handlers, core: Core) -> None:
         if params.depth is not None:
             conditions += " AND length(f.path) - length(replace(f.path, '/', '')) <= ?"
             bindings.append(paths.as_folder(path).count("/") + params.depth)
-        return await top(path, conditions, bindings, params, large=entry.directories >= LEAST)
+        return await top(path, conditions, bindings, params, None if params.depth is not None else entry.directories)
 
     @handlers.handle(FindDuplicates)
     async def find_duplicates(params: FindDuplicates, ctx: Context) -> DuplicateGroups:
@@ -179,20 +164,10 @@ def add_space(handlers: Handlers, core: Core) -> None:
     async def space_summary(params: SpaceSummaryOf, ctx: Context) -> SpaceSummary:
         path, entry = await folder(params.path)
 
-        def query(db: apsw.Connection, held: Held | None) -> SpaceSummary:
-            now = time.time_ns()
-            if entry.files < LEAST:
-                held = None
-            elif held is None:
-                core.mirror.want(None)
-            if held is None:
-                shares = _by_extension_and_age(db, path, now)
-            else:
-                edges = [now - days * times.DAY_NS for _, days in AGES]
-                shares = held.by_extension_and_age(paths.as_folder(path), edges)
-            return _summary(path, entry, shares, params.extensions)
+        def query(db: apsw.Connection) -> SpaceSummary:
+            return _summary(path, entry, _by_extension_and_age(db, path, time.time_ns()), params.extensions)
 
-        return await core.mirror.read(query)
+        return await core.database.read(query)
 
 
 def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item]:
