@@ -41,7 +41,7 @@ class SetupFailed(Exception):
 
 
 def say(text: str) -> None:
-    # Never stdout: that belongs to whoever runs `linckia stdio`.
+    # Never stdout: `linckia stdio` speaks MCP there.
     print(f"linckia: {text}", file=sys.stderr, flush=True)
 
 
@@ -64,7 +64,7 @@ def is_complete(extra: str) -> bool:
 @contextlib.contextmanager
 def only_one() -> Iterator[None]:
     """Hold the set-up's lock; says so where another set-up has it."""
-    # Beside .venv and not inside, since .venv may be made anew.
+    # Beside .venv and not inside, since .venv may be made again.
     with (ROOT / ".venv-lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -287,7 +287,7 @@ def compile_checkout() -> None:
 
 
 def check(wanted: Sequence[str], site: Path) -> None:
-    """Raises SetupFailed where pip reported success and something is missing all the same."""
+    """Raises SetupFailed where pip reported success and something is still missing."""
     have = installed(site)
     if missing := [requirement for requirement in wanted if not is_there(requirement, have)]:
         raise SetupFailed(

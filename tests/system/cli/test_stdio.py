@@ -107,7 +107,7 @@ def test_a_session_goes_on_through_the_deaths_of_its_kernels(data: Path, root: P
             answers = client.receive(20)
             assert sorted(answers) == [100 * number + call for call in range(20)]
             assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}
-            # Whoever answered those, the next kernel is there now.
+            # Whichever kernel answered those, the next one is there now.
             assert client.call(1000 * number, "mcp.echo", message="here")["isError"] is False
         assert client.leave() == 0
         assert client.stderr().count("the session goes on") == 4
