@@ -119,8 +119,7 @@ class _Served:
         except (ClientGone, ClientDisconnect):
             # It reaches no client; the status is the one that other servers log then.
             return Response(status_code=499)
-        except Exception as error:
-            # The edge of the kernel: a defect in one request is that request's answer, and is logged.
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
             return failed(self._route, error)
         if answer is None and self._route.missing:
             return failed(self._route, HttpError(404, self._route.missing))

@@ -104,8 +104,7 @@ async def _tell(connection: Connection, notice: ServerEvent) -> None:
     with trio.move_on_after(DELIVERY_TIMEOUT_S):
         try:
             await _send(connection, notice)
-        except Exception:
-            # One client's connection is no reason to end the gateway.
+        except Exception:  # noqa: BLE001  # one client's connection is no reason to end the gateway
             _log.exception("a notice could not be sent to a client")
 
 
