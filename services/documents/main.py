@@ -52,6 +52,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         async with trio.open_nursery() as background:
             background.start_soon(patiently, env, "indexing", parts.indexing.run)
             background.start_soon(parts.search.run)
+            background.start_soon(parts.search.watch_epoch, parts.feed.epoch)
             background.start_soon(parts.graph.run)
             background.start_soon(follower.run)
             yield Handlers(Reading(parts), Changing(parts), Uploads(parts), Sessions(parts, follower))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import apsw
 
 from proto.ops.documents import CORPUS
-from proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut
+from proto.ops.retrieve import MAX_WAIT_S, Group, Item, RetrieveDelete, RetrieveEpoch, RetrieveGroups, RetrievePut
 from services.documents.add.add import Adding
 from services.documents.store import rows, texts
 from services.documents.store.compress import Codec
@@ -53,6 +53,11 @@ class SearchFeed:
         if not self._store.epoch:
             raise Damaged(self._store.packs.damage)
         return self._store.epoch.replace("-", "")[-16:] + "-"
+
+    async def epoch(self, delivered: str) -> str:
+        """See `Outbox.watch_epoch`."""
+        asked = RetrieveEpoch(collection=CORPUS, filled=delivered, wait_s=MAX_WAIT_S)
+        return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
 
     async def compare(self) -> None:
         """Have the search forget what is not here, and queue what it does not have."""

@@ -12,6 +12,8 @@ import trio
 import trio.testing
 
 from proto.errors import Unavailable
+from proto.ops.documents import CORPUS
+from proto.ops.documents_change import DocumentsAdd
 from proto.ops.retrieve import (
     Fusion,
     Group,
@@ -22,6 +24,7 @@ from proto.ops.retrieve import (
     RetrieveStatus,
     SearchResult,
 )
+from services.documents.main import open_service as open_documents
 from services.retrieve.main import open_service
 from services.runtime.storage import DiskFull
 from services.runtime.testing import Bench, services_in_process
@@ -143,3 +146,20 @@ async def test_a_full_disk_is_said_reads_go_on_and_vectors_come_once_there_is_ro
             assert len(collection.vectors) == 2
             await collection.put([group("b", "dog one")])
             assert (await collection.status()).items == 3
+
+
+async def test_documents_feed_a_collection_that_was_begun_again_without_being_asked(tmp_path: Path) -> None:
+    path = tmp_path / "retrieve" / f"{CORPUS}.db"
+    services = {"retrieve": open_service, "documents": open_documents}
+    status = RetrieveStatus(collection=CORPUS)
+    async with services_in_process(services, tmp_path) as bench:
+        for n in range(3):
+            await bench.call(DocumentsAdd(name=f"{n}.txt", content=f"The sea star number {n} grows back its arm."))
+        with trio.fail_after(30):
+            while (before := await bench.call(status)).groups < 3:  # noqa: ASYNC110  # another service's state
+                await trio.sleep(0.01)
+            harm(path, "groups")
+            while (after := await bench.call(status)).epoch == before.epoch or after.degraded:
+                await bench.call(RetrieveSearch(collection=CORPUS, query="sea", fusion=Fusion(method="lexical")))
+                await trio.sleep(0.01)
+        assert after.groups == 3
