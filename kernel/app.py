@@ -21,17 +21,18 @@ import trio
 
 from kernel import catalog, users
 from kernel.catalog import Entry, Roots
-from kernel.config import ALWAYS, Config, ConfigError
+from kernel.config import Config, Http
 from kernel.control.address import log_dir
 from kernel.control.server import serve_control
 from kernel.gateway import prompts, scratchpad
-from kernel.gateway.gateway import open_gateway
+from kernel.gateway.gateway import Gateway, open_gateway
 from kernel.gateway.surfaces import SURFACES
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.roots import RootFolders
 from kernel.router.instance import Limits
 from kernel.router.router import Router
+from kernel.settings import ConfigError
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
@@ -78,118 +79,141 @@ async def run(
         ConfigError: a setting names a service that is not there or a pool of no possible size, or HTTP cannot listen
             where it should.
     """
-    entries = (*catalog.entries(), *((catalog.CONFORMANCE,) if conformance else ()), *extra)
-    _check_settings(config, entries)
-    unserved = {entry.service for entry in entries}
-    entries = catalog.served(entries, config.services)
-    unserved -= {entry.service for entry in entries}
-    pools = _pools(config, entries)
-    entries = tuple(instance for entry in entries for instance in pools[entry.service])
-    entries = tuple(
-        catalog.resting(entry, config.rest_after_s, config.services.get(entry.service, {})) for entry in entries
-    )
-    if not config.standbys:
-        entries = tuple(catalog.without_standby(entry) for entry in entries)
-    elif config.standbys == ALWAYS:
-        entries = tuple(catalog.with_standby_always(entry) for entry in entries)
-    declared = ops.load(module for entry in entries for module in entry.ops_modules)
-    table = ops.Table(op for op in declared.values() if op.service not in unserved)
-    router = Router(
-        table,
-        {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
-        {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
-    )
-    logs = log_dir(config.data_dir)
-    folders = RootFolders(config.roots)
-    births = _births(config, entries, table, folders)
-    specs = tuple(entry.spec for entry in entries)
-    supervisor = Supervisor(specs, catalog.zygotes(entries, config.rest_after_s), router, births, logs)
-    router.wake_with(supervisor.wanted)
-    started = trio.Event()
-    stop = trio.Event()
-    http_url: str | None = None
-    page_url: str | None = None
-    key = secrets.token_urlsafe(KEY_BYTES)
-
-    def all_ready() -> bool:
-        settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
-        return all(supervisor.state(entry.spec.name) in settled for entry in entries)
-
-    def on_other_folders() -> None:
-        # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
-        living = (ServiceState.STARTING, ServiceState.READY)
-        for entry in entries:
-            if entry.roots is not Roots.NONE and supervisor.state(entry.spec.name) in living:
-                supervisor.restart(entry.spec.name)
-
+    all_entries = (*catalog.entries(), *((catalog.CONFORMANCE,) if conformance else ()), *extra)
+    kernel = _Kernel(config, listener, all_entries, LINGER_S if ephemeral else None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_stop_on_signal, stop, nursery.cancel_scope)
-        await nursery.start(router.run)
+        nursery.start_soon(_stop_on_signal, kernel.stop, nursery.cancel_scope)
+        await kernel.serve(nursery, on_ready)
+        nursery.cancel_scope.cancel()
+
+
+class _Kernel:
+    """The parts of one kernel, wired."""
+
+    def __init__(
+        self, config: Config, listener: socket.socket, all_entries: tuple[Entry, ...], linger_s: float | None
+    ) -> None:
+        """
+        Args:
+            linger_s: for an ephemeral kernel: how long it stays after its last client.
+        """
+        _check_settings(config, all_entries)
+        served = catalog.served(all_entries, config.services)
+        pools = _pools(config, served)
+        self.config = config
+        self.listener = listener
+        self.linger_s = linger_s
+        self.unserved = {entry.service for entry in all_entries} - {entry.service for entry in served}
+        self.entries = tuple(
+            catalog.resting(each, config.rest_after_s, config.services.get(each.service, {}), standby=config.standbys)
+            for entry in served
+            for each in pools[entry.service]
+        )
+        self.declared = ops.load(module for entry in self.entries for module in entry.ops_modules)
+        self.table = ops.Table(op for op in self.declared.values() if op.service not in self.unserved)
+        self.router = Router(
+            self.table,
+            {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
+            {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
+        )
+        self.logs = log_dir(config.data_dir)
+        self.folders = RootFolders(config.roots)
+        self.supervisor = Supervisor(
+            tuple(entry.spec for entry in self.entries),
+            catalog.zygotes(self.entries, config.rest_after_s),
+            self.router,
+            _births(config, self.entries, self.table, self.folders),
+            self.logs,
+        )
+        self.router.wake_with(self.supervisor.wanted)
+        self.started = trio.Event()
+        self.stop = trio.Event()
+        self.http_url: str | None = None
+        self.page_url: str | None = None
+
+    async def serve(self, nursery: trio.Nursery, on_ready: Callable[[str | None, str | None], None]) -> None:
+        """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
+        config = self.config
+        await nursery.start(self.router.run)
         prompt_folders = prompts.folders(config.data_dir, config.roots, config.prompts_dir)
-        async with open_gateway(table, router, prompt_folders=prompt_folders) as gateway:
+        async with open_gateway(self.table, self.router, prompt_folders=prompt_folders) as gateway:
             KernelOperations(
                 config,
-                router,
-                supervisor,
-                logs,
+                self.router,
+                self.supervisor,
+                self.logs,
                 clients=lambda: gateway.clients,
-                http_url=lambda: http_url,
-                page_url=lambda: page_url,
-                shut_down=stop.set,
+                http_url=lambda: self.http_url,
+                page_url=lambda: self.page_url,
+                shut_down=self.stop.set,
             ).register()
-            scratchpad.register(router.serve_local)
-            prompts.register(router.serve_local)
-
-            async def control(task_status: trio.TaskStatus[None]) -> None:
-                await serve_control(
-                    listener,
-                    gateway.operator,
-                    table,
-                    gateway.attach,
-                    started=started,
-                    roots=config.roots,
-                    surfaces=SURFACES,
-                    linger_s=LINGER_S if ephemeral else None,
-                    stopping=stop,
-                    task_status=task_status,
-                )
-                stop.set()
-
-            async def http(task_status: trio.TaskStatus[list[str]]) -> None:
-                assert config.http is not None
-                await gateway.loaded.wait()
-                await trio.to_thread.run_sync(_load_http)
-                from kernel.gateway.transport.http import serve_http
-                from kernel.web import metrics, page, routes
-
-                of_table = routes.routes(router, declared, config.http.max_body_bytes, unserved=unserved)
-                every = [*of_table, *metrics.routes(supervisor, router), *page.routes(router, key)]
-                await serve_http(
-                    gateway, config.http, routes=every, ready=all_ready, shutdown=stop.wait, task_status=task_status
-                )
-
-            await nursery.start(control)
-            if ephemeral:
+            scratchpad.register(self.router.serve_local)
+            prompts.register(self.router.serve_local)
+            await nursery.start(self._control, gateway)
+            if self.linger_s is not None:
                 with trio.move_on_after(FIRST_ANSWER_S):
                     await gateway.opened.wait()
-            await nursery.start(supervisor.run)
-            started.set()
-            nursery.start_soon(folders.run, on_other_folders)
+            await nursery.start(self.supervisor.run)
+            self.started.set()
+            nursery.start_soon(self.folders.run, self._restart_for_other_folders)
             if config.http is not None:
-                try:
-                    bound = await nursery.start(http)
-                except* OSError as group:
-                    raise ConfigError(_cannot_listen(config, group)) from None
-                http_url = f"{bound[0].rstrip('/')}/mcp"
-                page_url = f"{bound[0].rstrip('/')}/#{key}"
-            _log.info("serving %d operations of %d services", len(table), len(entries))
+                await self._listen(nursery, gateway, config.http)
+            _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
             nursery.start_soon(_collect_garbage, gateway.loaded)
             nursery.start_soon(functools.partial(give_back_at_rest, _collect, rests_s=RESTS_S))
-            on_ready(http_url, page_url)
-            await stop.wait()
+            on_ready(self.http_url, self.page_url)
+            await self.stop.wait()
             _log.info("ending in order")
-            await supervisor.shutdown()
-        nursery.cancel_scope.cancel()
+            await self.supervisor.shutdown()
+
+    def _restart_for_other_folders(self) -> None:
+        # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
+        living = (ServiceState.STARTING, ServiceState.READY)
+        for entry in self.entries:
+            if entry.roots is not Roots.NONE and self.supervisor.state(entry.spec.name) in living:
+                self.supervisor.restart(entry.spec.name)
+
+    async def _control(self, gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:
+        await serve_control(
+            self.listener,
+            gateway.operator,
+            self.table,
+            gateway.attach,
+            started=self.started,
+            roots=self.config.roots,
+            surfaces=SURFACES,
+            linger_s=self.linger_s,
+            stopping=self.stop,
+            task_status=task_status,
+        )
+        self.stop.set()
+
+    async def _listen(self, nursery: trio.Nursery, gateway: Gateway, settings: Http) -> None:
+        key = secrets.token_urlsafe(KEY_BYTES)
+        try:
+            bound: list[str] = await nursery.start(self._http, gateway, settings, key)
+        except* OSError as group:
+            raise ConfigError(_cannot_listen(settings, group)) from None
+        self.http_url = f"{bound[0].rstrip('/')}/mcp"
+        self.page_url = f"{bound[0].rstrip('/')}/#{key}"
+
+    async def _http(
+        self, gateway: Gateway, settings: Http, key: str, *, task_status: trio.TaskStatus[list[str]]
+    ) -> None:
+        await gateway.loaded.wait()
+        await trio.to_thread.run_sync(_load_http)
+        from kernel.gateway.transport.http import serve_http
+        from kernel.web import metrics, page, routes
+
+        of_table = routes.routes(self.router, self.declared, settings.max_body_bytes, unserved=self.unserved)
+        every = [*of_table, *metrics.routes(self.supervisor, self.router), *page.routes(self.router, key)]
+        await serve_http(
+            gateway, settings, routes=every, ready=self._is_ready, shutdown=self.stop.wait, task_status=task_status
+        )
+
+    def _is_ready(self) -> bool:
+        settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
+        return all(self.supervisor.state(entry.spec.name) in settled for entry in self.entries)
 
 
 def _load_http() -> None:
@@ -207,7 +231,7 @@ async def _collect_garbage(loaded: trio.Event) -> None:
 
 
 async def _collect() -> None:
-    """What has come since then and hangs together; some milliseconds, in which nobody waits."""
+    """What has come since then and hangs together; some milliseconds, while the kernel rests."""
     gc.collect()
     await trio.lowlevel.checkpoint()
 
@@ -307,12 +331,11 @@ def _pools(config: Config, entries: tuple[Entry, ...]) -> dict[str, tuple[Entry,
         raise ConfigError(f"settings: {error}") from None
 
 
-def _cannot_listen(config: Config, group: ExceptionGroup[OSError]) -> str:
-    assert config.http is not None
+def _cannot_listen(settings: Http, group: ExceptionGroup[OSError]) -> str:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return (
-        f"HTTP cannot listen on {config.http.host}:{config.http.port}: {error}; "
+        f"HTTP cannot listen on {settings.host}:{settings.port}: {error}; "
         "name another with --http HOST:PORT, or do without (--no-http)"
     )

@@ -13,4 +13,4 @@ command line loads those types only where it lists them, since all that it impor
 
 Layer: TypeAlias = dict[str, Any]
 """Settings from one place (a file, the environment, the flags), before they are laid over each other; what comes of
-that is checked against `kernel.config.Settings`, which names the setting that is wrong."""
+that is checked against `kernel.settings.Settings`, which names the setting that is wrong."""

@@ -6,10 +6,9 @@ import argparse
 import json
 import sys
 
-from kernel.cli import Failed, Usage
+from kernel.cli import Usage
 from kernel.cli.calls import connect, show_json
 from kernel.cli.terminal import Bars
-from kernel.control.client import CallFailed
 from kernel.json_types import JsonObject
 
 
@@ -18,17 +17,11 @@ def call(arguments: argparse.Namespace) -> int:
 
     Raises:
         Usage: the parameters are not a JSON object.
-        Failed: there is no such operation.
-        ControlError: the call failed.
+        ControlError: there is no such operation, or the call failed.
     """
     params = _params(arguments.params)
     with connect(arguments) as client, Bars(arguments.name) as show:
-        try:
-            result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)
-        except CallFailed as error:
-            if error.failure.get("kind") == "unknown_operation":
-                raise Failed(_unknown(arguments.name)) from None
-            raise
+        result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)
     show_json(result)
     return 0
 
@@ -54,14 +47,3 @@ def _params(text: str) -> JsonObject:
 def _kind(value: object) -> str:
     names = {list: "array", str: "string", bool: "truth value", type(None): "null"}
     return names.get(type(value), "number")
-
-
-def _unknown(name: str) -> str:
-    # Only now, since the table costs imports that a call that succeeds does without.
-    import difflib
-
-    from proto.ops import load
-
-    near = difflib.get_close_matches(name, load(), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`linckia tools` lists what can be called"
-    return f"there is no operation {name!r}; {hint}"

@@ -1,13 +1,13 @@
 """`linckia completion`: a script for bash, zsh or fish, derived from the parser and the table of operations.
 
-The words are in the script itself, so that completing starts no process; make it anew after an upgrade.
+The words are in the script itself, so that completing starts no process; print it again after an upgrade.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernel.cli.parser import build_parser
 from kernel.gateway.surfaces import SURFACES
@@ -15,24 +15,22 @@ from proto.operation import OPERATOR
 from proto.ops import load
 
 
-@dataclass(frozen=True)
-class Option:
-    """`values` are the words it may be given; None where it takes a file, a folder or a free word."""
+class Option(NamedTuple):
+    """`values` are the words it may be given; none where it takes a file, a folder or a free word."""
 
     flags: tuple[str, ...]
     takes_value: bool
-    values: tuple[str, ...] | None
+    values: str
     help: str
 
 
-@dataclass(frozen=True)
-class CommandWords:
-    """One command; `argument` holds the words of its first argument, None where it takes paths or nothing."""
+class CommandWords(NamedTuple):
+    """One command; `argument` holds the words of its first argument, none where it takes paths or nothing."""
 
     name: str
     help: str
-    options: tuple[Option, ...]
-    argument: tuple[str, ...] | None
+    options: list[Option]
+    argument: str
 
 
 def completion(arguments: argparse.Namespace) -> int:
@@ -46,24 +44,25 @@ def commands() -> Iterator[CommandWords]:
     """Every command with its words, as parser and table have them."""
     table = load()
     words = {
-        "NAME": tuple(sorted(name for name, op in table.items() if op.admits(OPERATOR))),
-        "SERVICE": tuple(sorted({op.service for op in table.values()} - {"kernel"})),
+        "NAME": " ".join(sorted(name for name, op in table.items() if op.admits(OPERATOR))),
+        "SERVICE": " ".join(sorted({op.service for op in table.values()} - {"kernel"})),
     }
     subparsers = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     helps = {choice.dest: choice.help or "" for choice in subparsers._choices_actions}
     for name, parser in subparsers.choices.items():
-        options: list[Option] = []
-        argument: tuple[str, ...] | None = None
-        for action in parser._actions:
-            choices = tuple(map(str, action.choices)) if action.choices else None
-            if action.help == argparse.SUPPRESS:
-                continue
-            if action.option_strings:
-                values = SURFACES if "--surface" in action.option_strings else choices
-                options.append(Option(tuple(action.option_strings), action.nargs != 0, values, action.help or ""))
-            elif argument is None:
-                argument = choices or words.get(str(action.metavar))
-        yield CommandWords(name, helps[name], tuple(options), argument)
+        shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+        options = [
+            Option(tuple(action.option_strings), action.nargs != 0, _choices(action), action.help or "")
+            for action in shown
+            if action.option_strings
+        ]
+        positional = next((action for action in shown if not action.option_strings), None)
+        argument = "" if positional is None else _choices(positional) or words.get(str(positional.metavar), "")
+        yield CommandWords(name, helps[name], options, argument)
+
+
+def _choices(action: argparse.Action) -> str:
+    return " ".join(SURFACES if "--surface" in action.option_strings else map(str, action.choices or ()))
 
 
 def bash(all_commands: list[CommandWords]) -> str:
@@ -71,14 +70,10 @@ def bash(all_commands: list[CommandWords]) -> str:
     cases, values = [], []
     for command in all_commands:
         flags = " ".join(flag for option in command.options for flag in option.flags)
-        argument = " ".join(command.argument or ())
-        cases.append(f'        {command.name}) flags="{flags}"; words="{argument}" ;;')
-        for option in command.options:
-            if option.values:
-                pattern = "|".join(f"{command.name}:{flag}" for flag in option.flags)
-                values.append(
-                    f'        {pattern}) COMPREPLY=($(compgen -W "{" ".join(option.values)}" -- "$cur")); return ;;'
-                )
+        cases.append(f'        {command.name}) flags="{flags}"; words="{command.argument}" ;;')
+        for option in filter(lambda option: option.values, command.options):
+            pattern = "|".join(f"{command.name}:{flag}" for flag in option.flags)
+            values.append(f'        {pattern}) COMPREPLY=($(compgen -W "{option.values}" -- "$cur")); return ;;')
     names = " ".join(command.name for command in all_commands)
     lines = (
         "# bash completion for linckia",
@@ -114,10 +109,11 @@ def zsh(all_commands: list[CommandWords]) -> str:
         specs = []
         for option in command.options:
             for flag in option.flags:
-                value = f":value:{_zsh_values(option.values)}" if option.takes_value else ""
+                words = f"({option.values})" if option.values else "_files"
+                value = f":value:{words}" if option.takes_value else ""
                 specs.append(_quoted(f"{flag}[{_zsh_text(option.help)}]{value}"))
         if command.argument:
-            specs.append(_quoted(f"1:argument:({' '.join(command.argument)})"))
+            specs.append(_quoted(f"1:argument:({command.argument})"))
         specs.append(_quoted("*:file:_files"))
         cases.append(f"        {command.name}) _arguments {' '.join(specs)} ;;")
     lines = (
@@ -146,12 +142,10 @@ def fish(all_commands: list[CommandWords]) -> str:
         lines.append(f"complete -c linckia -n __fish_use_subcommand -f -a {command.name} -d {_quoted(command.help)}")
         here = f"-n '__fish_seen_subcommand_from {command.name}'"
         if command.argument:
-            lines.append(f"complete -c linckia {here} -f -a {_quoted(' '.join(command.argument))}")
+            lines.append(f"complete -c linckia {here} -f -a {_quoted(command.argument)}")
         for option in command.options:
             flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
-            value = (
-                f" -x -a {_quoted(' '.join(option.values))}" if option.values else " -r" if option.takes_value else ""
-            )
+            value = f" -x -a {_quoted(option.values)}" if option.values else " -r" if option.takes_value else ""
             lines.append(f"complete -c linckia {here} {flags}{value} -d {_quoted(option.help)}")
     return "\n".join(lines)
 
@@ -162,7 +156,3 @@ def _quoted(text: str) -> str:
 
 def _zsh_text(text: str) -> str:
     return text.replace("[", "(").replace("]", ")").replace(":", "\\:")
-
-
-def _zsh_values(values: tuple[str, ...] | None) -> str:
-    return f"({' '.join(values)})" if values else "_files"

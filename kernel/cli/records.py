@@ -1,6 +1,6 @@
 """The records of a file that an agent left: lines of JSON, the elements of an array, or one document.
 
-A file is read in parts of about a megabyte, so that its size does not matter, from wherever reading stopped before. A
+A file is read in parts of about a megabyte, so that its size does not matter, from where reading stopped before. A
 last line that is not complete is left for the next time: its writer may be at work.
 """
 
@@ -42,39 +42,34 @@ class Part:
     incomplete: bool = False
 
 
-def parts(path: Path, position: int, tail: str) -> Iterator[Part]:
-    """What is new in a file since `position`; all of it, from 0, where it did more than grow since.
+def parts(
+    path: Path,
+    position: int,
+    tail: str,
+    *,
+    part_bytes: int = PART_BYTES,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+) -> Iterator[Part]:
+    """The new part of a file since `position`; all of it, from 0, where it did more than grow since.
 
-    Raises OSError.
+    Raises:
+        OSError: it cannot be read.
+        ValueError: an element of an array is too long.
     """
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        form = _form(file, size)
+        reader = _Reader(file, part_bytes, max_record_bytes)
+        form = reader.form()
         if form == "document":
-            whole = _at(file, 0, size)
+            whole = reader.at(0, reader.size)
             digest = hashlib.sha256(whole).hexdigest()
             if digest != tail:
-                yield Part(0, size, digest, [_text(whole)], final=True)
+                yield Part(0, reader.size, digest, [_text(whole)], final=True)
             return
-        if position > size or (position and _digest(file, position) != tail):
+        if position > reader.size or (position and reader.digest(position) != tail):
             position = 0
-        if position == size:
-            return
-        yield from _array(file, position, size) if form == "array" else _lines(file, position, size)
-
-
-def _form(file: BinaryIO, size: int) -> str:
-    """`lines`, `array`, or `document`: an object over several lines."""
-    file.seek(0)
-    first = file.read(64 * 1024).lstrip(_BLANK + b"\xef\xbb\xbf")
-    if first[:1] == b"[":
-        return "array"
-    if size > MAX_RECORD_BYTES:
-        return "lines"
-    file.seek(0)
-    if _is_json(file.readline()):
-        return "lines"
-    return "document" if _is_json(_at(file, 0, size)) else "lines"
+        if position < reader.size:
+            records = reader.elements(position) if form == "array" else reader.lines(position)
+            yield from reader.grouped(records, position)
 
 
 def _is_json(data: bytes) -> bool:
@@ -85,110 +80,99 @@ def _is_json(data: bytes) -> bool:
     return True
 
 
-def _at(file: BinaryIO, start: int, size: int) -> bytes:
-    file.seek(start)
-    return file.read(size)
-
-
-def _digest(file: BinaryIO, position: int) -> str:
-    start = max(0, position - TAIL_BYTES)
-    return hashlib.sha256(_at(file, start, position - start)).hexdigest()
-
-
 def _text(record: bytes) -> str:
     return record.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def _lines(file: BinaryIO, position: int, size: int) -> Iterator[Part]:
-    start = position
-    records: list[str] = []
-    held = too_long = 0
-    incomplete = False
-    while position < size:
-        file.seek(position)
-        line = file.readline(MAX_RECORD_BYTES + 1)
-        length = len(line)
-        if not line.endswith(b"\n"):
-            if length > MAX_RECORD_BYTES:
-                length += _rest_of_line(file)
-                line = b""
+Ended = tuple[bytes | None, int]
+"""A record, None where it is too long, and the position after it."""
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, part_bytes: int, max_record_bytes: int) -> None:
+        self._file = file
+        self._part_bytes = part_bytes
+        self._max_record_bytes = max_record_bytes
+        self.size = os.fstat(file.fileno()).st_size
+
+    def at(self, start: int, size: int) -> bytes:
+        """Bytes of the file, without moving where the rest is read."""
+        return os.pread(self._file.fileno(), size, start)
+
+    def digest(self, position: int) -> str:
+        start = max(0, position - TAIL_BYTES)
+        return hashlib.sha256(self.at(start, position - start)).hexdigest()
+
+    def form(self) -> str:
+        """`lines`, `array`, or `document`: an object over several lines."""
+        if self.at(0, 64 * 1024).lstrip(_BLANK + b"\xef\xbb\xbf")[:1] == b"[":
+            return "array"
+        if self.size > self._max_record_bytes or _is_json(self._file.readline()):
+            return "lines"
+        return "document" if _is_json(self.at(0, self.size)) else "lines"
+
+    def grouped(self, pieces: Iterator[Ended], start: int) -> Iterator[Part]:
+        """Records in parts of a size that suits a request."""
+        position = start
+        records: list[str] = []
+        held = too_long = 0
+        for record, position in pieces:
+            if record is None:
                 too_long += 1
-            elif position + length >= size and not _is_json(line):
-                incomplete = True
-                break
-        position += length
-        if line.strip():
-            records.append(_text(line))
-            held += length
-        if held >= PART_BYTES or len(records) >= PART_RECORDS:
-            yield Part(start, position, _digest(file, position), records, position >= size, too_long)
-            start, records, held, too_long = position, [], 0, 0
-    if position > start or incomplete:
-        yield Part(start, position, _digest(file, position), records, True, too_long, incomplete)
+            elif record.strip():
+                records.append(_text(record))
+                held += len(record)
+            if held >= self._part_bytes or len(records) >= PART_RECORDS:
+                yield Part(start, position, self.digest(position), records, position >= self.size, too_long)
+                start, records, held, too_long = position, [], 0, 0
+        incomplete = position < self.size
+        if position > start or incomplete:
+            yield Part(start, position, self.digest(position), records, True, too_long, incomplete)
 
+    def lines(self, position: int) -> Iterator[Ended]:
+        """Up to a last line that is not complete."""
+        self._file.seek(position)
+        while line := self._file.readline(self._max_record_bytes + 1):
+            position += len(line)
+            whole = line.endswith(b"\n")
+            if not whole and len(line) > self._max_record_bytes:
+                while (rest := self._file.readline(self._part_bytes)) and not rest.endswith(b"\n"):
+                    position += len(rest)
+                yield None, position + len(rest)
+                position += len(rest)
+            elif whole or _is_json(line):
+                yield line, position
+            else:
+                return
 
-def _rest_of_line(file: BinaryIO) -> int:
-    length = 0
-    while block := file.readline(PART_BYTES):
-        length += len(block)
-        if block.endswith(b"\n"):
-            break
-    return length
-
-
-def _array(file: BinaryIO, position: int, size: int) -> Iterator[Part]:
-    start = position
-    file.seek(position)
-    buffer = bytearray()
-    scanned = begun = 0
-    depth = 1 if position else 0
-    records: list[str] = []
-    held = 0
-    ended = False
-    while not ended and (block := file.read(PART_BYTES)):
-        buffer += block
-        while (found := _TOKEN.search(buffer, scanned)) is not None:
-            token = found[0]
-            if token == b'"':
-                # A text that goes on beyond what was read.
-                scanned = found.start()
-                break
-            scanned = found.end()
-            if token in (b"[", b"{"):
-                depth += 1
-                if depth == 1:
+    def elements(self, position: int) -> Iterator[Ended]:
+        """Of an array, from its beginning or from behind one of its commas; raises ValueError where one is too long."""
+        self._file.seek(position)
+        buffer = bytearray()
+        scanned = begun = 0
+        depth = 1 if position else 0
+        while block := self._file.read(self._part_bytes):
+            buffer += block
+            while (found := _TOKEN.search(buffer, scanned)) is not None and (token := found[0]) != b'"':
+                scanned = found.end()
+                depth += (token in (b"[", b"{")) - (token in (b"]", b"}"))
+                if depth == 1 and token == b"[":
                     begun = scanned
-            elif token in (b"]", b"}"):
-                depth -= 1
-            if depth == 0 or (token == b"," and depth == 1):
-                element = bytes(buffer[begun : found.start()]).strip(_BLANK)
-                begun = scanned
-                if len(element) > MAX_RECORD_BYTES:
-                    raise ValueError(f"an entry at byte {position} is longer than {MAX_RECORD_BYTES} bytes")
-                if element:
-                    records.append(_text(element))
-                    held += len(element)
+                elif depth == 0 or (token == b"," and depth == 1):
+                    element = bytes(buffer[begun : found.start()]).strip(_BLANK)
+                    self._check_length(len(element), position)
+                    begun = scanned
+                    # What follows the array is white space.
+                    yield element, position + begun if depth else self.size
                 if depth == 0:
-                    ended = True
-                    break
-        else:
-            scanned = len(buffer)
-        position += begun
-        del buffer[:begun]
-        scanned -= begun
-        begun = 0
-        if len(buffer) > MAX_RECORD_BYTES:
-            raise ValueError(f"an entry at byte {position} is longer than {MAX_RECORD_BYTES} bytes")
-        if held >= PART_BYTES or len(records) >= PART_RECORDS:
-            resume = file.tell()
-            yield Part(start, position, _digest(file, position), records)
-            file.seek(resume)
-            start, records, held = position, [], 0
-    if ended:
-        # What follows the array is white space.
-        position = size
-    if position > start or not ended:
-        yield Part(start, position, _digest(file, position), records, True, 0, not ended)
+                    return
+            # A text that goes on beyond what was read is looked at again with the next block.
+            scanned = len(buffer) if found is None else found.start()
+            position += begun
+            del buffer[:begun]
+            scanned, begun = scanned - begun, 0
+            self._check_length(len(buffer), position)
 
-
-__all__ = ["Part", "parts"]
+    def _check_length(self, length: int, position: int) -> None:
+        if length > self._max_record_bytes:
+            raise ValueError(f"an entry at byte {position} is longer than {self._max_record_bytes} bytes")

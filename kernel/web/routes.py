@@ -20,8 +20,8 @@ from kernel.gateway.protocol.failures import as_failure, message_of
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
 from kernel.web.content import Content
-from proto.errors import InvalidParams, Kind, LinckiaError, Unavailable
-from proto.http import Answer, Bound, HttpError
+from proto.errors import InvalidParams, Kind, Unavailable
+from proto.http import Answer, Call, Endpoint, HttpError
 from proto.operation import Errors, Operation, Params, Route, operation_of
 from proto.ops import Table
 from proto.validation import validate
@@ -61,97 +61,82 @@ def routes(
     dispatcher: Dispatcher, table: Table, max_body_bytes: int, *, unserved: Container[str] = ()
 ) -> list[routing.BaseRoute]:
     """All routes of the table, and `/ping`; those of `unserved` services answer that they are switched off."""
-    listed: list[_Served] = [_Endpoint(dispatcher, bound, max_body_bytes, unserved) for bound in table.endpoints]
-    found: list[routing.BaseRoute] = [routing.Route("/ping", _ping, methods=["GET"])]
+    call = _Call(dispatcher)
+    found = [routing.Route("/ping", _ping, methods=["GET"])]
+
+    def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
+        answer = partial(_switched_off, service) if service in unserved else answer
+        served = _Served(route, params, answer, max_body_bytes)
+        found.append(routing.Route(route.path, served.serve, methods=[route.method]))
+
+    for bound in table.endpoints:
+        add(bound.route, bound.service, bound.request, partial(_by_endpoint, bound.request, call))
     for op in table.values():
         if op.http is not None and op.http.file:
             content = Content(dispatcher, op, partial(failed, op.http))
             found.append(routing.Route(op.http.path, content.answer, methods=[op.http.method]))
         elif op.http is not None:
-            listed.append(_Operation(dispatcher, op, op.http, max_body_bytes, unserved))
-    found += [routing.Route(one.route.path, one.serve, methods=[one.route.method]) for one in listed]
-    return found
+            add(op.http, op.service, op.params, partial(_by_operation, op, dispatcher))
+    return list(found)
 
 
 async def _ping(request: Request) -> Response:
-    return _json("pong")
+    return json_response("pong")
+
+
+async def _switched_off(service: str, arguments: JsonObject, strict: bool) -> object:
+    raise Unavailable(f"{service} is switched off: {service}.enabled is false")
+
+
+async def _by_operation(op: Operation[object], dispatcher: Dispatcher, arguments: JsonObject, strict: bool) -> object:
+    return await dispatcher.call(op, op.parse(arguments, strict=strict), written=True)
+
+
+async def _by_endpoint(tp: type[Endpoint], call: Call, arguments: JsonObject, strict: bool) -> object:
+    request = validate(tp, arguments, strict=strict)
+    request.check()
+    return await request.answer(call)
+
+
+_Answering = Callable[[JsonObject, bool], Awaitable[object]]
+"""What answers a request's arguments; the flag says whether numbers have to be numbers, and not text."""
 
 
 class _Served:
-    """One route; the subclasses say how it is answered."""
+    """One route: its requests read, and their answers sent."""
 
-    def __init__(self, route: Route, service: str, fields: type[Params[Any]], max_body_bytes: int, off: bool) -> None:
-        self.route = route
-        self._service = service
-        self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(fields))
+    def __init__(self, route: Route, params: type[Params[object]], answer: _Answering, max_body_bytes: int) -> None:
+        self._route = route
+        self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(params))
+        self._answer = answer
         self._max_body_bytes = max_body_bytes
-        self._off = off
 
     async def serve(self, request: Request) -> Response:
         try:
-            if self._off:
-                raise Unavailable(f"{self._service} is switched off: {self._service}.enabled is false")
             arguments = await self._arguments(request)
-            strict = request.method == "POST"
-            if self.route.detached:
-                answer = await self.answer(arguments, strict=strict)
-            else:
-                answer = await _unless_gone(request, lambda: self.answer(arguments, strict=strict))
+            answering = partial(self._answer, arguments, request.method == "POST")
+            answer = await (answering() if self._route.detached else _unless_gone(request, answering))
         except (ClientGone, ClientDisconnect):
             # It reaches no client; the status is the one that other servers log then.
             return Response(status_code=499)
-        except Exception as error:  # the edge of the kernel: a defect is this request's answer, logged
-            return failed(self.route, error)
-        if answer is None and self.route.missing:
-            return failed(self.route, HttpError(404, self.route.missing))
-        return _json(answer.body, answer.status) if isinstance(answer, Answer) else _json(answer)
-
-    async def answer(self, arguments: JsonObject, *, strict: bool) -> object:
-        """Raises LinckiaError."""
-        raise NotImplementedError
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
+            return failed(self._route, error)
+        if answer is None and self._route.missing:
+            return failed(self._route, HttpError(404, self._route.missing))
+        return json_response(answer.body, answer.status) if isinstance(answer, Answer) else json_response(answer)
 
     async def _arguments(self, request: Request) -> JsonObject:
         if request.method != "POST":
             given = {**request.query_params, **request.path_params}
             return {name: value for name, value in given.items() if name in self._fields}
         body = await _body(request, self._max_body_bytes)
-        if self.route.body:
-            return {self.route.body: body}
+        if self._route.body:
+            return {self._route.body: body}
         try:
             decoded: JsonObject = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidParams(f"the body is not a JSON object: {error}") from None
         return decoded
-
-
-class _Operation(_Served):
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        op: Operation[object],
-        route: Route,
-        max_body_bytes: int,
-        unserved: Container[str],
-    ) -> None:
-        super().__init__(route, op.service, op.params, max_body_bytes, op.service in unserved)
-        self._dispatcher = dispatcher
-        self._op = op
-
-    async def answer(self, arguments: JsonObject, *, strict: bool) -> object:
-        params = self._op.parse(arguments, strict=strict)
-        return await self._dispatcher.call(self._op, params, written=True)
-
-
-class _Endpoint(_Served):
-    def __init__(self, dispatcher: Dispatcher, bound: Bound, max_body_bytes: int, unserved: Container[str]) -> None:
-        super().__init__(bound.route, bound.service, bound.request, max_body_bytes, bound.service in unserved)
-        self._call = _Call(dispatcher)
-        self._bound = bound
-
-    async def answer(self, arguments: JsonObject, *, strict: bool) -> object:
-        request = validate(self._bound.request, arguments, strict=strict)
-        request.check()
-        return await request.answer(self._call)
 
 
 class _Call:
@@ -165,7 +150,7 @@ class _Call:
         result: R = msgspec.convert(await self._dispatcher.call(op, params), op.result)
         return result
 
-    async def json(self, params: Params[Any], /) -> msgspec.Raw:
+    async def json(self, params: Params[object], /) -> msgspec.Raw:
         answer = await self._dispatcher.call(operation_of(params), params, written=True)
         return answer if isinstance(answer, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(answer))
 
@@ -196,7 +181,7 @@ async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]
         nursery.start_soon(watch)
         try:
             outcome = await answer()
-        except Exception as error:  # raised again below: the nursery would wrap it in a group
+        except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
             outcome = error
         nursery.cancel_scope.cancel()
     if isinstance(outcome, Exception):
@@ -207,21 +192,23 @@ async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]
 def failed(route: Route, error: Exception) -> Response:
     """A failure in the words of the route."""
     failure = as_failure(error, route.path)
-    status = error.status if isinstance(error, HttpError) else _STATUS.get(failure.kind, 500)
-    if isinstance(error, LinckiaError) and not isinstance(error, HttpError):
-        status = route.statuses.get(failure.kind, status)
+    if isinstance(error, HttpError):
+        status, code = error.status, error.error_code
+    else:
+        status, code = route.statuses.get(failure.kind, _STATUS.get(failure.kind, 500)), None
     message = message_of(failure)
     if route.errors is Errors.PLAIN:
-        response = _json({"error": message}, status)
+        response = json_response({"error": message}, status)
     else:
-        code = (error.error_code if isinstance(error, HttpError) else None) or failure.kind.value
-        sort = _OPENAI_TYPES.get(status, "server_error")
-        response = _json({"error": {"message": message, "type": sort, "param": failure.field, "code": code}}, status)
+        described = {"message": message, "type": _OPENAI_TYPES.get(status, "server_error"), "param": failure.field}
+        response = json_response({"error": {**described, "code": code or failure.kind.value}}, status)
     if failure.retry_after_ms is not None:
         response.headers["Retry-After"] = str(max(1, math.ceil(failure.retry_after_ms / 1000)))
         response.headers["Retry-After-Ms"] = str(failure.retry_after_ms)
     return response
 
 
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+def json_response(value: object, status: int = 200) -> Response:
+    """An answer that no cache keeps and no browser takes for anything else."""
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    return Response(msgspec.json.encode(value), status, headers, "application/json")

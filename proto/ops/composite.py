@@ -6,6 +6,7 @@ on the surface: on `documents` it is an operation on documents, on `all` and `co
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
@@ -19,6 +20,9 @@ SURFACES = ("documents", "compact")
 MAX_STEPS = 100
 MAX_OPERATIONS = 1000
 
+_tool = partial(operation, service=SERVICE, surfaces=SURFACES, both_spellings=True)
+
+
 _OP = {"type": "string"}
 _PARAMS = {"type": "object"}
 
@@ -30,16 +34,7 @@ Change: TypeAlias = Annotated[
 ]
 
 
-@operation(
-    "query",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=3600,
-    title="Read in steps",
-    surfaces=SURFACES,
-    both_spellings=True,
-)
+@_tool("query", access=Access.READ, deadline_s=3600, title="Read in steps")
 class Query(Params[Content], frozen=True, kw_only=True):
     """Read. One step answers its result; several answer {steps: [{stepIndex, op, result, isError}], totalSteps,
     completedSteps} and end at the first that fails. A string param that starts with $prev is the last step's result
@@ -48,15 +43,12 @@ class Query(Params[Content], frozen=True, kw_only=True):
     steps: Annotated[list[Step], Meta(min_length=1, max_length=MAX_STEPS, description="Ops to run, in order")]
 
 
-@operation(
+@_tool(
     "execute",
-    service=SERVICE,
     access=Access.DESTRUCTIVE,
     idempotent=False,
     deadline_s=24 * 3600,
     title="Change in order",
-    surfaces=SURFACES,
-    both_spellings=True,
     open_world=True,
 )
 class Execute(Params[Content], frozen=True, kw_only=True):
@@ -69,16 +61,7 @@ class Execute(Params[Content], frozen=True, kw_only=True):
     continueOnError: Annotated[bool, Meta(description="Go on after one that fails")] = False
 
 
-@operation(
-    "session",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=False,
-    deadline_s=120,
-    title="Session",
-    surfaces=SURFACES,
-    both_spellings=True,
-)
+@_tool("session", access=Access.WRITE, idempotent=False, deadline_s=120, title="Session")
 class Session(Params[Content], frozen=True, kw_only=True):
     """Sessions mark what was stored while they lasted, pin documents and watch folders."""
 
@@ -86,15 +69,7 @@ class Session(Params[Content], frozen=True, kw_only=True):
     params: Annotated[dict[str, Any] | None, Meta(description="Of the action")] = None
 
 
-@operation(
-    "describe",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    role=Role.STEP,
-    surfaces=("documents",),
-)
+@operation("describe", service=SERVICE, access=Access.READ, deadline_s=10, role=Role.STEP, surfaces=("documents",))
 class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
     """The parameters of an op; without a target, the names of all ops."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,6 +11,8 @@ from msgspec import Meta
 
 from proto.arrays import Array
 from proto.operation import Access, Params, Role, operation
+
+_operation = partial(operation, service="embed", access=Access.READ, role=Role.INTERNAL, callers=("*",))
 
 
 class TextKind(enum.StrEnum):
@@ -33,15 +36,7 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
-@operation(
-    "embed_texts",
-    service="embed",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@_operation("embed_texts", deadline_s=120)
 class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     """Turn texts into unit vectors with the embedding model in use."""
 
@@ -65,15 +60,7 @@ class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
     scores: Annotated[list[float], Meta(description="For each text, in [-1, 1]; comparable within one query only")]
 
 
-@operation(
-    "embed_maxsim",
-    service="embed",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@_operation("embed_maxsim", deadline_s=60)
 class EmbedMaxSim(Params[MaxSimResult], frozen=True, kw_only=True):
     """Compare a query with texts token by token (late interaction): slower than vectors of whole texts, and finer."""
 
@@ -92,14 +79,6 @@ class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
 
 
-@operation(
-    "embed_model",
-    service="embed",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@_operation("embed_model", deadline_s=10)
 class EmbedModelParams(Params[EmbedModel], frozen=True, kw_only=True):
     """Which embedding model is in use, on what device, and the fingerprint its vectors carry."""

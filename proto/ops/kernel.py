@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
+from proto.operation import CLIENT, OPERATOR, Access, Params, Role, Route, operation
 
 SERVICE = "kernel"
+
+_for_operator = partial(operation, service=SERVICE, callers=(OPERATOR,))
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,14 +76,9 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation(
-    "kernel_status",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=5,
-    title="System status",
-    callers=(CLIENT, OPERATOR),
-)
+    "kernel_status", service=SERVICE, access=Access.READ, deadline_s=5, title="System status",
+    callers=(CLIENT, OPERATOR), http=Route("GET", "/status"),
+)  # fmt: skip
 class KernelStatusParams(Params[KernelStatus], frozen=True, kw_only=True):
     """Which services run, in what state, how often and why each has died, and how long each took to come back."""
 
@@ -94,45 +92,21 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-@operation(
-    "kernel_restart",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=False,
-    deadline_s=300,
-    callers=(OPERATOR,),
-    text="message",
-)
+@_for_operator("kernel_restart", access=Access.WRITE, idempotent=False, deadline_s=300, text="message")
 class KernelRestart(Params[Done], frozen=True, kw_only=True):
     """Stop a service in order and start it again; answers once it is ready. The processes of a pool, one by one."""
 
     service: ServiceName
 
 
-@operation(
-    "kernel_start",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    callers=(OPERATOR,),
-    text="message",
-)
+@_for_operator("kernel_start", access=Access.WRITE, idempotent=True, deadline_s=60, text="message")
 class KernelStart(Params[Done], frozen=True, kw_only=True):
     """Start a service that was stopped or that failed, at once; answers once it is ready."""
 
     service: ServiceName
 
 
-@operation(
-    "kernel_stop",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    callers=(OPERATOR,),
-    text="message",
-)
+@_for_operator("kernel_stop", access=Access.WRITE, idempotent=True, deadline_s=60, text="message")
 class KernelStop(Params[Done], frozen=True, kw_only=True):
     """Stop a service in order; it stays stopped until it is started by hand."""
 
@@ -146,7 +120,7 @@ class LogLines(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
-@operation("kernel_logs", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, callers=(OPERATOR,))
+@_for_operator("kernel_logs", access=Access.READ, deadline_s=10)
 class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
     """The last lines of the log of a service, or of `kernel` itself."""
 
@@ -154,15 +128,7 @@ class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
     lines: Annotated[int, Meta(ge=1, le=100_000, description="How many lines")] = 100
 
 
-@operation(
-    "kernel_shutdown",
-    service=SERVICE,
-    access=Access.DESTRUCTIVE,
-    idempotent=True,
-    deadline_s=10,
-    callers=(OPERATOR,),
-    text="message",
-)
+@_for_operator("kernel_shutdown", access=Access.DESTRUCTIVE, idempotent=True, deadline_s=10, text="message")
 class KernelShutdown(Params[Done], frozen=True, kw_only=True):
     """End the whole system in order: every service finishes what it has in hand."""
 
@@ -177,7 +143,6 @@ class ContentUrl(msgspec.Struct, frozen=True, kw_only=True):
     "kernel_content_url",
     service=SERVICE,
     access=Access.READ,
-    idempotent=True,
     deadline_s=5,
     role=Role.INTERNAL,
     callers=("files", OPERATOR),

@@ -17,9 +17,7 @@ from proto.operation import Access, Params, Role, operation
 SERVICE = "kernel"
 SURFACES = ("documents", "compact")
 
-_prompt = partial(
-    operation, service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, role=Role.PROMPT, surfaces=SURFACES
-)
+_prompt = partial(operation, service=SERVICE, access=Access.READ, deadline_s=10, role=Role.PROMPT, surfaces=SURFACES)
 
 
 @_prompt("search_codebase", title="Search the codebase")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from proto.operation import Access, Params, Role, operation
+
+_operation = partial(operation, service="rerank", access=Access.READ, role=Role.INTERNAL, callers=("*",))
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,15 +34,7 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
-@operation(
-    "rerank_pairs",
-    service="rerank",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@_operation("rerank_pairs", deadline_s=120)
 class RerankPairs(Params[RerankResult], frozen=True, kw_only=True):
     """Put texts in the order of how well they answer a query.
 
@@ -64,14 +59,6 @@ class RerankModel(msgspec.Struct, frozen=True, kw_only=True):
     precision: str = ""
 
 
-@operation(
-    "rerank_model",
-    service="rerank",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@_operation("rerank_model", deadline_s=10)
 class RerankModelParams(Params[RerankModel], frozen=True, kw_only=True):
     """Which cross-encoder is in use, on what device, if any."""

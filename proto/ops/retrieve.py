@@ -24,6 +24,9 @@ Collection = Annotated[
 ]
 Value: TypeAlias = str | int | float | bool | list[str] | None
 """What metadata may hold."""
+Epoch: TypeAlias = Annotated[str, Meta(description="Another one stands for another database, to be fed from the start")]
+
+MAX_WAIT_S = 600
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,7 @@ class PutResult(msgspec.Struct, frozen=True, kw_only=True):
     items_unchanged: int
     items_removed: int
     vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")]
+    epoch: Epoch = ""
 
 
 @operation(
@@ -80,6 +84,7 @@ class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
 
     groups: int
     items: int
+    epoch: Epoch = ""
 
 
 @operation(
@@ -215,6 +220,8 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     index: Annotated[str, Meta(description="Kind of vector index in use")]
     words: Annotated[str, Meta(description="Word index in use: fts5, or tantivy for large collections")] = "fts5"
+    epoch: Epoch = ""
+    degraded: Annotated[list[str], Meta(description="Why the collection does not hold all that it should")] = []
 
 
 @operation(
@@ -237,6 +244,35 @@ class GroupIds(msgspec.Struct, frozen=True, kw_only=True):
 
     ids: list[str]
     more: bool
+    epoch: Epoch = ""
+
+
+class CollectionEpoch(msgspec.Struct, frozen=True, kw_only=True):
+    """The database that the collection is kept in."""
+
+    epoch: Epoch
+
+
+@operation(
+    "retrieve_epoch",
+    service="retrieve",
+    access=Access.WRITE,
+    idempotent=True,
+    deadline_s=MAX_WAIT_S + 15,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class RetrieveEpoch(Params[CollectionEpoch], frozen=True, kw_only=True):
+    """Wait until a collection is in another epoch than `filled`: a damaged one is begun again, empty, for its corpus to
+    feed it again.
+
+    To name an epoch in `filled` says that all that the corpus has is in the collection; until then a collection that
+    was begun again answers `degraded`.
+    """
+
+    collection: Collection
+    filled: Annotated[str, Meta(description="The epoch that the corpus has filled; empty: none yet")] = ""
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for another one")] = 0.0
 
 
 @operation(

@@ -5,6 +5,7 @@ They are answered by the kernel's gateway, from memory; another session's entrie
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,9 @@ from proto.operation import Access, Params, operation
 SERVICE = "kernel"
 SURFACES = ("knowledge",)
 
+_reading = partial(operation, service=SERVICE, access=Access.READ, deadline_s=5, surfaces=SURFACES)
+
+
 EntryId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of an entry: 12 hexadecimal digits")]
 
 
@@ -24,15 +28,7 @@ class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-@operation(
-    "scratchpad_read",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=5,
-    surfaces=SURFACES,
-    text="text",
-)
+@_reading("scratchpad_read", text="text")
 class ScratchpadRead(Params[ScratchpadContent], frozen=True, kw_only=True):
     """Read the whole of a long answer that was cached in this session."""
 
@@ -63,6 +59,6 @@ class ScratchpadListing(msgspec.Struct, frozen=True, kw_only=True):
     stats: ScratchpadStats
 
 
-@operation("scratchpad_list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=5, surfaces=SURFACES)
+@_reading("scratchpad_list")
 class ScratchpadList(Params[ScratchpadListing], frozen=True, kw_only=True):
     """List the long answers that are cached in this session."""

@@ -7,45 +7,44 @@ from typing import Any, BinaryIO
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from proto.ops.media import THUMBNAIL
-from services.decode.results import MAX_PIXELS, SIDE, Made, NotDecoded, check_pixels, picture, plain
+from services.decode.results import MAX_PIXELS, SIDE, NotDecoded, Result, check_pixels, picture, plain
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "AVIF", "PPM", "TGA", "JPEG2000", "PSD", "ICNS")
-"""What is opened at all: not those that call other programs (EPS), and not the rare ones."""
+"""Formats that are opened: none that calls other programs (EPS), and no rare ones."""
 
 _LEFT_OUT = frozenset({"MakerNote", "UserComment", "PrintImageMatching"})
 
 
-def image(file: BinaryIO) -> Made:
+def image(file: BinaryIO) -> Result:
     """Dimensions, format, EXIF; and a thumbnail of the first frame."""
-    # Checked below, by the measure of what is truly decoded.
+    # Checked below, on the size that is decoded.
     Image.MAX_IMAGE_PIXELS = None
-    made = Made()
+    result = Result()
     try:
         opened = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError:
         raise NotDecoded("it is no picture of a format that is known") from None
     with opened as source:
-        made.metadata.update(
+        result.metadata.update(
             width=source.width, height=source.height, format=source.format, mode=source.mode,
             frames=getattr(source, "n_frames", 1),
         )  # fmt: skip
         try:
-            made.metadata.update(exif(source))
-        except Exception as error:
-            # A picture is there with broken EXIF, too.
-            made.problem = f"its EXIF cannot be read: {str(error)[:200]}"
+            result.metadata.update(exif(source))
+        except Exception as error:  # noqa: BLE001  # a picture with broken EXIF is one as well
+            result.problem = f"its EXIF cannot be read: {str(error)[:200]}"
         try:
             # Of a JPEG, no more is decoded than the thumbnail needs.
             source.draft("RGB", (2 * SIDE, 2 * SIDE))
             check_pixels(source.width, source.height)
-            made.pictures.append(picture("thumb.jpg", THUMBNAIL, source))
+            result.pictures.append(picture("thumb.jpg", THUMBNAIL, source))
         except NotDecoded as error:
-            made.problem = str(error)
+            result.problem = str(error)
         except MemoryError:
-            made.problem = "it takes more memory than a file may have"
-        except Exception as error:
-            made.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"
-    return made
+            result.problem = "it takes more memory than a file may have"
+        except Exception as error:  # noqa: BLE001  # Pillow raises anything at broken files
+            result.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"
+    return result
 
 
 def exif(source: Image.Image) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The service `decode`: one file at a time, in a thread; what takes too long is told so, and ends the process."""
+"""The service `decode`: one file at a time, in a thread; one that takes too long ends the process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import resource
 import stat
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Annotated, BinaryIO
 
 import msgspec
@@ -19,9 +20,9 @@ from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile, DecodeFormats, F
 from proto.ops.media import MediaKind
 from services.decode.images import FORMATS, image
 from services.decode.pdf import pdf
-from services.decode.results import Made, NotDecoded
+from services.decode.results import NotDecoded, Result
 from services.decode.video import CONTAINERS, audio, video
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 MEMORY_BYTES = 3 * 1024**3
 """Of address space: past it an allocation fails, which is an error and not the end."""
@@ -31,7 +32,7 @@ ANSWERED_WITHIN_S = 0.3
 """How long a spent process stays, so that what it still answers arrives."""
 BACK_WITHIN_S = 0.6
 
-_DECODERS: dict[MediaKind, Callable[[BinaryIO], Made]] = {
+_DECODERS: dict[MediaKind, Callable[[BinaryIO], Result]] = {
     MediaKind.IMAGE: image,
     MediaKind.VIDEO: video,
     MediaKind.AUDIO: audio,
@@ -52,68 +53,85 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready at once.  Raises msgspec.ValidationError where a setting is no good."""
     settings = msgspec.convert(env.settings, Settings)
-    roots = tuple(str(root) for root in env.roots)
-    turn = trio.CapacityLimiter(1)
-    handlers = Handlers()
-    spent = trio.Event()
     if settings.limit_memory:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    async with trio.open_nursery() as nursery:
+        decoder = Decoder(tuple(str(root) for root in env.roots), settings.time_limit_s, nursery)
+        nursery.start_soon(decoder.end_when_spent)
+        yield Handlers(decoder)
+        nursery.cancel_scope.cancel()
 
-    async def end_when_spent() -> None:
-        # A thread cannot be ended, and what it holds cannot be had back.
-        await spent.wait()
+
+class Decoder:
+    """The operations: one file at a time.
+
+    A thread cannot be ended, and what it holds cannot be had back: after one that took too long, the process is spent.
+    """
+
+    def __init__(self, roots: tuple[str, ...], time_limit_s: float, nursery: trio.Nursery) -> None:
+        self._roots = roots
+        self._time_limit_s = time_limit_s
+        self._nursery = nursery
+        self._turn = trio.CapacityLimiter(1)
+        self._spent = trio.Event()
+
+    async def end_when_spent(self) -> None:
+        await self._spent.wait()
         await trio.sleep(ANSWERED_WITHIN_S)
         os._exit(SPENT_EXIT)
 
-    async def in_time(params: DecodeFile) -> Decoded:
-        async with turn:
-            if spent.is_set():
+    @handles(DecodeFile)
+    async def decode_file(self, params: DecodeFile, ctx: Context) -> Decoded:
+        # The caller may go; the thread stays, and so do its limit and its turn.
+        call = _Call()
+        self._nursery.start_soon(self._run, params, call)
+        await call.ended.wait()
+        if call.error is not None:
+            raise call.error
+        assert call.result is not None
+        return call.result
+
+    @handles(DecodeFormats)
+    async def decode_formats(self, params: DecodeFormats, ctx: Context) -> Formats:
+        return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF"])
+
+    async def _run(self, params: DecodeFile, call: _Call) -> None:
+        try:
+            call.result = await self._in_time(params)
+        except Exception as error:  # noqa: BLE001  # raised in the task that called
+            call.error = error
+        call.ended.set()
+
+    async def _in_time(self, params: DecodeFile) -> Decoded:
+        async with self._turn:
+            if self._spent.is_set():
                 # Begun now it would be lost with this process, and count against a file that may be a good one.
-                raise Unavailable("the decoder starts anew", retry_after_ms=round(BACK_WITHIN_S * 1000))
-            with trio.move_on_after(settings.time_limit_s):
-                return await trio.to_thread.run_sync(decode, params, roots, abandon_on_cancel=True)
-            spent.set()
-        _log.error("%s is not decoded after %g s: this process ends", params.path, settings.time_limit_s)
-        problem = f"decoding it takes more than the {settings.time_limit_s:g} s that a file may have"
-        return Decoded(metadata={}, pictures=[], problem=problem)
+                raise Unavailable("the decoder restarts", retry_after_ms=round(BACK_WITHIN_S * 1000))
+            with trio.move_on_after(self._time_limit_s):
+                return await trio.to_thread.run_sync(decode, params, self._roots, abandon_on_cancel=True)
+            self._spent.set()
+        _log.error("%s is not decoded after %g s: this process ends", params.path, self._time_limit_s)
+        return _nothing(f"decoding it takes more than the {self._time_limit_s:g} s that a file may have")
 
-    async with trio.open_nursery() as nursery:
 
-        @handlers.handle(DecodeFile)
-        async def decode_file(params: DecodeFile, ctx: Context) -> Decoded:
-            ended = trio.Event()
-            ending: list[Decoded | Exception] = []
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call, and how it ended."""
 
-            async def run() -> None:
-                try:
-                    ending.append(await in_time(params))
-                except Exception as error:
-                    # It is told to who asked, not to the task that this one began in.
-                    ending.append(error)
-                ended.set()
+    ended: trio.Event = field(default_factory=trio.Event)
+    result: Decoded | None = None
+    error: Exception | None = None
 
-            # Who asked may go; the thread stays, and so do its limit and its turn.
-            nursery.start_soon(run)
-            await ended.wait()
-            (end,) = ending
-            if isinstance(end, Exception):
-                raise end
-            return end
 
-        @handlers.handle(DecodeFormats)
-        async def decode_formats(params: DecodeFormats, ctx: Context) -> Formats:
-            return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF"])
-
-        nursery.start_soon(end_when_spent)
-        yield handlers
-        nursery.cancel_scope.cancel()
+def _nothing(problem: str | None = None, *, changed: bool = False) -> Decoded:
+    return Decoded(metadata={}, pictures=[], problem=problem, changed=changed)
 
 
 def decode(params: DecodeFile, roots: tuple[str, ...]) -> Decoded:
     """Blocks.  Raises OperationError where the file cannot be opened, or is not below the roots."""
     decoder = _DECODERS.get(params.kind)
     if decoder is None:
-        return Decoded(metadata={}, pictures=[], problem=None)
+        return _nothing()
     try:
         descriptor = os.open(params.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
@@ -127,24 +145,23 @@ def decode(params: DecodeFile, roots: tuple[str, ...]) -> Decoded:
         if not any(real.startswith(root.rstrip("/") + "/") for root in roots):
             raise OperationError(f"{params.path} is no file below the roots")
         if version(status) != params.version:
-            return Decoded(metadata={}, pictures=[], problem=None, changed=True)
-        made = _decoded(decoder, file, params)
+            return _nothing(changed=True)
+        result = _decoded(decoder, file, params)
         if version(os.fstat(descriptor)) != params.version:
-            return Decoded(metadata={}, pictures=[], problem=None, changed=True)
-    return Decoded(metadata=made.metadata, pictures=made.pictures, problem=made.problem)
+            return _nothing(changed=True)
+    return Decoded(metadata=result.metadata, pictures=result.pictures, problem=result.problem)
 
 
-def _decoded(decoder: Callable[[BinaryIO], Made], file: BinaryIO, params: DecodeFile) -> Made:
+def _decoded(decoder: Callable[[BinaryIO], Result], file: BinaryIO, params: DecodeFile) -> Result:
     try:
         return decoder(file)
     except NotDecoded as error:
-        return Made(problem=str(error))
+        return Result(problem=str(error))
     except MemoryError:
-        return Made(problem="it takes more memory than a file may have")
-    except Exception as error:
-        # Libraries raise what they like at broken files; it is the file's error, and the log's.
+        return Result(problem="it takes more memory than a file may have")
+    except Exception as error:  # noqa: BLE001  # libraries raise anything at broken files
         _log.info("%s: %s", params.path, error, exc_info=True)
-        return Made(problem=f"it cannot be decoded: {str(error)[:300] or type(error).__name__}")
+        return Result(problem=f"it cannot be decoded: {str(error)[:300] or type(error).__name__}")
 
 
 def version(status: os.stat_result) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ class NotDecoded(Exception):
 
 
 @dataclass(slots=True)
-class Made:
-    """What was made so far."""
+class Result:
+    """The result so far."""
 
     # What a format says of a file differs from format to format; it leaves as JSON.
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +41,7 @@ def check_pixels(width: int, height: int) -> None:
 
 
 def picture(name: str, kind: str, source: Image.Image, **metadata: object) -> Picture:
-    """A JPEG that fits into 320 by 320, never larger than the source; what is transparent becomes white."""
+    """A JPEG that fits into 320 by 320, never larger than the source; transparency becomes white."""
     image = ImageOps.exif_transpose(source)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     if image.mode.startswith(("I", "F")):
@@ -65,7 +66,7 @@ def plain(value: object) -> Any:
     if isinstance(value, bool | int) or value is None:
         return value
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
+        return value if math.isfinite(value) else None
     if isinstance(value, bytes):
         return plain(value.decode("utf-8", "replace")) if len(value) <= MAX_TEXT_CHARS else f"{len(value)} bytes"
     if isinstance(value, str):

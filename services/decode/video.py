@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from proto.ops.media import POSTER, THUMBNAIL, TIMELINE
-from services.decode.results import SIDE, Made, NotDecoded, check_pixels, picture, plain
+from services.decode.results import SIDE, NotDecoded, Result, check_pixels, picture, plain
 
 FRAMES: Final = 5
 SOFT_LIMIT_S: Final = 15.0
@@ -32,12 +32,12 @@ CONTAINERS: Final = (
 _OPTIONS: Final = {"format_whitelist": CONTAINERS, "protocol_whitelist": "", "probesize": "5000000"}
 
 
-def video(file: BinaryIO) -> Made:
+def video(file: BinaryIO) -> Result:
     """Dimensions, duration, codecs, tags; a poster, and five frames spread over the length."""
-    made = Made()
+    result = Result()
     until = time.monotonic() + SOFT_LIMIT_S
     with _opened(file) as container:
-        made.metadata.update(_told(container))
+        result.metadata.update(_told(container))
         streams = [stream for stream in container.streams.video if not _is_cover(stream)]
         if not streams:
             raise NotDecoded("there is no video in it")
@@ -45,26 +45,26 @@ def video(file: BinaryIO) -> Made:
         stream.thread_type = "NONE"
         try:
             check_pixels(stream.codec_context.width, stream.codec_context.height)
-            _frames(container, stream, made, until)
+            _frames(container, stream, result, until)
         except (FFmpegError, NotDecoded, MemoryError, ValueError) as error:
-            made.problem = f"its frames cannot be decoded: {str(error)[:300] or type(error).__name__}"
-    return made
+            result.problem = f"its frames cannot be decoded: {str(error)[:300] or type(error).__name__}"
+    return result
 
 
-def audio(file: BinaryIO) -> Made:
+def audio(file: BinaryIO) -> Result:
     """Duration, codec, tags; the cover as a thumbnail, where there is one."""
-    made = Made()
+    result = Result()
     with _opened(file) as container:
-        made.metadata.update(_told(container))
+        result.metadata.update(_told(container))
         for stream in container.streams.video:
             try:
                 check_pixels(stream.codec_context.width, stream.codec_context.height)
                 frame = next(container.decode(stream))
-                made.pictures.append(picture("thumb.jpg", THUMBNAIL, _image(frame)))
+                result.pictures.append(picture("thumb.jpg", THUMBNAIL, _image(frame)))
             except (FFmpegError, NotDecoded, StopIteration, MemoryError, ValueError) as error:
-                made.problem = f"its cover cannot be decoded: {str(error)[:300] or type(error).__name__}"
+                result.problem = f"its cover cannot be decoded: {str(error)[:300] or type(error).__name__}"
             break
-    return made
+    return result
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def _is_cover(stream: VideoStream) -> bool:
     return "attached_pic" in str(stream.disposition).lower()
 
 
-def _frames(container: InputContainer, stream: VideoStream, made: Made, until: float) -> None:
+def _frames(container: InputContainer, stream: VideoStream, result: Result, until: float) -> None:
     first = next(container.decode(stream), None)
     if first is None:
         raise NotDecoded("there is no frame in it")
@@ -111,7 +111,7 @@ def _frames(container: InputContainer, stream: VideoStream, made: Made, until: f
     frames = []
     for number in range(FRAMES if length > 0 else 0):
         if time.monotonic() > until:
-            made.problem = "it takes long to decode; some frames are left out"
+            result.problem = "it takes long to decode; some frames are left out"
             break
         at = length * (number + 0.5) / FRAMES
         frame = _frame_at(container, stream, at, until)
@@ -120,10 +120,10 @@ def _frames(container: InputContainer, stream: VideoStream, made: Made, until: f
     # The first frame is black more often than not.
     _, at, poster = frames[0] if frames else (0, 0.0, first)
     image = _image(poster)
-    made.pictures.append(picture("thumb.jpg", THUMBNAIL, image.copy(), time_s=round(at, 3)))
-    made.pictures.append(picture("poster.jpg", POSTER, image, time_s=round(at, 3)))
+    result.pictures.append(picture("thumb.jpg", THUMBNAIL, image.copy(), time_s=round(at, 3)))
+    result.pictures.append(picture("poster.jpg", POSTER, image, time_s=round(at, 3)))
     for number, at, frame in frames:
-        made.pictures.append(
+        result.pictures.append(
             picture(f"timeline_{number:02}.jpg", TIMELINE, _image(frame), frame=number, time_s=round(at, 3))
         )
 

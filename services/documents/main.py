@@ -17,18 +17,22 @@ from proto.ops.documents import DocumentsGet, DocumentsList
 from proto.ops.documents_change import DocumentsAdd
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch
 from services.documents.add.add import Adding
-from services.documents.add.uploads import Uploads
 from services.documents.code.parsing import Parsing
-from services.documents.follower import Watching
+from services.documents.follower import SessionFollower
 from services.documents.graph.feed import GraphFeed
-from services.documents.operations import handlers_of
+from services.documents.operations import Changing, Reading
 from services.documents.parts import Parts
+from services.documents.sessions import Sessions
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.store.training import Trainer
 from services.documents.text.feed import SearchFeed
 from services.documents.text.indexing import Indexing
+from services.documents.uploads import Uploads
+from services.runtime.background import patiently
 from services.runtime.handlers import Environment, Handlers
+from services.runtime.outbox import Outbox
+from services.runtime.storage import Damaged
 
 
 @contextlib.asynccontextmanager
@@ -37,29 +41,42 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     store = await trio.to_thread.run_sync(Store, env.data_dir)
     env.at_rest(store.give_back)
     try:
-        codec = await store.read(Codec)
-        roots = tuple(str(root) for root in env.roots)
-        adding = Adding(store, codec, Trainer(store, codec), roots)
-        indexing = Indexing(env, store, codec, adding)
-        feed = SearchFeed(env, store, codec, adding)
-        parsing = Parsing(store, codec)
-        graph = GraphFeed(env, store, parsing, adding)
-        parts = Parts(env, store, codec, adding, indexing, feed, parsing, graph, Uploads(adding))
-        watching = Watching(parts)
-        env.background.start_soon(indexing.run)
-        env.background.start_soon(feed.run)
-        env.background.start_soon(graph.run)
-        env.background.start_soon(watching.run)
         try:
-            yield handlers_of(parts, watching)
-        finally:
-            await watching.stop()
-            await graph.stop()
-            await feed.stop()
-            await indexing.stop()
+            codec = await store.read(Codec)
+        except Damaged:
+            # What was packed with a dictionary that cannot be read says so when it is read.
+            codec = Codec()
+        parts = _parts(env, store, codec)
+        follower = SessionFollower(parts)
+        store.when_index_is_lost = parts.hurry
+        async with trio.open_nursery() as background:
+            background.start_soon(patiently, env, "indexing", parts.indexing.run)
+            background.start_soon(parts.search.run)
+            background.start_soon(parts.search.watch_epoch, parts.feed.epoch)
+            background.start_soon(parts.graph.run)
+            background.start_soon(follower.run)
+            yield Handlers(Reading(parts), Changing(parts), Uploads(parts), Sessions(parts, follower))
+            background.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
+
+
+def _parts(env: Environment, store: Store, codec: Codec) -> Parts:
+    adding = Adding(store, codec, Trainer(store, codec), tuple(str(root) for root in env.roots))
+    parsing = Parsing(store, codec)
+    feed = SearchFeed(env, store, codec, adding)
+    return Parts(
+        env=env,
+        store=store,
+        codec=codec,
+        adding=adding,
+        indexing=Indexing(env, store, codec, adding),
+        parsing=parsing,
+        feed=feed,
+        search=Outbox(env, "the search", feed),
+        graph=Outbox(env, "the graph", GraphFeed(env, store, parsing, adding)),
+    )
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
+from proto.ops.documents_change import AddResult
 from services.documents.add.add import Adding
-from services.documents.add.uploads import Uploads
 from services.documents.code.parsing import Parsing
-from services.documents.graph.feed import GraphFeed
+from services.documents.graph.feed import Due as GraphDue
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
+from services.documents.text.feed import Due as SearchDue
 from services.documents.text.feed import SearchFeed
 from services.documents.text.indexing import Indexing
 from services.runtime.handlers import Environment
+from services.runtime.outbox import Outbox
+
+EXTRACTION_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +30,19 @@ class Parts:
     codec: Codec
     adding: Adding
     indexing: Indexing
-    feed: SearchFeed
     parsing: Parsing
-    graph: GraphFeed
-    uploads: Uploads
+    feed: SearchFeed
+    search: Outbox[SearchDue]
+    graph: Outbox[GraphDue]
 
     def hurry(self) -> None:
         """Something was changed: the work in the background begins at once."""
         self.indexing.hurry()
-        self.feed.hurry()
+        self.search.hurry()
         self.graph.hurry()
+
+    async def added(self, answer: AddResult, ids: list[int]) -> AddResult:
+        """The answer to an `add` of these contents, after a moment in which their text may be extracted."""
+        self.hurry()
+        left = await self.indexing.settled(ids, EXTRACTION_PATIENCE_S)
+        return msgspec.structs.replace(answer, text_waiting=left) if left else answer

@@ -17,6 +17,7 @@ from proto.ops.documents import (
     Document,
     DocumentsGet,
     DocumentsList,
+    GetResult,
     ListResult,
     SortBy,
     SortOrder,
@@ -24,9 +25,9 @@ from proto.ops.documents import (
     pairs,
 )
 from services.documents.store import objects, rows
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
-from services.runtime.sqlite_files import sync_folder
+from services.runtime.database import sync_folder
 
 MAX_LISTED = 200_000
 CONTENT_BYTES = 1024 * 1024
@@ -84,6 +85,31 @@ def picked(db: apsw.Connection, params: DocumentsGet) -> tuple[list[Document], S
     return found, stored
 
 
+def get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path | None) -> GetResult:
+    """The content that `params` names, also written to `target`.  Raises InvalidParams, OperationError."""
+    found, stored = picked(db, params)
+    first = found[0]
+    text = encoding = None
+    length = 0
+    if params.include_content:
+        text, encoding, length = content(db, codec, stored, params.offset, params.length)
+    written = None
+    if target is not None:
+        written = target / first.name if target.is_dir() else target
+        copy_to(db, codec, stored, written)
+    return GetResult(
+        **{name: getattr(first, name) for name in first.__struct_fields__},
+        paths=[document.path for document in found],
+        content=text,
+        content_encoding=encoding,
+        content_offset=params.offset if params.include_content else None,
+        content_length=length if params.include_content else None,
+        content_truncated=params.include_content and params.offset + length < stored.size,
+        output_path=None if written is None else str(written),
+        graph_enabled=params.graph,
+    )
+
+
 def content(db: apsw.Connection, codec: Codec, stored: Stored, offset: int, length: int | None) -> tuple[str, str, int]:
     """Text or base64, which of the two it is, and how many bytes it stands for.
 
@@ -96,8 +122,8 @@ def content(db: apsw.Connection, codec: Codec, stored: Stored, offset: int, leng
     wanted = CONTENT_BYTES if length is None else length
     try:
         data = b"".join(objects.stream(db, codec, stored, offset, wanted))
-    except Damaged as error:
-        raise OperationError(f"the stored content is damaged: {error}") from None
+    except DamagedContent as error:
+        raise _told(db, error) from None
     if stored.is_text:
         whole = data
         if offset + len(data) < stored.size:
@@ -142,8 +168,18 @@ def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path) -> 
         sync_folder(target.parent)
     except OSError as error:
         raise OperationError(f"{target} cannot be written: {error.strerror}", field="outputPath") from None
-    except Damaged as error:
-        raise OperationError(f"the stored content is damaged: {error}") from None
+    except DamagedContent as error:
+        raise _told(db, error) from None
+
+
+def _told(db: apsw.Connection, error: DamagedContent) -> Exception:
+    """What the caller of one content is told; of a page that cannot be read, the database tells."""
+    if isinstance(error.__cause__, apsw.CorruptError):
+        return error.__cause__
+    return OperationError(
+        f"the stored content is damaged: {error}. Put a copy of {db.db_filename('main')} back that was made before, or"
+        " delete the document and add it again"
+    )
 
 
 def collections(db: apsw.Connection) -> list[CollectionCount]:

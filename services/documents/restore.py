@@ -16,9 +16,10 @@ from pathlib import Path
 
 import apsw
 
-from proto.ops.documents_change import Restored
+from proto.errors import OperationError
+from proto.ops.documents_change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 
 MAX_NAMED = 1000
 FSYNC_EACH = 64
@@ -96,6 +97,40 @@ def matching(wanted: Sequence[Wanted], include: Sequence[str], exclude: Sequence
     return [one for one in wanted if admits(one)]
 
 
+def restored(
+    db: apsw.Connection, codec: Codec, params: DocumentsRestore, target: Path, progress: Callable[[int, int], None]
+) -> RestoreResult:
+    """Write what `params` asks for below `target`.
+
+    Raises:
+        OperationError: there is no such snapshot or collection.
+        OSError: the directory itself cannot be made.
+    """
+    if params.snapshot_id is not None:
+        snapshot = snapshots.find(db, params.snapshot_id)
+        if snapshot is None:
+            raise OperationError(f"Snapshot not found: {params.snapshot_id}", field="snapshot_id")
+        wanted = of_snapshot(db, snapshot.id, snapshot.directory)
+    else:
+        assert params.collection is not None
+        wanted = of_collection(db, params.collection)
+        if not wanted:
+            raise OperationError(f"Collection not found: {params.collection}", field="collection")
+    wanted = matching(wanted, params.include_patterns, params.exclude_patterns)
+    outcome = restore(
+        db, codec, wanted, target, overwrite=params.overwrite, dry_run=params.dry_run,
+        progress=lambda done: progress(done, len(wanted)),
+    )  # fmt: skip
+    return RestoreResult(
+        files_restored=outcome.restored,
+        skipped=outcome.skipped,
+        bytes_restored=outcome.bytes,
+        files=outcome.files,
+        output_directory=str(target),
+        dry_run=params.dry_run,
+    )
+
+
 def restore(
     db: apsw.Connection,
     codec: Codec,
@@ -115,39 +150,38 @@ def restore(
     each = len(wanted) <= FSYNC_EACH
     written: set[str] = set()
     touched: set[str] = set()
-    for done, one in enumerate(wanted):
-        if done % 64 == 0:
-            progress(done)
-        parts = _parts(one.path)
+
+    def one_file(one: Wanted, parts: Sequence[str] | None) -> str:
+        """Answers why it is skipped, or nothing."""
         if parts is None:
-            outcome.add(one, "its name leads out of the output directory")
-            continue
+            return "its name leads out of the output directory"
         place = "/".join(parts)
         if place in written:
-            outcome.add(one, "another document has the same place")
-            continue
+            return "another document has the same place"
         stored = objects.by_hash(db, one.hash)
         if stored is None:
-            outcome.add(one, "its content was deleted")
-            continue
-        try:
-            if dry_run:
-                reason = "" if overwrite or not _is_there(target, parts) else "exists already"
-            else:
-                reason = _write(db, codec, stored, one, target, parts, overwrite=overwrite, sync=each)
-                touched.add("/".join(parts[:-1]))
-        except OSError as error:
-            reason = (
-                "a link or a file stands in the way"
-                if error.errno in (errno.ELOOP, errno.ENOTDIR)
-                else (error.strerror or "cannot be written")
-            )
-        except Damaged as error:
-            reason = f"the stored content is damaged: {error}"
-        outcome.add(one, reason)
+            return "its content was deleted"
+        if dry_run:
+            reason = "" if overwrite or not _is_there(target, parts) else "exists already"
+        else:
+            reason = _write(db, codec, stored, one, target, parts, overwrite=overwrite, sync=each)
+            touched.add("/".join(parts[:-1]))
         if not reason:
             written.add(place)
             outcome.bytes += stored.size
+        return reason
+
+    for done, one in enumerate(wanted):
+        if done % 64 == 0:
+            progress(done)
+        try:
+            reason = one_file(one, _parts(one.path))
+        except OSError as error:
+            is_in_the_way = error.errno in (errno.ELOOP, errno.ENOTDIR)
+            reason = "a link or a file stands in the way" if is_in_the_way else error.strerror or "cannot be written"
+        except DamagedContent as error:
+            reason = f"the stored content is damaged: {error}"
+        outcome.add(one, reason)
     if not dry_run and outcome.restored:
         if each:
             for folder in touched:
@@ -199,7 +233,7 @@ def _write(
     overwrite: bool,
     sync: bool,
 ) -> str:
-    """Write one file; answers why not, or nothing.  Raises OSError, Damaged."""
+    """Write one file; answers why not, or nothing.  Raises OSError, DamagedContent."""
     with _folder(target, parts[:-1]) as folder:
         name = parts[-1]
         if not overwrite:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import apsw
+import trio
 
 from proto.ops.documents import DocumentsStatus, StatusResult, VerifyResult
 from services.documents import reading
-from services.documents.store import objects, schema
-from services.documents.store.compress import Codec, Damaged
-from services.documents.store.store import Store
+from services.documents.store import objects, schema, statements
+from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.store import Store, is_complete
 from services.runtime.handlers import Context
+from services.runtime.storage import Damaged as DamagedFile
+
+T = TypeVar("T")
 
 BATCH = 200
 MAX_SAID = 1000
@@ -118,15 +125,8 @@ _UNFINDABLE = (
 )
 
 
-def _problems(db: apsw.Connection) -> list[str]:
-    found = [
-        f"{name}: {said}"
-        for name in ("main", "idx")
-        for (said,) in db.execute(f"PRAGMA {name}.integrity_check(20)").fetchall()
-        if said != "ok"
-    ]
-    lost = ((what, reading.count(db, query)) for what, query in _LOST)
-    return found + [f"{count} {what}" for what, count in lost if count]
+def _integrity(db: apsw.Connection, name: str) -> list[str]:
+    return [f"{name}: {said}" for (said,) in db.execute(f"PRAGMA {name}.integrity_check(20)") if said != "ok"]
 
 
 async def unfindable(store: Store) -> list[str]:
@@ -137,7 +137,7 @@ async def unfindable(store: Store) -> list[str]:
     """
 
     def missing(db: apsw.Connection) -> set[int]:
-        return {_int(id_) for (id_,) in db.execute(_UNFINDABLE).fetchall()}
+        return {_int(id_) for (id_,) in db.execute(_UNFINDABLE).fetchall()} if is_complete(db) else set()
 
     first = await store.read(missing)
     both = first & await store.read(missing) if first else first
@@ -147,37 +147,59 @@ async def unfindable(store: Store) -> list[str]:
 
 
 async def verify(store: Store, codec: Codec, ctx: Context) -> VerifyResult:
-    """Hash every content anew, in steps between which others are served."""
+    """Hash every content again, in steps between which others are served; a page that cannot be read is a finding."""
     damaged: list[str] = []
-    checked = size = last = 0
-    total = await store.read(lambda db: reading.count(db, "SELECT count(*) FROM object"))
+    problems: list[str] = []
+    checked = size = 0
+    last = await _of_packs(store, lambda db: statements.next_id(db, "object"), 0, problems) - 1
+    for first in range(1, last + 1, BATCH):
+        some = partial(_hashed, codec=codec, first=first, last=first + BATCH - 1)
+        nothing: tuple[int, int, list[str]] = (0, 0, [])
+        count, read, found = await _of_packs(store, some, nothing, problems)
+        checked, size = checked + count, size + read
+        damaged += found[: MAX_SAID - len(damaged)]
+        ctx.progress(checked, max(last, checked), "contents")
+    problems += await _of_packs(store, lambda db: _integrity(db, "main"), [], problems)
+    for what, query in _LOST:
+        lost = await _of_packs(store, partial(reading.count, query=query), 0, problems)
+        problems += [f"{lost} {what}"] if lost else []
+    of_index = await store.read(lambda db: _integrity(db, "idx"))
+    if of_index:
+        await trio.to_thread.run_sync(store.index.begin_again, of_index[0], store.index.generation)
+        problems += [*of_index, "the index is being rebuilt"]
+    if not problems:
+        problems += await unfindable(store)
+    return VerifyResult(objects=checked, bytes=size, damaged=damaged, problems=list(dict.fromkeys(problems)))
 
-    def some(db: apsw.Connection) -> tuple[int, int, int, list[str]]:
-        ids = db.execute("SELECT id FROM object WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH)).fetchall()
-        found: list[str] = []
-        read = 0
-        for (id_,) in ids:
+
+async def _of_packs(store: Store, query: Callable[[apsw.Connection], T], otherwise: T, problems: list[str]) -> T:
+    """What a part of the packs answers; where it cannot be read, that is a problem, and `otherwise` the answer."""
+    try:
+        return await store.read(query)
+    except DamagedFile as error:
+        problems.append(str(error))
+        return otherwise
+
+
+def _hashed(db: apsw.Connection, codec: Codec, first: int, last: int) -> tuple[int, int, list[str]]:
+    """How many contents have these ids, how many bytes were read of them, and which are damaged."""
+    ids = db.execute("SELECT id FROM object WHERE id BETWEEN ? AND ?", (first, last)).fetchall()
+    found: list[str] = []
+    read = 0
+    for (id_,) in ids:
+        digest = hashlib.sha256()
+        name = f"content {id_}"
+        try:
             stored = objects.by_id(db, _int(id_))
             assert stored is not None
-            digest = hashlib.sha256()
-            try:
-                for piece in objects.stream(db, codec, stored):
-                    digest.update(piece)
-                    read += len(piece)
-                reason = "" if digest.digest() == stored.hash else "its bytes are not what was stored"
-            except Damaged as error:
-                reason = str(error)
-            if reason:
-                path = db.execute("SELECT path FROM document WHERE object=? LIMIT 1", (id_,)).fetchone()
-                found.append(f"{stored.hash.hex()} ({path[0] if path else 'in a snapshot only'}): {reason}")
-        return (_int(ids[-1][0]) if ids else 0), len(ids), read, found
-
-    while True:
-        reached, count, read, found = await store.read(some)
-        if not count:
-            break
-        last, checked, size = reached, checked + count, size + read
-        damaged += found[: MAX_SAID - len(damaged)]
-        ctx.progress(checked, max(total, checked), "contents")
-    problems = await store.read(_problems) + await unfindable(store)
-    return VerifyResult(objects=checked, bytes=size, damaged=damaged, problems=problems)
+            name = stored.hash.hex()
+            for piece in objects.stream(db, codec, stored):
+                digest.update(piece)
+                read += len(piece)
+            reason = "" if digest.digest() == stored.hash else "its bytes are not what was stored"
+        except DamagedContent as error:
+            reason = str(error)
+        if reason:
+            path = db.execute("SELECT path FROM document WHERE object=? LIMIT 1", (id_,)).get
+            found.append(f"{name} ({path or 'in a snapshot only'}): {reason}")
+    return len(ids), read, found

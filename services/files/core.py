@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.files.column_cache.mirror import Mirror
-from services.files.index.invalidations import Touched
+from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
 from services.files.index.listing import Ignored
 from services.files.paths import Roots
 from services.files.settings import Settings
-from services.files.store.database import Database
+from services.runtime.database import Database
 from services.runtime.handlers import Environment
 
 
@@ -21,8 +20,7 @@ class Core:
     env: Environment
     settings: Settings
     database: Database
-    mirror: Mirror
     roots: Roots
-    touched: Touched
+    invalidations: Invalidations
     ignored: Ignored | None
     jobs: Jobs

@@ -6,43 +6,45 @@ import contextlib
 import gc
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from proto.errors import Unavailable
 from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files_index import Index, ListJobs
 from proto.ops.files_reading import Inspect, Navigate
 from services.files import settings
-from services.files.browse.indexing import add_indexing
-from services.files.browse.reading import add_reading, node_uri
-from services.files.browse.uris import add_uris
+from services.files.browse.indexing import Indexing
+from services.files.browse.reading import Reading, node_uri
+from services.files.browse.uris import Uris
 from services.files.changes import trashed
 from services.files.changes.changes import Changes
-from services.files.changes.changing import add_changing, rejoin, scan_all
+from services.files.changes.changing import Changing, rejoin, scan_all
 from services.files.changes.following import Follow
-from services.files.column_cache.mirror import Mirror
 from services.files.core import Core
 from services.files.index import ignoring
-from services.files.index.compare_client import Others
-from services.files.index.invalidations import Touched
+from services.files.index.compare_client import CompareClient
+from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
 from services.files.paths import Roots
-from services.files.plans.classifying import Classifying, add_classifying
+from services.files.plans.classifying import ClassifierTools, Classifying
 from services.files.plans.executions import Executions
 from services.files.plans.outcomes import Doing
-from services.files.plans.plan_uris import add_plan_uris
-from services.files.plans.plans import add_plans
-from services.files.query.queries import add_queries
-from services.files.sets.grouping import add_grouping
-from services.files.sets.resources import add_resources
+from services.files.plans.plan_uris import PlanUris
+from services.files.plans.plans import PlanTools
+from services.files.query.queries import Queries
+from services.files.sets.grouping import Grouping
+from services.files.sets.resources import SetSearch
 from services.files.sources.followers import Followers
-from services.files.sources.sources import add_sources, resume_sources
-from services.files.space.space import add_space
-from services.files.store.database import Database
+from services.files.sources.sources import SourceTools, resume_sources
+from services.files.space.space import Space
+from services.files.store.database import open_database, steadily
 from services.runtime.handlers import Environment, Handlers
+from services.runtime.storage import DiskFull
 
 _SWITCH_S = 0.001
 """A scan holds the interpreter; a call that comes meanwhile shall not wait long for it."""
@@ -60,42 +62,98 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     ignored = ignoring.rules(chosen.ignore, roots.paths)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
-    database = await trio.to_thread.run_sync(Database, env.data_dir / "files.db")
+    rebuilt = trio.Event()
+    database = await trio.to_thread.run_sync(open_database, env.data_dir / "files.db", rebuilt.set)
+    if database.rebuilt:
+        rebuilt.set()
+    env.at_rest(database.give_back)
     try:
         async with trio.open_nursery() as scans:
-            touched = Touched()
-            others = Others(env, chosen.ignore)
-            scans.start_soon(others.run)
-            jobs = Jobs(database, touched, ignored, scans, others, lambda *change: _tell(env, *change))
-            mirror = Mirror(database)
-            scans.start_soon(mirror.run)
-            core = Core(env, chosen, database, mirror, roots, touched, ignored, jobs)
-            changes = Changes(database, roots, Follow(touched, ignored), env.data_dir)
-            unfinished = await trio.to_thread.run_sync(changes.heal)
-            await jobs.resume()
-            for path in unfinished:
-                await jobs.start(path, background=True, force=True, max_age_s=0)
-            left = trio.CancelScope()
-            scans.start_soon(_rejoin, core, left)
+            invalidations = Invalidations()
+            compare_client = CompareClient(env, chosen.ignore)
+            scans.start_soon(compare_client.run)
+            jobs = Jobs(
+                env, database, invalidations, ignored, scans, compare_client, lambda *change: _tell(env, *change)
+            )
+            core = Core(env, chosen, database, roots, invalidations, ignored, jobs)
+            changes = Changes(database, roots, Follow(invalidations, ignored), env.data_dir)
+            await _take_up(core, changes, scans)
+            recovery = Recovery(core, rebuilt)
+            scans.start_soon(recovery.run)
             following = Followers(core, scans)
-            scans.start_soon(following.end_subscriptions)
+            scans.start_soon(following.run)
             classifying = Classifying(core)
             scans.start_soon(classifying.run)
             executions = Executions(core, following, Doing(core, classifying), scans)
-            await resume_sources(core, following)
-            await executions.resume()
+            await steadily(env, "recovery", partial(resume_sources, core, following))
+            await steadily(env, "recovery", executions.resume)
             yield handlers_of(core, changes, following, executions, classifying)
             await executions.close()
             await following.close()
             classifying.close()
-            mirror.close()
-            left.cancel()
+            recovery.close()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
-            others.close()
+            compare_client.close()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
+
+
+async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
+    """What a process that died left behind; where the disk is full, once it is not."""
+    try:
+        noted = await core.database.read(changes.noted)
+    except Unavailable:
+        # Damaged and begun again: the new one has what could be read.
+        noted = await core.database.read(changes.noted)
+
+    async def take_up() -> None:
+        unfinished = await trio.to_thread.run_sync(changes.heal, noted)
+        await core.jobs.resume()
+        for path in unfinished:
+            await core.jobs.start(path, background=True, force=True, max_age_s=0)
+
+    try:
+        await take_up()
+    except (DiskFull, Unavailable):
+        nursery.start_soon(steadily, core.env, "recovery", take_up)
+
+
+class Recovery:
+    """Has what came back to the index in its sets again: from the trash before the last process died, or from a
+    database that was damaged."""
+
+    def __init__(self, core: Core, rebuilt: trio.Event) -> None:
+        self._core = core
+        self._rebuilt = rebuilt
+        self._scope = trio.CancelScope()
+
+    def close(self) -> None:
+        """Have `run` end."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Until `close`."""
+        with self._scope:
+            await steadily(self._core.env, "recovery", self._from_trash)
+            await self._rebuilt.wait()
+            self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
+            await steadily(self._core.env, "recovery", self._from_damage)
+            self._core.env.info(index="")
+            await trio.sleep_forever()
+
+    async def _from_trash(self) -> None:
+        waiting = await self._core.database.read(trashed.waiting)
+        if waiting:
+            await scan_all(self._core.jobs, [path for _, path in waiting])
+            await rejoin(self._core, [trash_id for trash_id, _ in waiting])
+
+    async def _from_damage(self) -> None:
+        self._core.jobs.interrupt()
+        await self._core.jobs.resume()
+        await self._core.jobs.settled()
+        await self._core.database.write(trashed.scanned)
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
@@ -111,33 +169,25 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     )
 
 
-async def _rejoin(core: Core, scope: trio.CancelScope) -> None:
-    """See to what had come back from the trash when the process before this one died."""
-    with scope:
-        waiting = await core.database.read(trashed.waiting)
-        if waiting:
-            await scan_all(core.jobs, [path for _, path in waiting])
-            await rejoin(core, [trash_id for trash_id, _ in waiting])
-
-
 def handlers_of(
     core: Core, changes: Changes, following: Followers, executions: Executions, classifying: Classifying
 ) -> Handlers:
     """The operations, a family after the other."""
-    handlers = Handlers()
-    add_indexing(handlers, core)
-    add_reading(handlers, core)
-    add_resources(handlers, core)
-    add_changing(handlers, core, changes)
-    add_space(handlers, core)
-    add_uris(handlers, core)
-    add_plan_uris(handlers, core)
-    add_queries(handlers, core)
-    add_grouping(handlers, core)
-    add_sources(handlers, core, following)
-    add_plans(handlers, core, executions)
-    add_classifying(handlers, core, classifying)
-    return handlers
+    indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
+    return Handlers(
+        indexing,
+        reading,
+        searches,
+        Changing(core, changes),
+        Space(core),
+        Uris(core, indexing, reading, searches),
+        PlanUris(core),
+        Queries(core),
+        Grouping(core),
+        SourceTools(core, following),
+        PlanTools(core, executions),
+        ClassifierTools(core, classifying),
+    )
 
 
 def _tell(env: Environment, job: int, status: str, root: str) -> None:

@@ -1,20 +1,26 @@
-"""What is known of a file: from what is kept, or made now by `decode`, which may die of it."""
+"""Inspecting a file: from the cache, or made now by `decode`, which may die of it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+import apsw
 import trio
 
 from proto.errors import Kind, LinckiaError, OperationError
 from proto.ops.decode import Decoded, DecodeFile
 from proto.ops.media import MediaInspection, MediaKind
+from services.media import store
 from services.media.kinds import HEAD_BYTES, kind_of
-from services.media.reading import Opened, counts, digest, opened
-from services.media.store import Content, Store
+from services.media.reading import Opened, counts, digest, opened, version_of
+from services.media.store import Content
+from services.runtime.database import Database
 from services.runtime.handlers import Context
+from services.runtime.storage import DiskFull
 
 MAX_DEATHS: Final = 2
 MAX_CHANGES: Final = 3
@@ -25,11 +31,12 @@ _MADE_OF: Final = (MediaKind.IMAGE, MediaKind.VIDEO, MediaKind.AUDIO, MediaKind.
 _DEADLY = f"decoding it has ended the decoder {MAX_DEATHS} times; it is not tried again"
 
 
-class Making:
-    """Makes one thing at a time for each content, whoever asks for it."""
+class Inspection:
+    """Makes one thing at a time for each content."""
 
-    def __init__(self, store: Store, roots: Sequence[str]) -> None:
-        self._store = store
+    def __init__(self, database: Database, roots: Sequence[str], cache_bytes: int) -> None:
+        self._database = database
+        self._cache_bytes = cache_bytes
         self._roots = roots
         self._reading = trio.CapacityLimiter(4)
         self._busy: dict[bytes, trio.Lock] = {}
@@ -52,7 +59,7 @@ class Making:
 
         real, status, version, kind, mime = await trio.to_thread.run_sync(look, limiter=self._reading)
         hash_: bytes | None = None
-        content = Content({}, [], None)
+        content = Content({}, [], None, 0.0)
         if kind in _MADE_OF and status.st_size:
             hash_ = await self._hash(real, version)
             if hash_ is None:
@@ -80,7 +87,7 @@ class Making:
 
     async def _hash(self, path: str, version: str) -> bytes | None:
         """Of a file's content; None where it is another file by now."""
-        known = await self._store.use(lambda db: self._store.hash_of(db, version))
+        known = await self._database.read(lambda db: store.hash_of(db, version))
         if known is not None:
             return known
 
@@ -93,12 +100,16 @@ class Making:
 
         found = await trio.to_thread.run_sync(read, limiter=self._reading)
         if found is not None:
-            await self._store.use(lambda db: self._store.has_hash(db, version, found))
+            await self._database.write(lambda db: store.has_hash(db, version, found))
         return found
 
     async def _content(self, path: str, version: str, kind: MediaKind, hash_: bytes, ctx: Context) -> Content | None:
-        kept = await self._store.use(lambda db: self._store.content(db, hash_))
+        kept = await self._database.read(lambda db: store.content(db, hash_))
         if kept is not None:
+            if kept.used_at < time.time() - store.USE_STEP_S:
+                with contextlib.suppress(DiskFull):
+                    # Answered on a full disk as well; only the age in the cache is not renewed.
+                    await self._database.write(lambda db: store.used(db, hash_))
             return kept
         if kind is MediaKind.TEXT:
             metadata = await self._counted(path, version)
@@ -110,11 +121,11 @@ class Making:
             if made.changed:
                 return None
 
-        def keep(db: Any) -> Content | None:
-            self._store.keep(db, hash_, made.metadata, made.pictures, made.problem)
-            return self._store.content(db, hash_)
+        def keep(db: apsw.Connection) -> Content | None:
+            store.keep(db, hash_, made.metadata, made.pictures, made.problem, self._cache_bytes)
+            return store.content(db, hash_)
 
-        return await self._store.use(keep)
+        return await self._database.write(keep)
 
     async def _counted(self, path: str, version: str) -> dict[str, Any] | None:
         def count() -> dict[str, Any] | None:
@@ -127,7 +138,7 @@ class Making:
     async def _decoded(self, path: str, version: str, kind: MediaKind, hash_: bytes, ctx: Context) -> Decoded:
         """Raises LinckiaError where the decoder is not there for now."""
         while True:
-            deaths = await self._store.use(lambda db: self._store.begin(db, hash_))
+            deaths = await self._database.write(lambda db: store.begin(db, hash_))
             if deaths >= MAX_DEATHS:
                 await self._end(hash_, 0)
                 return Decoded(metadata={}, pictures=[], problem=_DEADLY)
@@ -145,7 +156,7 @@ class Making:
                     continue
                 raise
             except trio.Cancelled:
-                # Whoever asked has gone; that says nothing of the file.
+                # The caller has gone; that says nothing of the file.
                 with trio.CancelScope(shield=True):
                     await self._end(hash_, deaths)
                 raise
@@ -153,9 +164,8 @@ class Making:
             return made
 
     async def _end(self, hash_: bytes, times: int) -> None:
-        await self._store.use(lambda db: self._store.end(db, hash_, times))
+        await self._database.write(lambda db: store.end(db, hash_, times))
 
 
 def _still(found: Opened, version: str) -> bool:
-    now = os.fstat(found.file.fileno())
-    return version == f"{now.st_dev}-{now.st_ino}-{now.st_size}-{now.st_mtime_ns}-{now.st_ctime_ns}"
+    return version == version_of(os.fstat(found.file.fileno()))

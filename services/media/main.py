@@ -24,12 +24,13 @@ from proto.ops.media import (
     MediaInspection,
     MediaThumbnails,
 )
-from services.media.inspection import Making
+from services.media.inspection import Inspection
 from services.media.kinds import HEAD_BYTES, kind_of
 from services.media.reading import opened
-from services.media.store import CACHE_BYTES, Store
-from services.media.uris import add_uris
-from services.runtime.handlers import Context, Environment, Handlers
+from services.media.store import CACHE_BYTES, open_database, picture, thumbnail
+from services.media.uris import Resources
+from services.runtime.database import Database
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
 
@@ -47,47 +48,44 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     cache_bytes = env.settings.get("cache_bytes", CACHE_BYTES)
     if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes <= 0:
         raise ValueError(f"setting `cache_bytes` of media: {cache_bytes!r} is not a number of bytes above 0")
-    store = await trio.to_thread.run_sync(Store, env.data_dir / "media.db", cache_bytes)
+    database = await trio.to_thread.run_sync(open_database, env.data_dir / "media.db")
     try:
-        yield handlers_of(store, tuple(str(root) for root in env.roots))
+        yield Handlers(Media(database, tuple(str(root) for root in env.roots), cache_bytes), Resources(database))
     finally:
-        store.close()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(database.close)
 
 
-def handlers_of(store: Store, roots: tuple[str, ...]) -> Handlers:
-    """The operations."""
-    handlers = Handlers()
-    making = Making(store, roots)
-    reading = trio.CapacityLimiter(8)
+class Media:
+    """What files are, what is made from them, and their bytes."""
 
-    @handlers.handle(MediaInspect)
-    async def inspect(params: MediaInspect, ctx: Context) -> MediaInspection:
-        return await making.inspect(params.path, ctx)
+    def __init__(self, database: Database, roots: tuple[str, ...], cache_bytes: int) -> None:
+        self._database = database
+        self._roots = roots
+        self._inspection = Inspection(database, roots, cache_bytes)
+        self._reading = trio.CapacityLimiter(8)
 
-    async def picture(hash_: bytes, name: str) -> bytes:
-        found = await store.use(lambda db: store.picture(db, hash_, name))
-        if found is None:
-            raise OperationError(f"there is no artefact {name} of {hash_.hex()}; `inspect` makes and names them")
-        return found
+    @handles(MediaInspect)
+    async def inspect(self, params: MediaInspect, ctx: Context) -> MediaInspection:
+        return await self._inspection.inspect(params.path, ctx)
 
-    @handlers.handle(MediaThumbnails)
-    async def thumbnails(params: MediaThumbnails, ctx: Context) -> KnownThumbnails:
+    @handles(MediaThumbnails)
+    async def thumbnails(self, params: MediaThumbnails, ctx: Context) -> KnownThumbnails:
         def known(db: apsw.Connection) -> KnownThumbnails:
-            return KnownThumbnails(paths=[store.thumbnail(db, version) for version in params.versions])
+            return KnownThumbnails(paths=[thumbnail(db, version) for version in params.versions])
 
-        return await store.use(known)
+        return await self._database.read(known)
 
-    add_uris(handlers, store)
+    @handles(MediaArtifactParams)
+    async def artifact(self, params: MediaArtifactParams, ctx: Context) -> ArtifactContent:
+        data = await self._picture(bytes.fromhex(params.hash), params.name)
+        return ArtifactContent(mime_type="image/jpeg", data=data)
 
-    @handlers.handle(MediaArtifactParams)
-    async def artifact(params: MediaArtifactParams, ctx: Context) -> ArtifactContent:
-        return ArtifactContent(mime_type="image/jpeg", data=await picture(bytes.fromhex(params.hash), params.name))
-
-    @handlers.handle(MediaContent)
-    async def content(params: MediaContent, ctx: Context) -> ContentChunk:
+    @handles(MediaContent)
+    async def content(self, params: MediaContent, ctx: Context) -> ContentChunk:
         known = _ARTIFACT.fullmatch(params.path)
         if known is not None:
-            data = await picture(bytes.fromhex(known[3]), known[4])
+            data = await self._picture(bytes.fromhex(known[3]), known[4])
             return ContentChunk(
                 data=data[params.offset : params.offset + params.limit],
                 size=len(data),
@@ -97,7 +95,7 @@ def handlers_of(store: Store, roots: tuple[str, ...]) -> Handlers:
             )
 
         def read() -> ContentChunk:
-            with opened(params.path, roots) as found:
+            with opened(params.path, self._roots) as found:
                 head = found.file.read(HEAD_BYTES)
                 _, mime = kind_of(os.path.basename(found.path), head)
                 data = os.pread(found.file.fileno(), params.limit, params.offset) if params.limit else b""
@@ -109,6 +107,10 @@ def handlers_of(store: Store, roots: tuple[str, ...]) -> Handlers:
                     modified=found.status.st_mtime,
                 )
 
-        return await trio.to_thread.run_sync(read, limiter=reading)
+        return await trio.to_thread.run_sync(read, limiter=self._reading)
 
-    return handlers
+    async def _picture(self, hash_: bytes, name: str) -> bytes:
+        found = await self._database.read(lambda db: picture(db, hash_, name))
+        if found is None:
+            raise OperationError(f"there is no artefact {name} of {hash_.hex()}; `inspect` makes and names them")
+        return found

@@ -7,30 +7,33 @@ and what is searched never part for longer than that.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.ops.retrieve import CollectionStatus, Group, GroupIds
 from services.retrieve import lexical, schema, store
 from services.retrieve.filters import Where, allowed_items
+from services.retrieve.lexical import WordsDamaged
 from services.retrieve.live_vectors import LiveVectors
 from services.retrieve.segmented import DEFAULT_LIMITS, Limits
-from services.retrieve.store import Change, Found, Waiting
+from services.retrieve.store import Change, Found, Model, Waiting
 from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import FoundWords, WordIndex
-from services.runtime.readers import Readers
-from services.runtime.sqlite_files import let_pages_go, size_bytes
+from services.runtime.database import Database, Kind
+from services.runtime.outbox import Outbox
 
 T = TypeVar("T")
 
-_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CORRUPT | 1 << 8})
-"""What FTS5 answers where its tables are damaged (the second is SQLITE_CORRUPT_VTAB)."""
-
+_PRAGMAS = {
+    # What is deleted is overwritten, not only forgotten.
+    "secure_delete": 1,
+    "cache_size": -16384,
+}
 
 CHECK_WAIT_S = 1.0
 """So long a search waits for FTS5 to be counted, or tantivy to be opened; then it answers from what there is, and says
@@ -44,73 +47,113 @@ SCRUB_WAIT_S = 30.0
 """For files that hold words, and for those that hold vectors, of what was deleted to go."""
 
 
+class _Found(NamedTuple):
+    """What a database holds when it is opened."""
+
+    epoch: str
+    refilling: str
+    model: Model | None
+    waiting: int
+    is_large: bool
+
+
 class Collection:
-    """Made by `open`, which blocks; the methods are for the event loop.
+    """Opening blocks; the methods are for the event loop.
+
+    A damaged database is begun again, under another epoch. From then on this object answers Unavailable, and another
+    one is to be opened in its place: `begun_again`.
 
     Args:
         readers: shared by all collections: how many threads may read at once.
         limits: when vectors become segments.
         large_words: items from which tantivy is asked for words; None: never.
+        on_rebuilt: called on trio's thread when the database was begun again.
+
+    Raises:
+        OperationError: the file cannot be opened, or the disk is full.
     """
 
     def __init__(
         self,
         name: str,
-        path: Path,
-        db: sqlite3.Connection,
+        folder: Path,
         readers: trio.CapacityLimiter,
-        limits: Limits,
-        large_words: int | None,
+        limits: Limits = DEFAULT_LIMITS,
+        large_words: int | None = None,
+        on_rebuilt: Callable[[], object] | None = None,
     ) -> None:
         self.name = name
-        self._path = path
-        self._db = db
-        self._read_turn = readers
-        self._writer = trio.CapacityLimiter(1)
-        self._readers = Readers(lambda: schema.open_reader(path))
-        self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, store.current_model(db))
+        path = folder / f"{name}.db"
+        try:
+            self._database = Database(
+                path, schema.SCHEMA, kind=Kind.DERIVED, readers=readers, pragmas=_PRAGMAS, on_rebuilt=on_rebuilt
+            )
+        except (apsw.Error, OSError) as error:
+            raise OperationError(f"collection {name} cannot be opened: {error}") from error
+        try:
+            found = self._look(large_words)
+        except BaseException:
+            self._database.close()
+            raise
+        self._generation = self._database.generation
+        self.epoch = found.epoch
+        """Another one stands for another database: ids of this one mean nothing in it."""
+        self.refilling = found.refilling
+        """Why the collection is not full; empty where it is, for all that is known."""
+        self.ended = trio.Event()
+        """Set once another object has taken the place of this one."""
+        self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, found.model)
         self._checker = trio.CapacityLimiter(1)
-        self.waiting = store.count_waiting(db)
-        self.outbox_trouble = ""
-        """What the outbox failed by last time; empty where it works."""
+        self.waiting = found.waiting
+        self.outbox: Outbox[list[Waiting]] | None = None
         self.loaded = trio.Event()
         self.has_work = trio.Event()
         self.wants_tending = trio.Event()
         self._rebuilding = False
-        self.words = WordIndex(path.with_suffix(".words"), large_words)
+        self.words = WordIndex(path.with_suffix(".words"), large_words, found.epoch)
         self.words_changed = trio.Event()
         self.words_ready = trio.Event()
-        """Whoever is asked for words has all of them, for all that is known."""
+        """The index that is asked for words has all of them, for all that is known."""
         self.words_settled = trio.Event()
-        """It is known by now who is asked."""
-        if large_words is None or not store.has_items(db, large_words):
+        """It is known by now which index is asked."""
+        if not found.is_large:
             self.words_settled.set()
         self.words_wanted = trio.Event()
         """A call waits, or has waited, for words; likewise below."""
         self.vectors_wanted = trio.Event()
         self._steps = trio.lowlevel.ParkingLot()
-        self.version = 0
-        """Rises with each commit."""
 
-    @classmethod
-    def open(
-        cls,
-        name: str,
-        folder: Path,
-        readers: trio.CapacityLimiter,
-        limits: Limits = DEFAULT_LIMITS,
-        large_words: int | None = None,
-    ) -> Collection:
-        """Open or make the collection's database in `folder`.
+    def _look(self, large_words: int | None) -> _Found:
+        def look() -> tuple[bool, _Found]:
+            with self._database.snapshot() as db:
+                found = _Found(
+                    epoch=store.meta(db, "epoch") or "",
+                    refilling=f"collection {self.name} {reason}" if (reason := store.meta(db, "refilling")) else "",
+                    model=store.current_model(db),
+                    waiting=store.count_waiting(db),
+                    is_large=large_words is not None and store.has_items(db, large_words),
+                )
+                return lexical.is_current(db), found
 
-        Raises:
-            OperationError: the file is damaged, or was written by a newer version.
-        """
-        path = folder / f"{name}.db"
         try:
-            return cls(name, path, schema.open_writer(path), readers, limits, large_words)
-        except sqlite3.Error as error:
-            raise OperationError(f"collection {name} cannot be opened: {error}") from error
+            is_current, found = look()
+        except Unavailable:
+            # Damage was found just now, and the database begun again.
+            is_current, found = look()
+        if not is_current:
+            with self._database.transaction() as db:
+                lexical.rebuild(db)
+        return found
+
+    @property
+    def begun_again(self) -> bool:
+        """Whether the database was found damaged, so that this object is to be closed and another one opened."""
+        return self._database.generation != self._generation
+
+    @property
+    def version(self) -> int:
+        """Rises with each commit."""
+        return self._database.version
 
     @property
     def fingerprint(self) -> str | None:
@@ -123,8 +166,8 @@ class Collection:
         if not self.waiting:
             return ""
         count = str(self.waiting) if len(self.vectors) else f"all {self.waiting}"
-        trouble = f" ({self.outbox_trouble})" if self.outbox_trouble else ""
-        return f"{count} pieces still wait for their vectors{trouble}"
+        reason = self.outbox.waiting if self.outbox is not None else None
+        return f"{count} pieces still wait for their vectors{f' ({reason})' if reason else ''}"
 
     # Writing
 
@@ -135,7 +178,7 @@ class Collection:
 
         Raises:
             InvalidParams: a group or a key stands twice.
-            OperationError: the disk is full or failing; nothing was changed.
+            DiskFull: nothing was changed.
         """
         store.check(groups)
         change = await self.write(lambda db: store.put(db, groups), self._follow)
@@ -154,35 +197,38 @@ class Collection:
         """Leave nothing of what was deleted in any file: text, words or vectors.
 
         Raises:
-            Unavailable: somebody still reads a state of before.
-            OperationError: the disk fails.
+            Unavailable: an older state is still being read.
+            DiskFull: what was to be rewritten is as it was.
         """
         await self.until_loaded()
-        if not await self.vectors.scrub(self, lambda: self.wants_tending.set(), SCRUB_WAIT_S):
-            raise Unavailable(f"the vectors of collection {self.name} are being written anew", retry_after_ms=500)
-        await self.write(lexical.merge, lambda _: None)
+        if not await self.vectors.scrub(self, self._ask_for_tending, SCRUB_WAIT_S):
+            raise Unavailable(f"the vectors of collection {self.name} are being rewritten", retry_after_ms=500)
+        await self.write(lexical.merge)
         if self.words.start_anew():
             self.words_changed.set()
             with trio.move_on_after(SCRUB_WAIT_S):
-                while self.words.wanted_anew and self.words.has_large:  # noqa: ASYNC110  # its thread tells nobody
+                while self.words.wanted_anew and self.words.has_large:  # noqa: ASYNC110  # its thread sets no event
                     await trio.sleep(0.02)
             if self.words.wanted_anew and self.words.has_large:
                 raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
-
-        def truncate() -> bool:
-            return bool(self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
-
-        if await trio.to_thread.run_sync(truncate, limiter=self._writer):
+        for path in schema.damaged_files(self._database.path):
+            path.unlink(missing_ok=True)
+        if not await self._database.checkpoint():
             raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
+
+    def _ask_for_tending(self) -> None:
+        # Looked up at each call: the event is another one after each round.
+        self.wants_tending.set()
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
         """Make `fingerprint` the model of this collection's vectors; those that lack are queued."""
         if self.fingerprint == fingerprint:
             return
 
-        await self.write(
-            lambda db: store.adopt_model(db, fingerprint, dimensions), lambda model: self.vectors.load(self._db, model)
-        )
+        def adopt(db: apsw.Connection) -> tuple[apsw.Connection, Model]:
+            return db, store.adopt_model(db, fingerprint, dimensions)
+
+        await self.write(adopt, lambda adopted: self.vectors.load(*adopted))
         await self.count_waiting()
         self.has_work.set()
 
@@ -198,20 +244,28 @@ class Collection:
 
     async def postpone(self, item: Waiting, until: float, error: str) -> None:
         """See `store.postpone`."""
-        await self.write(lambda db: store.postpone(db, item, until, error), lambda _: None)
+        await self.write(lambda db: store.postpone(db, item, until, error))
         self._steps.unpark_all()
 
+    async def filled(self) -> None:
+        """The corpus has brought the collection in step with itself: it is no longer `refilling`."""
+        if self.refilling:
+            await self.write(lambda db: db.execute("DELETE FROM meta WHERE key = 'refilling'"))
+            self.refilling = ""
+
     async def rebuild_words(self) -> None:
-        """Make the word index anew from the text; does nothing while that is under way already.
+        """Rebuild the word index from the text; does nothing while that is under way already.
 
         Raises:
-            sqlite3.DatabaseError: more than the index is damaged.
+            Unavailable: more than the index is damaged.
+            DiskFull: there is no room for it; the index is as it was.
         """
         if self._rebuilding:
             return
         self._rebuilding = True
         try:
-            await self.write(lexical.rebuild, lambda _: None)
+            readable = await self.read(lexical.is_readable)
+            await self._transact(lambda db: lexical.rebuild(db, readable))
         finally:
             self._rebuilding = False
         self.words.rebuilt()
@@ -220,12 +274,12 @@ class Collection:
     async def load(self) -> None:
         """Bring the vectors into memory, after which `loaded` is set."""
 
-        def load() -> None:
-            self.vectors.load(self._db, self.vectors.model)
+        def load(db: apsw.Connection) -> None:
+            self.vectors.load(db, self.vectors.model)
             # What it read is not read again; it would fill the writer's cache, and stay there.
-            self._db.execute("PRAGMA shrink_memory")
+            db.execute("PRAGMA shrink_memory").fetchall()
 
-        await self.exclusive(load)
+        await self._database.exclusive(load)
         self.loaded.set()
 
     async def until_loaded(self) -> None:
@@ -237,7 +291,7 @@ class Collection:
         """Look whether FTS5 is whole; answers what is wrong with it, for which it is to be rebuilt."""
         with trio.move_on_after(CHECK_AFTER_S):
             await self.words_settled.wait()
-        await trio.to_thread.run_sync(self.words.check, self._path, limiter=self._checker)
+        await trio.to_thread.run_sync(self.words.check, self._database.path, limiter=self._checker)
         if not self.words.damage:
             self.words_ready.set()
         return self.words.damage
@@ -252,40 +306,40 @@ class Collection:
                 await self.words_ready.wait()
 
     async def find_words(self, query: str, limit: int, where: Where | None) -> FoundWords:
-        """Raises sqlite3.DatabaseError where the word index is damaged."""
+        """Raises WordsDamaged."""
         await self.trust_words()
-        return await self._read(lambda db: self.words.search(db, query, limit, where))
+        return await self.read(lambda db: self.words.search(db, query, limit, where))
 
     async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and cosines, best first.  Raises VectorsLoading."""
-        return await self._read(
+        return await self.read(
             lambda db: self.vectors.near(query, limit, None if where is None else allowed_items(db, where))
         )  # fmt: skip
 
     async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
         """The items of these ids that are still there; all but the first `full` with their ids alone."""
-        return await self._read(lambda db: store.items(db, ids, full))
+        return await self.read(lambda db: store.items(db, ids, full))
 
-    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run `work` in a worker thread on one snapshot of the database, which it must not change."""
-        return await self._read(work)
+        return await self._database.read(self._of_this_epoch(work))
 
-    def read_here(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def read_here(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run `work` in the worker thread that calls this, each statement on a snapshot of its own."""
-        with self._readers.one() as db:
-            return work(db)
+        with self._database.reader() as db:
+            return self._of_this_epoch(work)(db)
 
     async def group_ids(self, after: str, limit: int) -> GroupIds:
         """A page of ids."""
-        return await self._read(lambda db: store.group_ids(db, after, limit))
+        return await self.read(lambda db: store.group_ids(db, after, limit))
 
-    async def due(self, now: float, limit: int) -> tuple[list[Waiting], float | None]:
+    async def due(self, now: float, limit: int) -> list[Waiting]:
         """See `store.waiting`."""
-        return await self._read(lambda db: store.waiting(db, now, limit))
+        return await self.read(lambda db: store.waiting(db, now, limit))
 
     async def count_waiting(self) -> int:
         """Items whose vector is still to come; `waiting` holds the last count."""
-        self.waiting = await self._read(store.count_waiting)
+        self.waiting = await self.read(store.count_waiting)
         self._steps.unpark_all()
         return self.waiting
 
@@ -295,22 +349,24 @@ class Collection:
 
     async def status(self) -> CollectionStatus:
         """How much there is."""
-        groups, items, vectors, waiting, failed = await self._read(store.counts)
-        self.waiting = waiting
+        counts = await self.read(store.counts)
+        self.waiting = counts.waiting
         return CollectionStatus(
             collection=self.name,
-            groups=groups,
-            items=items,
-            vectors=vectors,
-            vectors_waiting=waiting,
-            vectors_failed=failed,
+            groups=counts.groups,
+            items=counts.items,
+            vectors=counts.vectors,
+            vectors_waiting=counts.waiting,
+            vectors_failed=counts.failed,
             fingerprint=self.fingerprint,
-            size_bytes=size_bytes(self._path) + self.vectors.size_bytes + self.words.size_bytes(),
+            size_bytes=self._database.size_bytes() + self.vectors.size_bytes + self.words.size_bytes(),
             index=self.vectors.kind,
             words=self.words.kind,
+            epoch=self.epoch,
+            degraded=[self.refilling] if self.refilling else [],
         )
 
-    # For whoever works beside searches
+    # For the work beside searches
 
     async def tend(self) -> bool:
         """See `LiveVectors.tend`; `run_tending` calls this, one at a time."""
@@ -318,68 +374,54 @@ class Collection:
 
     async def exclusive(self, work: Callable[[], T]) -> T:
         """Run `work`, which does not write, in the writer's thread."""
-        return await trio.to_thread.run_sync(work, limiter=self._writer)
+        return await self._database.exclusive(lambda _: work())
 
     async def give_back(self) -> None:
-        """Let the pages go that the connections keep, and all connections that are there to read at the same time."""
-        await trio.to_thread.run_sync(self._readers.give_back, limiter=self._read_turn)
-        await trio.to_thread.run_sync(let_pages_go, self._db, limiter=self._writer)
+        """See `Database.give_back`."""
+        await self._database.give_back()
 
     def close(self) -> None:
         """Close all connections; blocks for the last checkpoint."""
-        self._readers.close()
-        self._db.close()
+        self._database.close()
 
-    # In worker threads
-
-    async def write(self, work: Callable[[sqlite3.Connection], T], follow: Callable[[T], None]) -> T:
+    async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
         """Run `work` in one transaction, and right after it `follow`; on disk when this returns.
 
+        A damaged word index is rebuilt on the way.
+
         Raises:
-            OperationError: the disk is full or failing; nothing was changed.
+            DiskFull: nothing was changed.
+            Unavailable: the database was damaged, and is begun again.
         """
-
-        def transaction() -> T:
-            db = self._db
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(db)
-                db.execute("COMMIT")
-            except BaseException:
-                # Some errors (a full disk) have rolled back already.
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-            self.version += 1
-            follow(result)
-            return result
-
         try:
-            result = await trio.to_thread.run_sync(transaction, limiter=self._writer)
-        except sqlite3.OperationalError as error:
-            raise OperationError(f"collection {self.name} cannot be written ({error}); nothing was changed") from error
+            return await self._transact(work, follow)
+        except (WordsDamaged, apsw.CorruptError):
+            # FTS5 may notice it in COMMIT only; of other damage the database makes Unavailable.
+            await self.rebuild_words()
+            return await self._transact(work, follow)
+
+    async def _transact(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
+        if self.begun_again:
+            raise self._gone()
+        result = await self._database.write(self._of_this_epoch(work), follow)
         if self.vectors.due:
             self.wants_tending.set()
         self.words_changed.set()
         return result
 
-    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def snapshot() -> T:
-            with self._readers.one() as db:
-                # One snapshot for all that the work reads.
-                db.execute("BEGIN")
-                try:
-                    return work(db)
-                finally:
-                    db.execute("ROLLBACK")
+    def _of_this_epoch(self, work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection], T]:
+        """`work`, unless the database is another by then: what is in memory is not of that one."""
 
-        return await trio.to_thread.run_sync(snapshot, limiter=self._read_turn)
+        def run(db: apsw.Connection) -> T:
+            if self.begun_again:
+                raise self._gone()
+            return work(db)
+
+        return run
+
+    def _gone(self) -> Unavailable:
+        return Unavailable(f"collection {self.name} was damaged and is being begun again", retry_after_ms=100)
 
     def _follow(self, change: Change) -> None:
         self.words.follow(change.rows, change.gone)
         self.vectors.follow(change)
-
-
-def is_index_damage(error: BaseException) -> bool:
-    """Whether a search failed because the word index, which can be made anew, is damaged."""
-    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", None) in _CORRUPT

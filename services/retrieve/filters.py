@@ -3,9 +3,9 @@ else."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 
+import apsw
 import msgspec
 
 from proto.errors import InvalidParams
@@ -47,7 +47,7 @@ def compile_filters(filters: Sequence[Filter]) -> Where | None:
     return Where(" INTERSECT ".join(queries), tuple(arguments))
 
 
-def allowed_items(db: sqlite3.Connection, where: Where) -> ItemIds:
+def allowed_items(db: apsw.Connection, where: Where) -> ItemIds:
     """Ids of the items that a filter admits, sorted."""
     return id_sets.select(db, f"SELECT item_id FROM items WHERE group_id IN ({where.groups})", where.arguments)
 

@@ -6,10 +6,10 @@ other threads run meanwhile.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import apsw
 import numpy as np
 
 from services.retrieve.vectors import ItemIds
@@ -23,19 +23,18 @@ class Totals(NamedTuple):
     total: int
 
 
-def select(db: sqlite3.Connection, query: str, arguments: Sequence[object] = ()) -> ItemIds:
+def select(db: apsw.Connection, query: str, arguments: Sequence[apsw.SQLiteValue] = ()) -> ItemIds:
     """The ids that `query` answers in a column `item_id`, sorted."""
-    text = db.execute(f"SELECT group_concat(item_id) FROM ({query})", arguments).fetchone()[0]
+    text = db.execute(f"SELECT group_concat(item_id) FROM ({query})", arguments).get
     return np.sort(np.fromstring(text or "", dtype=np.int64, sep=","))
 
 
-def items(db: sqlite3.Connection) -> ItemIds:
+def items(db: apsw.Connection) -> ItemIds:
     """Of all items, sorted."""
     return select(db, "SELECT item_id FROM items")
 
 
-def totals(db: sqlite3.Connection) -> Totals:
+def totals(db: apsw.Connection) -> Totals:
     """Of all items."""
-    return Totals(
-        *db.execute("SELECT count(*), ifnull(max(item_id), 0), ifnull(sum(item_id), 0) FROM items").fetchone()
-    )
+    row = db.execute("SELECT count(*), ifnull(max(item_id), 0), ifnull(sum(item_id), 0) FROM items").get
+    return Totals(*row)

@@ -1,16 +1,19 @@
 """The word index of truth: BM25 over FTS5, in the same transaction as the text it stands for.
 
 The index keeps no text of its own; a row is taken out by the very words that it was put in with, hence the version that
-says how words were made. Damage that SQLite does not notice by itself (a page of zeros reads as "no such word") shows
-when the index is counted against what was put into it: `check`.
+says how words were made. Damage of it, in whichever page, is `WordsDamaged`: the index alone is rebuilt from the items.
+Damage that SQLite does not notice by itself (a page of zeros reads as "no such word") shows when the index is counted
+against what was put into it: `check`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
-import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import apsw
 
 from services.retrieve.filters import Where
 from services.retrieve.terms import indexed, query_terms
@@ -24,6 +27,21 @@ TITLE_WEIGHT, HEADING_WEIGHT = 2.0, 1.5
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "tokenchars", "_")
 
 _PROBES = 50
+
+_INDEXED = "SELECT item_id, groups.title, heading, text FROM items JOIN groups ON groups.group_id = items.group_id"
+"""What one item is found by."""
+
+
+class WordsDamaged(Exception):
+    """The index is damaged, and is to be rebuilt from the items."""
+
+
+@contextlib.contextmanager
+def _noticing_damage() -> Iterator[None]:
+    try:
+        yield
+    except (apsw.CorruptError, apsw.SQLError) as error:
+        raise WordsDamaged(str(error)) from error
 
 
 class Words(NamedTuple):
@@ -50,19 +68,20 @@ def row_of(words: Words) -> Row:
 
 
 class Fts5:
-    """The index in the collection's own database, over one connection to it.  Methods block."""
+    """The index in the collection's own database, over one connection to it.  Methods block, and raise WordsDamaged."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: apsw.Connection) -> None:
         self._db = db
 
     def add(self, rows: Iterable[Row]) -> None:
-        self._db.executemany("INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", rows)
+        with _noticing_damage():
+            self._db.executemany("INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", rows)
 
     def remove(self, items: Iterable[Words]) -> None:
         """`items` as they were added."""
-        self._db.executemany(
-            "INSERT INTO words (words, rowid, title, heading, text) VALUES ('delete', ?, ?, ?, ?)", map(row_of, items)
-        )
+        sql = "INSERT INTO words (words, rowid, title, heading, text) VALUES ('delete', ?, ?, ?, ?)"
+        with _noticing_damage():
+            self._db.executemany(sql, map(row_of, items))
 
     def search(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and BM25 scores (greater is better), best first; any text is a query."""
@@ -72,26 +91,31 @@ class Fts5:
         # Quoted, a term is a term whatever it looks like; terms hold no quotation marks.
         match = " OR ".join(f'"{term}"' for term in found)
         sql = "SELECT rowid, rank FROM words WHERE words MATCH ?"
-        arguments: Sequence[object] = (match,)
+        arguments: tuple[str | int | float, ...] = (match,)
         if where is not None:
             # The plus keeps SQLite from asking the index once for every item that the filter admits.
             sql += f" AND +rowid IN (SELECT item_id FROM items WHERE group_id IN ({where.groups}))"
             arguments = (match, *where.arguments)
-        rows = self._db.execute(f"{sql} ORDER BY rank LIMIT ?", (*arguments, limit))
-        return [(int(item_id), -float(rank)) for item_id, rank in rows]
+        with _noticing_damage():
+            rows = self._db.execute(f"{sql} ORDER BY rank LIMIT ?", (*arguments, limit))
+            return [(item_id, -rank) for item_id, rank in rows]
 
     def shares_held(self, query: str, items: Sequence[int]) -> dict[int, float]:
         """For each of some items the share of the query's words that it holds, in [0, 1]."""
         found = query_terms(query)
         counts = dict.fromkeys(items, 0)
-        for term in found if items else ():
-            for item in items:
-                one = self._db.execute("SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?", (f'"{term}"', item))
-                counts[item] += one.fetchone() is not None
+        with _noticing_damage():
+            for term in found if items else ():
+                for item in items:
+                    counts[item] += _holds(self._db, item, term)
         return {item: count / max(1, len(found)) for item, count in counts.items()}
 
 
-def create(db: sqlite3.Connection) -> None:
+def _holds(db: apsw.Connection, item: int, term: str) -> bool:
+    return db.execute("SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?", (f'"{term}"', item)).get is not None
+
+
+def create(db: apsw.Connection) -> None:
     """Make an empty index."""
     db.execute(
         "CREATE VIRTUAL TABLE words USING fts5 "
@@ -101,90 +125,104 @@ def create(db: sqlite3.Connection) -> None:
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('lexical_version', ?)", (VERSION,))
 
 
-def is_current(db: sqlite3.Connection) -> bool:
+def is_current(db: apsw.Connection) -> bool:
     """Whether the index was made by this version."""
-    found = db.execute("SELECT value FROM meta WHERE key = 'lexical_version'").fetchone()
-    return found is not None and found[0] == VERSION
+    found: str | None = db.execute("SELECT value FROM meta WHERE key = 'lexical_version'").get
+    return found == VERSION
 
 
-def rebuild(db: sqlite3.Connection) -> None:
-    """Make the index anew from the items; within the caller's transaction."""
-    # A damaged table may be past dropping: its parts are tables of their own.
-    try:
-        db.execute("DROP TABLE IF EXISTS words")
-    except sqlite3.DatabaseError:
-        _drop_by_force(db)
+def rebuild(db: apsw.Connection, readable: bool = True) -> None:
+    """Rebuild the index from the items; within the caller's transaction.
+
+    Args:
+        readable: what `is_readable` says.
+    """
+    _drop(db, readable)
     create(db)
-    items = db.execute(
-        "SELECT item_id, groups.title, heading, text FROM items JOIN groups ON groups.group_id = items.group_id"
-    )
-    Fts5(db).add(row_of(Words(*each)) for each in items)
+    Fts5(db).add(row_of(Words(*each)) for each in db.execute(_INDEXED))
 
 
-def merge(db: sqlite3.Connection) -> None:
+def merge(db: apsw.Connection) -> None:
     """Leave nothing of what was removed; within the caller's transaction."""
-    db.execute("INSERT INTO words (words) VALUES ('optimize')")
+    with _noticing_damage():
+        db.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
-def rows(db: sqlite3.Connection, ids: Sequence[int]) -> list[Row]:
+def rows(db: apsw.Connection, ids: Sequence[int]) -> list[Row]:
     """Those of `ids` (500 at most) that are there."""
-    found = db.execute(
-        "SELECT item_id, groups.title, heading, text FROM items JOIN groups ON groups.group_id = items.group_id "
-        f"WHERE item_id IN ({', '.join('?' * len(ids))})",
-        ids,
-    )
+    found = db.execute(f"{_INDEXED} WHERE item_id IN ({', '.join('?' * len(ids))})", ids)
     return [row_of(Words(*each)) for each in found]
 
 
-def check(db: sqlite3.Connection) -> str:
+def check(db: apsw.Connection) -> str:
     """What is wrong with the index, compared with what was put into it; empty where nothing is.
 
     Reads all of the index, a second for half a million items.  `db` may only read, and sees one snapshot.
     """
     try:
-        items = int(db.execute("SELECT count(*) FROM items").fetchone()[0])
-        sized = int(db.execute("SELECT count(*) FROM words_docsize").fetchone()[0])
+        items = db.execute("SELECT count(*) FROM items").get
+        sized = db.execute("SELECT count(*) FROM words_docsize").get
         if sized != items:
             return f"{sized} of {items} pieces are in it"
-        record = db.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
-        counted, *tokens = _varints(b"" if record is None else bytes(record[0])) or [0]
+        record: bytes | None = db.execute("SELECT block FROM words_data WHERE id = 1").get
+        counted, *tokens = _varints(record or b"") or [0]
         if counted != items and (items or counted):
             return f"it counts {counted} pieces, and there are {items}"
-        found = int(db.execute("SELECT coalesce(sum(cnt), 0) FROM temp.words_seen").fetchone()[0])
+        found = db.execute("SELECT coalesce(sum(cnt), 0) FROM temp.words_seen").get
         if found != sum(tokens):
             return f"{found} words are found in it of the {sum(tokens)} that were put in"
         return _probe(db)
-    except sqlite3.DatabaseError as error:
+    except (apsw.CorruptError, apsw.SQLError) as error:
         return str(error)
 
 
-def prepare_check(db: sqlite3.Connection) -> None:
+def prepare_check(db: apsw.Connection) -> None:
     """Make on this connection what `check` reads the index by; outside of any transaction."""
     db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.words_seen USING fts5vocab('main', 'words', 'row')")
 
 
-def _probe(db: sqlite3.Connection) -> str:
+def _probe(db: apsw.Connection) -> str:
     """Whether some items are found by their own words: what leads to a word may be lost while the word is there."""
-    last = int(db.execute("SELECT coalesce(max(item_id), 0) FROM items").fetchone()[0])
+    last = db.execute("SELECT coalesce(max(item_id), 0) FROM items").get
     dice = random.Random(last)
     chosen = {dice.randint(1, last) for _ in range(_PROBES)} if last else set()
     for each in rows(db, sorted(chosen)):
         terms = dict.fromkeys(f"{each.title} {each.heading} {each.text}".split())
         for term in dice.sample(sorted(terms), min(2, len(terms))):
-            query = "SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?"
-            if db.execute(query, (f'"{term}"', each.item_id)).fetchone() is None:
+            if not _holds(db, each.item_id, term):
                 return f"piece {each.item_id} is not found by its own word {term!r}"
     return ""
 
 
-def _drop_by_force(db: sqlite3.Connection) -> None:
+def is_readable(db: apsw.Connection) -> bool:
+    """Whether every page of the index can be read; not for the connection that rebuilds it: in a transaction that has
+    met such a page nothing of the schema can be changed."""
+    try:
+        return all(db.execute(f"PRAGMA quick_check({part})").get == "ok" for part in _parts(db))
+    except (apsw.CorruptError, apsw.SQLError):
+        return False
+
+
+def _parts(db: apsw.Connection) -> list[str]:
+    """The tables that the index consists of."""
+    return [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'words_*'")]
+
+
+def _drop(db: apsw.Connection, readable: bool) -> None:
+    parts = _parts(db)
+    if readable:
+        with contextlib.suppress(apsw.CorruptError, apsw.SQLError):
+            db.execute("DROP TABLE IF EXISTS words")
+            return
+    # Pages that cannot be read are not freed either.
+    gone = ["words", *([] if readable else parts)]
     db.execute("PRAGMA writable_schema=ON")
     try:
-        db.execute("DELETE FROM sqlite_master WHERE name = 'words'")
+        db.execute(f"DELETE FROM sqlite_master WHERE tbl_name IN ({', '.join('?' * len(gone))})", gone)
     finally:
         db.execute("PRAGMA writable_schema=RESET")
-    for part in ("data", "idx", "docsize", "config", "content"):
-        db.execute(f"DROP TABLE IF EXISTS words_{part}")
+    for part in parts if readable else ():
+        db.execute(f"DROP TABLE IF EXISTS {part}")
 
 
 def _varints(data: bytes) -> list[int]:

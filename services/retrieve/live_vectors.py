@@ -6,12 +6,12 @@ them; the database knows of a new segment before anybody searches it.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import apsw
 import numpy as np
 import trio
 
@@ -31,13 +31,13 @@ class VectorsLoading(Exception):
 class Database(Protocol):
     """What tending needs of the collection."""
 
-    async def write(self, work: Callable[[sqlite3.Connection], T], follow: Callable[[T], None]) -> T:
+    async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], None]) -> T:
         """One transaction, and what follows from it, in the writer's thread."""
 
     async def exclusive(self, work: Callable[[], T]) -> T:
         """Run `work` where nothing is written meanwhile."""
 
-    def read_here(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def read_here(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run `work` in this thread, each statement on a snapshot of its own."""
 
 
@@ -85,7 +85,7 @@ class LiveVectors:
             return f"{index.missing} of {total} vectors are not searched yet, the index is being rebuilt"
         return "the saved index is still being checked" if index.unchecked else ""
 
-    def load(self, db: sqlite3.Connection, model: Model | None) -> None:
+    def load(self, db: apsw.Connection, model: Model | None) -> None:
         """Bring the vectors of `model` into memory, in the place of any other's."""
         index = None if model is None else vector_store.load(db, self._folder, model, self._limits)
         self.model, self.index = model, index
@@ -115,7 +115,7 @@ class LiveVectors:
         Cancellation: what was built is given up.
 
         Raises:
-            OSError, OperationError, sqlite3.Error: the disk is full or failing; all is searched as before.
+            OSError, LinckiaError: the disk is full or failing; all is searched as before.
         """
         try:
             return await self._tend(database)
@@ -174,7 +174,7 @@ class LiveVectors:
         return index.build(job, read, trio.from_thread.check_cancelled)
 
     async def _switch(self, database: Database, index: SegmentedIndex, job: Job, built: Built) -> None:
-        def save(db: sqlite3.Connection) -> bool:
+        def save(db: apsw.Connection) -> bool:
             if self.index is not index or self.model is None:
                 return False
             vector_store.save(db, self.model, index.records_after(job, built))

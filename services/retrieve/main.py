@@ -1,6 +1,7 @@
 """The service `retrieve`: opens what collections there are, answers its operations, and keeps vectors coming.
 
-A collection that cannot be opened fails its own calls and no other's. The service is ready as soon as its databases
+A collection that cannot be opened fails its own calls and no other's; one that is found damaged is begun again, and its
+corpus feeds it again. The service is ready as soon as its databases
 are open; a collection's words are checked, and its vectors brought into memory, once a call waits for them, or else
 a moment later.
 """
@@ -10,20 +11,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import InvalidParams, LinckiaError
+from proto.errors import InvalidParams, LinckiaError, Unavailable
 from proto.operation import Params
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import (
+    CollectionEpoch,
     CollectionStatus,
     DeleteResult,
     Fusion,
@@ -36,6 +37,7 @@ from proto.ops.retrieve import (
     PutResult,
     RetrieveClusters,
     RetrieveDelete,
+    RetrieveEpoch,
     RetrieveGroups,
     RetrievePairs,
     RetrievePut,
@@ -48,15 +50,17 @@ from proto.ops.retrieve import (
 )
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
-from services.retrieve.outbox import run_outbox
+from services.retrieve.outbox import VectorFeed, run_outbox
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, search
 from services.retrieve.segmented import Limits
 from services.retrieve.tending import run_tending, run_words
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.background import patiently
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 _log = logging.getLogger("linckia.retrieve")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+T = TypeVar("T")
 
 
 class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +85,7 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Collections:
-    """The collections of one folder by name, opened once each."""
+    """The collections of one folder by name, opened once each, and again where one was found damaged."""
 
     def __init__(self, env: Environment, settings: Settings) -> None:
         self._env = env
@@ -89,43 +93,79 @@ class Collections:
         self._folder: Path = env.data_dir
         self._readers = trio.CapacityLimiter(settings.readers)
         self._open: dict[str, Collection] = {}
-        self._broken: dict[str, LinckiaError] = {}
         self._troubled: set[str] = set()
         self._opening = trio.Lock()
         self._workers: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
 
     async def open_all(self) -> None:
-        """Open what is there; a collection that cannot be is remembered with its reason."""
+        """Open what is there; one that cannot be opened is tried again by each call for it."""
+        broken = []
         for path in sorted(self._folder.glob("*.db")):
             if _NAME.fullmatch(path.stem):
                 try:
                     await self._open_one(path.stem)
                 except LinckiaError as error:
-                    self._broken[path.stem] = error
-        self._show()
+                    broken.append(path.stem)
+                    _log.error("%s", error)
+        self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(broken))
 
-    def existing(self, name: str) -> Collection | None:
-        """None where the collection was never written.  Raises what kept it from being opened."""
-        if name in self._broken:
-            raise self._broken[name]
-        return self._open.get(name)
+    async def find(self, name: str, *, make: bool = False) -> Collection | None:
+        """The collection; None where it was never written, unless it is to be made.
 
-    async def get_or_make(self, name: str) -> Collection:
-        """The collection, made where it is not there yet."""
+        Raises:
+            OperationError: what keeps it from being opened.
+        """
+        collection = self._open.get(name)
+        if collection is not None and not collection.begun_again:
+            return collection
         async with self._opening:
-            collection = self.existing(name) or await self._open_one(name)
-        self._show()
-        return collection
+            collection = self._open.get(name)
+            if collection is not None and not collection.begun_again:
+                return collection
+            if collection is not None:
+                await self._close_one(collection)
+            elif not make and not (self._folder / f"{name}.db").exists():
+                return None
+            opened = await self._open_one(name)
+            if collection is not None:
+                collection.ended.set()
+        self._env.info(collections=", ".join(sorted(self._open)))
+        return opened
+
+    async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T) -> T:
+        """The answer of a collection, or `otherwise` where it was never written.
+
+        One that is found damaged meanwhile is begun again, and answers `question` as it is then.
+        """
+        if (collection := await self.find(name)) is None:
+            return otherwise
+        return await self.ask_existing(collection, question)
+
+    async def ask_existing(self, collection: Collection, question: Callable[[Collection], Awaitable[T]]) -> T:
+        """As `ask`."""
+        try:
+            return await question(collection)
+        except Unavailable:
+            if not collection.begun_again or (again := await self.find(collection.name)) is None:
+                raise
+            return await question(again)
 
     async def _open_one(self, name: str) -> Collection:
         settings = self._settings
+        reopen = partial(self._env.background.start_soon, self._reopen, name)
         collection = await trio.to_thread.run_sync(
-            Collection.open, name, self._folder, self._readers, settings, settings.large_words
+            Collection, name, self._folder, self._readers, settings, settings.large_words, reopen
         )
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
+        self._tell(collection, "refilling", collection.refilling)
         self._env.background.start_soon(self._keep_up, collection)
         return collection
+
+    async def _reopen(self, name: str) -> None:
+        if name in self._open:
+            with contextlib.suppress(LinckiaError):  # The next call tries again, and answers it.
+                await self.find(name)
 
     async def _keep_up(self, collection: Collection) -> None:
         scope, ended = self._workers[collection.name]
@@ -134,23 +174,28 @@ class Collections:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_words, collection)
                     await self._wanted_or_calm(collection.vectors_wanted)
-                    await collection.load()
+                    await self._patiently(collection, "vectors", collection.load)
                     nursery.start_soon(run_tending, collection, partial(self._tell, collection, "index"))
-                    nursery.start_soon(run_outbox, collection, self._embed, self._model)
+                    nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
         finally:
             ended.set()
 
+    def _feed(self, collection: Collection) -> VectorFeed:
+        embed = partial(self._env.call, timeout_s=self._settings.passage_embed_s)
+        return VectorFeed(collection, embed, partial(self._env.call, timeout_s=self._settings.query_embed_s))
+
     async def _keep_words(self, collection: Collection) -> None:
         await self._wanted_or_calm(collection.words_wanted)
+        check = partial(self._patiently, collection, "words", partial(self._check_words, collection))
         report = partial(self._tell, collection, "words")
         if collection.words_settled.is_set():
             # FTS5 is asked, and searches wait for its check alone.
-            await self._check_words(collection)
+            await check()
             await run_words(collection, report)
         else:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run_words, collection, report)
-                nursery.start_soon(self._check_words, collection)
+                nursery.start_soon(check)
 
     async def _wanted_or_calm(self, wanted: trio.Event) -> None:
         """Until a call waits for it, or none has to be let go first: most calls ask for one collection of several."""
@@ -165,14 +210,21 @@ class Collections:
 
     async def _check_words(self, collection: Collection) -> None:
         if damage := await collection.check_words():
-            _log.warning("the words of %s are made anew: %s", collection.name, damage)
-            await self.repair(collection)
+            _log.warning("the words of %s are rebuilt: %s", collection.name, damage)
+            await collection.rebuild_words()
 
-    async def _embed(self, params: EmbedTexts) -> EmbedResult:
-        return await self._env.call(params, timeout_s=self._settings.passage_embed_s)
+    async def _patiently(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work`, pausing while the disk is full; where the database is begun again, its successor does it."""
+        try:
+            await patiently(self._env, f"{of}_{collection.name}", work)
+        except Unavailable:
+            if not collection.begun_again:
+                raise
+            await trio.sleep_forever()
 
-    async def _model(self, params: EmbedModelParams) -> EmbedModel:
-        return await self._env.call(params, timeout_s=self._settings.query_embed_s)
+    async def repair(self, collection: Collection) -> None:
+        """Rebuild the collection's word index; meanwhile vectors go on answering."""
+        await self._patiently(collection, "words", collection.rebuild_words)
 
     def _tell(self, collection: Collection, of: str, trouble: str) -> None:
         name = f"{of}_{collection.name}"
@@ -180,28 +232,152 @@ class Collections:
             self._troubled.add(name)
             self._env.info(**{name: trouble or "in order"})
 
-    def _show(self) -> None:
-        self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(sorted(self._broken)))
-
-    async def repair(self, collection: Collection) -> None:
-        """Make the collection's word index anew; where that fails too, `status` says so and vectors go on answering."""
-        try:
-            await collection.rebuild_words()
-        except (LinckiaError, sqlite3.DatabaseError) as error:
-            self._env.info(damaged=f"{collection.name}: {error}")
+    async def filled(self, collection: Collection) -> None:
+        """The corpus says that the collection has all that it should."""
+        await collection.filled()
+        self._tell(collection, "refilling", "")
 
     async def give_back(self) -> None:
-        """See `Collection.give_back`."""
+        """See `Database.give_back`."""
         for collection in tuple(self._open.values()):
             await collection.give_back()
 
     async def close(self) -> None:
         """End the work on the databases, then close them."""
-        for collection in self._open.values():
-            scope, ended = self._workers[collection.name]
-            scope.cancel()
-            await ended.wait()
-            await trio.to_thread.run_sync(collection.close)
+        for collection in tuple(self._open.values()):
+            await self._close_one(collection)
+
+    async def _close_one(self, collection: Collection) -> None:
+        del self._open[collection.name]
+        scope, ended = self._workers[collection.name]
+        scope.cancel()
+        await ended.wait()
+        await trio.to_thread.run_sync(collection.close)
+
+
+class RetrieveService:
+    """The handlers of the operations."""
+
+    def __init__(self, env: Environment, settings: Settings, collections: Collections) -> None:
+        self._env = env
+        self._settings = settings
+        self._collections = collections
+        self._patience = Patience(settings.query_embed_s)
+        # Until the embedder has answered once it may well be loading its model, which takes seconds.
+        self._patience.learn(answered=False)
+        self._pace = Pace(settings.rerank_s)
+        self._nearby: dict[str, GroupNeighbours] = {}
+
+    @handles(RetrievePut)
+    async def put(self, params: RetrievePut, ctx: Context) -> PutResult:
+        async def put(collection: Collection) -> PutResult:
+            change = await collection.put(params.groups)
+            return PutResult(
+                groups=change.groups,
+                items_written=change.written,
+                items_unchanged=change.unchanged,
+                items_removed=change.removed,
+                vectors_waiting=change.waiting,
+                epoch=collection.epoch,
+            )
+
+        return await self._collections.ask_existing(await self._made(params.collection), put)
+
+    @handles(RetrieveDelete)
+    async def delete(self, params: RetrieveDelete, ctx: Context) -> DeleteResult:
+        async def delete(collection: Collection) -> DeleteResult:
+            change = await collection.delete(params.groups)
+            return DeleteResult(groups=change.groups, items=change.removed, epoch=collection.epoch)
+
+        return await self._collections.ask(params.collection, delete, DeleteResult(groups=0, items=0))
+
+    @handles(RetrieveScrub)
+    async def scrub(self, params: RetrieveScrub, ctx: Context) -> Scrubbed:
+        async def scrub(collection: Collection) -> Scrubbed:
+            await collection.scrub()
+            return Scrubbed()
+
+        return await self._collections.ask(params.collection, scrub, Scrubbed())
+
+    @handles(RetrieveEpoch)
+    async def epoch(self, params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:
+        collection = await self._made(params.collection)
+        if collection.epoch == params.filled:
+            await self._collections.filled(collection)
+            with trio.move_on_after(params.wait_s):
+                await collection.ended.wait()
+            collection = await self._made(params.collection)
+        return CollectionEpoch(epoch=collection.epoch)
+
+    @handles(RetrieveSearch)
+    async def search(self, params: RetrieveSearch, ctx: Context) -> SearchResult:
+        async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
+            return await ctx.call(query, timeout_s=timeout_s)
+
+        reranker: Reranker | LateReranker | None = None
+        if self._settings.rerank != "off":
+            of_kind = Reranker if self._settings.rerank == "auto" else LateReranker
+            reranker = of_kind(ctx.call, self._pace)
+
+        async def find(collection: Collection) -> SearchResult:
+            repair = partial(self._env.background.start_soon, self._collections.repair, collection)
+            return await search(collection, params, embed, self._patience, repair, reranker)
+
+        nothing = SearchResult(hits=[], stages=["lexical"], source="lexical")
+        return await self._collections.ask(params.collection, find, nothing)
+
+    @handles(RetrieveStatus)
+    async def status(self, params: RetrieveStatus, ctx: Context) -> CollectionStatus:
+        nothing = CollectionStatus(
+            collection=params.collection,
+            groups=0,
+            items=0,
+            vectors=0,
+            vectors_waiting=0,
+            fingerprint=None,
+            size_bytes=0,
+            index="none",
+        )
+        return await self._collections.ask(params.collection, Collection.status, nothing)
+
+    @handles(RetrieveGroups)
+    async def groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
+        async def page(collection: Collection) -> GroupIds:
+            return await collection.group_ids(params.after, params.limit)
+
+        return await self._collections.ask(params.collection, page, GroupIds(ids=[], more=False))
+
+    @handles(RetrieveSimilar)
+    async def similar(self, params: RetrieveSimilar, ctx: Context) -> Neighbours:
+        async def similar(collection: Collection) -> Neighbours:
+            return await self._neighbours(collection).similar(params.group, params.limit, params.threshold)
+
+        return await self._collections.ask(params.collection, similar, Neighbours(neighbours=[], has_vector=False))
+
+    @handles(RetrievePairs)
+    async def pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:
+        async def pairs(collection: Collection) -> Pairs:
+            return await self._neighbours(collection).pairs(params.threshold, params.limit)
+
+        return await self._collections.ask(params.collection, pairs, Pairs(pairs=[], more=False, groups=0))
+
+    @handles(RetrieveClusters)
+    async def clusters(self, params: RetrieveClusters, ctx: Context) -> Grouping:
+        async def clusters(collection: Collection) -> Grouping:
+            return await self._neighbours(collection).clusters(params)
+
+        return await self._collections.ask(params.collection, clusters, Grouping(clusters=[], groups=0))
+
+    async def _made(self, name: str) -> Collection:
+        collection = await self._collections.find(name, make=True)
+        assert collection is not None
+        return collection
+
+    def _neighbours(self, collection: Collection) -> GroupNeighbours:
+        found = self._nearby.get(collection.name)
+        if found is None or found.collection is not collection:
+            found = self._nearby[collection.name] = GroupNeighbours(collection)
+        return found
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
@@ -222,108 +398,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     collections = Collections(env, settings)
     await collections.open_all()
     env.at_rest(collections.give_back)
-    patience = Patience(settings.query_embed_s)
-    # Until the embedder has answered once it may well be loading its model, which takes seconds.
-    patience.learn(answered=False)
-    pace = Pace(settings.rerank_s)
-    handlers = Handlers()
-
-    @handlers.handle(RetrievePut)
-    async def put(params: RetrievePut, ctx: Context) -> PutResult:
-        collection = await collections.get_or_make(params.collection)
-        change = await collection.put(params.groups)
-        return PutResult(
-            groups=change.groups,
-            items_written=change.written,
-            items_unchanged=change.unchanged,
-            items_removed=change.removed,
-            vectors_waiting=change.waiting,
-        )
-
-    @handlers.handle(RetrieveDelete)
-    async def delete(params: RetrieveDelete, ctx: Context) -> DeleteResult:
-        collection = collections.existing(params.collection)
-        if collection is None:
-            return DeleteResult(groups=0, items=0)
-        change = await collection.delete(params.groups)
-        return DeleteResult(groups=change.groups, items=change.removed)
-
-    @handlers.handle(RetrieveScrub)
-    async def scrub(params: RetrieveScrub, ctx: Context) -> Scrubbed:
-        collection = collections.existing(params.collection)
-        if collection is not None:
-            await collection.scrub()
-        return Scrubbed()
-
-    @handlers.handle(RetrieveSearch)
-    async def find(params: RetrieveSearch, ctx: Context) -> SearchResult:
-        collection = collections.existing(params.collection)
-        if collection is None:
-            return SearchResult(hits=[], stages=["lexical"], source="lexical")
-
-        async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
-            return await ctx.call(query, timeout_s=timeout_s)
-
-        def repair() -> None:
-            env.background.start_soon(collections.repair, collection)
-
-        reranker: Reranker | LateReranker | None = None
-        if settings.rerank != "off":
-            reranker = Reranker(ctx.call, pace) if settings.rerank == "auto" else LateReranker(ctx.call, pace)
-        return await search(collection, params, embed, patience, repair, reranker)
-
-    @handlers.handle(RetrieveStatus)
-    async def status(params: RetrieveStatus, ctx: Context) -> CollectionStatus:
-        collection = collections.existing(params.collection)
-        if collection is None:
-            return CollectionStatus(
-                collection=params.collection,
-                groups=0,
-                items=0,
-                vectors=0,
-                vectors_waiting=0,
-                fingerprint=None,
-                size_bytes=0,
-                index="none",
-            )
-        return await collection.status()
-
-    @handlers.handle(RetrieveGroups)
-    async def groups(params: RetrieveGroups, ctx: Context) -> GroupIds:
-        collection = collections.existing(params.collection)
-        if collection is None:
-            return GroupIds(ids=[], more=False)
-        return await collection.group_ids(params.after, params.limit)
-
-    nearby: dict[str, GroupNeighbours] = {}
-
-    def neighbours_in(name: str) -> GroupNeighbours | None:
-        collection = collections.existing(name)
-        return None if collection is None else nearby.setdefault(name, GroupNeighbours(collection))
-
-    @handlers.handle(RetrieveSimilar)
-    async def similar(params: RetrieveSimilar, ctx: Context) -> Neighbours:
-        found = neighbours_in(params.collection)
-        if found is None:
-            return Neighbours(neighbours=[], has_vector=False)
-        return await found.similar(params.group, params.limit, params.threshold)
-
-    @handlers.handle(RetrievePairs)
-    async def pairs(params: RetrievePairs, ctx: Context) -> Pairs:
-        found = neighbours_in(params.collection)
-        if found is None:
-            return Pairs(pairs=[], more=False, groups=0)
-        return await found.pairs(params.threshold, params.limit)
-
-    @handlers.handle(RetrieveClusters)
-    async def clusters(params: RetrieveClusters, ctx: Context) -> Grouping:
-        found = neighbours_in(params.collection)
-        if found is None:
-            return Grouping(clusters=[], groups=0)
-        return await found.clusters(params)
-
     try:
-        yield handlers
+        yield Handlers(RetrieveService(env, settings, collections))
     finally:
         with trio.CancelScope(shield=True):
             await collections.close()

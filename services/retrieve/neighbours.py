@@ -10,10 +10,11 @@ two blocks a call that was cancelled ends.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
+import apsw
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +60,7 @@ class GroupNeighbours:
     """The group vectors of one collection, and what is asked of them."""
 
     def __init__(self, collection: Collection) -> None:
-        self._collection = collection
+        self.collection = collection
         self._kept: _Kept | None = None
         # One at a time: each keeps a core busy, and the second of two finds the vectors that the first has read.
         self._turn = trio.CapacityLimiter(1)
@@ -67,11 +68,11 @@ class GroupNeighbours:
     async def vectors(self) -> GroupVectors:
         """The vectors as they are stored now."""
         # Taken before the snapshot: what is committed meanwhile makes the kept vectors stale, never the reverse.
-        version = self._collection.version
+        version = self.collection.version
         if self._kept is not None and self._kept.version == version:
             return self._kept.vectors
         self._kept = None
-        loaded = await self._collection.read(load)
+        loaded = await self.collection.read(load)
         if loaded.matrix.nbytes <= KEPT_BYTES:
             self._kept = _Kept(version, loaded)
         return loaded
@@ -118,7 +119,7 @@ class GroupNeighbours:
         )
 
 
-def load(db: sqlite3.Connection) -> GroupVectors:
+def load(db: apsw.Connection) -> GroupVectors:
     """Read the vectors of the current model and take each group's mean; blocks, in a thread of trio's."""
     waiting = store.count_waiting(db)
     model = store.current_model(db)
@@ -150,14 +151,14 @@ def load(db: sqlite3.Connection) -> GroupVectors:
     return GroupVectors([name for name, _ in order], unit, waiting)
 
 
-def _stored(db: sqlite3.Connection, model: store.Model) -> Iterator[tuple[npt.NDArray[np.int64], Matrix]]:
+def _stored(db: apsw.Connection, model: store.Model) -> Iterator[tuple[npt.NDArray[np.int64], Matrix]]:
     """Numbers of groups, rising, and the vectors of their items, a portion at a time."""
     cursor = db.execute(
         "SELECT items.group_id, vector FROM items CROSS JOIN vectors ON vectors.item_id = items.item_id "
         "WHERE model_id = ? ORDER BY items.group_id",
         (model.model_id,),
     )
-    while rows := cursor.fetchmany(_FETCH):
+    while rows := list(islice(cursor, _FETCH)):
         trio.from_thread.check_cancelled()
         groups = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
         packed = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2").reshape(len(rows), model.dimensions)

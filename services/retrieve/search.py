@@ -6,12 +6,11 @@ the search fail: an empty answer always means that nothing was found.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
+import apsw
 import numpy as np
 import trio
 
@@ -19,13 +18,13 @@ from proto.errors import Kind, LinckiaError, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion, store
-from services.retrieve.collection import Collection, is_index_damage
-from services.retrieve.filters import Where, allowed_items, compile_filters
-from services.retrieve.lexical import Fts5
+from services.retrieve.collection import Collection
+from services.retrieve.filters import allowed_items, compile_filters
+from services.retrieve.lexical import Fts5, WordsDamaged
 from services.retrieve.live_vectors import VectorsLoading
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
-from services.retrieve.vectors import Matrix
+from services.retrieve.vectors import ItemIds, Matrix
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """Embeds a query within so many seconds."""
@@ -35,6 +34,7 @@ LEXICAL, VECTOR = "lexical", "vector"
 MAX_CANDIDATES = 100_000
 
 _LOAD_WAIT_S = 2.0
+_LOADING = "vector: the vectors are still being loaded"
 
 
 class Patience:
@@ -56,23 +56,6 @@ class Patience:
         self._brief_until = -np.inf if answered else trio.current_time() + self.BRIEF_FOR_S
 
 
-class _Stages(msgspec.Struct):
-    """What the stages found, and what became of them."""
-
-    lexical: list[tuple[int, float]] | None = None
-    unchecked: bool = False
-    """Whether words may be missing from that."""
-    vector: list[tuple[int, float]] | None = None
-    query: Matrix | None = None
-    reranked: dict[int, float] = {}
-    degraded: list[str] = []
-
-    @property
-    def ran(self) -> list[str]:
-        """The stages that found; whoever was asked to put that in order comes after."""
-        return [name for name, found in ((LEXICAL, self.lexical), (VECTOR, self.vector)) if found is not None]
-
-
 class _Candidates(NamedTuple):
     """The best piece of each group, best first; texts and cosines of as many of them as are wanted."""
 
@@ -86,7 +69,7 @@ async def search(
     params: RetrieveSearch,
     embed: QueryCall,
     patience: Patience,
-    repair: Callable[[], None],
+    repair: Callable[[], object],
     reranker: Reranker | LateReranker | None = None,
 ) -> SearchResult:
     """Answer `params` on its collection.
@@ -99,275 +82,307 @@ async def search(
     Raises:
         Unavailable: every stage that was asked for failed.
     """
-    where = compile_filters(params.filters)
-    depth = max(params.candidates, params.limit)
-    stages = _Stages()
-    reranks = reranker is not None and reranker.may_run and params.fusion.method != LEXICAL
-    read, texts = (depth, None) if reranks else (params.limit, params.texts)
-    choose = partial(_choose, collection, params, stages, where, depth, read, texts)
-    candidates: _Candidates | None = None
-    if params.fusion.method == LEXICAL:
-        candidates = await _by_words(collection, params, stages, where, depth, choose, repair)
-    if candidates is None:
-        await _run(collection, params, stages, embed, patience, depth, where, repair)
-        candidates = await collection.read(choose)
-    if not stages.ran:
-        # The words were left out for the vectors, and these cannot be read.
-        raise _unanswered(stages)
-    best = candidates.best
-    if reranker is not None and reranks and best:
-        best = await _rerank(params, candidates, stages, reranker)
-        # That took a while: what was removed meanwhile is not answered.
-        found = await collection.items([item for item, _ in best[: params.limit]], params.texts)
-        kept = (item for item, _ in best[: params.limit] if item not in found)
-        if gone := {item: candidates.found[item] for item in kept if item in candidates.found}:
-            # A note that was written anew is there, and is answered as it is now.
-            found |= await collection.read(partial(store.successors, gone=gone))
-        candidates = candidates._replace(found=found)
-    best = best[: params.limit]
-    if LEXICAL in stages.ran and stages.unchecked:
-        stages.degraded.append("lexical: the word index is still being checked")
-    waiting = collection.waiting
-    if VECTOR in stages.ran and (awaited := collection.vectors_awaited):
-        stages.degraded.append(f"vector: {awaited}")
-    if VECTOR in stages.ran and (behind := collection.vectors.behind):
-        stages.degraded.append(f"vector: {behind}")
-    ran = stages.ran
-    return SearchResult(
-        hits=_hits(best, candidates, stages),
-        stages=[*ran, reranker.stage] if reranker is not None and stages.reranked else ran,
-        degraded=stages.degraded,
-        source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if stages.reranked else ""),
-        reranked=bool(stages.reranked),
-        vectors_waiting=waiting,
-    )
+    if reranker is not None and (not reranker.may_run or params.fusion.method == LEXICAL):
+        reranker = None
+    this = _Search(collection, params, embed, patience, repair)
+    # The reranker reads the texts of all candidates.
+    this.wanted, this.texts = (params.limit, params.texts) if reranker is None else (this.depth, None)
+    candidates = await this.candidates()
+    if reranker is not None and candidates.best:
+        candidates = await this.rerank(candidates, reranker)
+    return this.result(candidates, reranker)
 
 
-async def _by_words(
-    collection: Collection,
-    params: RetrieveSearch,
-    stages: _Stages,
-    where: Where | None,
-    limit: int,
-    choose: Callable[[sqlite3.Connection], _Candidates],
-    repair: Callable[[], None],
-) -> _Candidates | None:
-    """The candidates by words alone, which nobody has to be waited for: found and chosen by one thread in one turn.
+class _Search:
+    """One search: what its stages have found so far, and what became of them."""
 
-    None where the words do not answer.
-    """
+    def __init__(
+        self,
+        collection: Collection,
+        params: RetrieveSearch,
+        embed: QueryCall,
+        patience: Patience,
+        repair: Callable[[], object],
+    ) -> None:
+        self.collection = collection
+        self.params = params
+        self.embed = embed
+        self.patience = patience
+        self.repair = repair
+        self.where = compile_filters(params.filters)
+        self.depth = max(params.candidates, params.limit)
+        """Pieces that each stage hands on, at first."""
+        self.wanted = params.limit
+        """Groups of which more than the id is read."""
+        self.texts: int | None = None
+        """Of these, so many with the text of their pieces; None: all."""
+        self.lexical: list[tuple[int, float]] | None = None
+        self.unchecked = False
+        """Whether words may be missing from that."""
+        self.vector: list[tuple[int, float]] | None = None
+        self.query: Matrix | None = None
+        self.reranked: dict[int, float] = {}
+        self.degraded: list[str] = [collection.refilling] if collection.refilling else []
 
-    def find(db: sqlite3.Connection) -> _Candidates:
-        stages.lexical, stages.unchecked = collection.words.search(db, params.query, limit, where)
-        return choose(db)
+    @property
+    def ran(self) -> list[str]:
+        """The stages that found; what put that in order comes after."""
+        return [name for name, found in ((LEXICAL, self.lexical), (VECTOR, self.vector)) if found is not None]
 
-    await collection.trust_words()
-    try:
-        return await collection.read(find)
-    except sqlite3.Error as error:
-        if stages.lexical is not None:
-            raise
-        _words_failed(stages, error, repair)
-        return None
+    # Finding
 
+    async def candidates(self) -> _Candidates:
+        """Run the stages that are asked for, or those that stand in for them, and choose from what they found.
 
-def _words_failed(stages: _Stages, error: sqlite3.Error, repair: Callable[[], None]) -> None:
-    if is_index_damage(error):
-        repair()
-    stages.degraded.append(f"lexical: {error}")
+        Raises:
+            Unavailable: none answers.
+        """
+        method = self.params.fusion.method
+        if method == LEXICAL and (found := await self._words_in_one_turn()) is not None:
+            return found
+        if method in (LEXICAL, VECTOR):
+            await self._embed_query()
+            if method == VECTOR and self.query is None:
+                await self._find_words()
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._find_words)
+                nursery.start_soon(self._embed_query)
+        if self.query is None and self.lexical is None:
+            raise self._unanswered()
+        found = await self.collection.read(self._choose)
+        if not self.ran:
+            # The words were left out for the vectors, and these cannot be read.
+            raise self._unanswered()
+        return found
 
+    async def _words_in_one_turn(self) -> _Candidates | None:
+        """The candidates by words alone, which wait for no other service: found and chosen by one thread in one turn.
 
-async def _run(
-    collection: Collection,
-    params: RetrieveSearch,
-    stages: _Stages,
-    embed: QueryCall,
-    patience: Patience,
-    limit: int,
-    where: Where | None,
-    repair: Callable[[], None],
-) -> None:
-    """What is asked of the vectors, and of the words beside them."""
-    method = params.fusion.method
+        None where the words do not answer.
+        """
 
-    async def lexical() -> None:
+        def find(db: apsw.Connection) -> _Candidates:
+            self._search_words(db, self.depth)
+            return self._choose(db)
+
+        await self.collection.trust_words()
         try:
-            stages.lexical, stages.unchecked = await collection.find_words(params.query, limit, where)
-        except sqlite3.Error as error:
-            _words_failed(stages, error, repair)
+            return await self.collection.read(find)
+        except WordsDamaged as error:
+            self._words_failed(error)
+            return None
 
-    async def vector() -> None:
+    async def _find_words(self) -> None:
         try:
-            stages.query = await _query_vector(collection, params.query, embed, patience)
-            if stages.query is None and (awaited := collection.vectors_awaited):
-                stages.degraded.append(f"vector: {awaited}")
+            found = await self.collection.find_words(self.params.query, self.depth, self.where)
+            self.lexical, self.unchecked = found
+        except WordsDamaged as error:
+            self._words_failed(error)
         except LinckiaError as error:
-            stages.degraded.append(f"vector: {error.failure.message}")
-        except trio.TooSlowError:
-            stages.degraded.append("vector: the query's vector did not come in time")
-        except VectorsLoading:
-            stages.degraded.append("vector: the vectors are still being loaded")
+            self.degraded.append(f"lexical: {error.failure.message}")
 
-    if method in (VECTOR, LEXICAL):
-        await vector()
-        if method == VECTOR and stages.query is None:
-            await lexical()
-    else:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lexical)
-            nursery.start_soon(vector)
-    if stages.query is None and stages.lexical is None:
-        raise _unanswered(stages)
+    def _search_words(self, db: apsw.Connection, depth: int) -> None:
+        self.lexical, self.unchecked = self.collection.words.search(db, self.params.query, depth, self.where)
 
+    def _words_failed(self, error: WordsDamaged) -> None:
+        self.repair()
+        self.degraded.append(f"lexical: {error}")
 
-def _unanswered(stages: _Stages) -> Unavailable:
-    return Unavailable("no stage of the search answers: " + "; ".join(stages.degraded), retry_after_ms=1000)
-
-
-async def _query_vector(collection: Collection, query: str, embed: QueryCall, patience: Patience) -> Matrix | None:
-    """The query's vector; None where the collection has no vector to compare it with."""
-    if not collection.loaded.is_set():
-        with trio.move_on_after(_LOAD_WAIT_S):
-            await collection.until_loaded()
-        if not collection.loaded.is_set():
-            raise VectorsLoading
-    if not len(collection.vectors):
-        if collection.vectors.behind:
-            raise VectorsLoading
-        return None
-    timeout_s = patience.timeout_s()
-    try:
-        with trio.fail_after(timeout_s):
-            result = await embed(EmbedTexts(texts=[query], kind=TextKind.QUERY), timeout_s)
-    except (trio.TooSlowError, LinckiaError) as error:
-        if isinstance(error, trio.TooSlowError) or error.failure.kind is Kind.TIMEOUT:
-            patience.learn(answered=False)
-        raise
-    patience.learn(answered=True)
-    if result.fingerprint != collection.fingerprint:
-        await collection.adopt(result.fingerprint, result.vectors.shape[1])
-    result.vectors.check()
-    vector = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).astype(np.float32)
-    return vector if len(collection.vectors) else None
-
-
-def _choose(
-    collection: Collection,
-    params: RetrieveSearch,
-    stages: _Stages,
-    where: Where | None,
-    depth: int,
-    read: int,
-    texts: int | None,
-    db: sqlite3.Connection,
-) -> _Candidates:
-    """Everything from the query's vector to the texts of the best, on one snapshot and in one go: blocks.
-
-    Args:
-        depth: pieces that each stage hands on, at first.
-        read: groups that are wanted.
-        texts: of these, so many with what their pieces say; None: all.
-    """
-    allowed = None if where is None or stages.query is None else allowed_items(db, where)
-    looked_again = False
-
-    def words_again() -> None:
+    async def _embed_query(self) -> None:
+        """Make the query's vector; what keeps it from being made, or compared, is `degraded`."""
         try:
-            stages.lexical, stages.unchecked = collection.words.search(db, params.query, depth, where)
-        except sqlite3.Error as error:
-            # They answered a moment ago, and that counts.
-            stages.degraded.append(f"lexical: {error}")
+            self.query = await self._query_vector()
+            if self.query is None and (awaited := self.collection.vectors_awaited):
+                self.degraded.append(f"vector: {awaited}")
+        except LinckiaError as error:
+            self.degraded.append(f"vector: {error.failure.message}")
+        except trio.TooSlowError:
+            self.degraded.append("vector: the query's vector did not come in time")
+        except VectorsLoading:
+            self.degraded.append(_LOADING)
 
-    while True:
-        if stages.query is not None:
+    async def _query_vector(self) -> Matrix | None:
+        """The query's vector; None where the collection has no vector to compare it with."""
+        collection = self.collection
+        if not collection.loaded.is_set():
+            with trio.move_on_after(_LOAD_WAIT_S):
+                await collection.until_loaded()
+            if not collection.loaded.is_set():
+                raise VectorsLoading
+        if not len(collection.vectors):
+            if collection.vectors.behind:
+                raise VectorsLoading
+            return None
+        timeout_s = self.patience.timeout_s()
+        try:
+            with trio.fail_after(timeout_s):
+                result = await self.embed(EmbedTexts(texts=[self.params.query], kind=TextKind.QUERY), timeout_s)
+        except (trio.TooSlowError, LinckiaError) as error:
+            if isinstance(error, trio.TooSlowError) or error.failure.kind is Kind.TIMEOUT:
+                self.patience.learn(answered=False)
+            raise
+        self.patience.learn(answered=True)
+        if result.fingerprint != collection.fingerprint:
+            await collection.adopt(result.fingerprint, result.vectors.shape[1])
+        result.vectors.check()
+        vector = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).astype(np.float32)
+        return vector if len(collection.vectors) else None
+
+    def _unanswered(self) -> Unavailable:
+        return Unavailable("no stage of the search answers: " + "; ".join(self.degraded), retry_after_ms=1000)
+
+    # Choosing, on one snapshot and in one go; all of it blocks
+
+    def _choose(self, db: apsw.Connection) -> _Candidates:
+        """Everything from the query's vector to the texts of the best."""
+        allowed = None if self.where is None or self.query is None else allowed_items(db, self.where)
+        depth = self.depth
+        looked_again = False
+        while True:
+            self._search_vectors(depth, allowed)
+            found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
+            groups = store.groups_of(db, list(found))
+            fused = self._fuse(db, groups)
+            if self.lexical is not None and not looked_again and any(item not in groups for item, _ in self.lexical):
+                # While the query's vector was made, a note was replaced, and its pieces have other ids.
+                looked_again = True
+                self._search_words_again(db, depth)
+                continue
+            best = _best_of_groups(fused, groups)
+            full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
+            if len(best) >= self.params.limit or not full or depth >= MAX_CANDIDATES:
+                break
+            # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there
+            # are.
+            depth = min(4 * depth, MAX_CANDIDATES)
+            if self.lexical is not None:
+                self._search_words_again(db, depth)
+        bare = store.never_embedded(db, [item for item, _ in best[: self.wanted]])
+        best = _telling(best, groups, self.lexical or (), bare)
+        ids = [item for item, _ in best[: self.wanted]]
+        cosines = {} if self.query is None else self.collection.vectors.cosines(self.query, ids)
+        return _Candidates(best, store.items(db, ids, self.texts), cosines)
+
+    def _search_vectors(self, depth: int, allowed: ItemIds | None) -> None:
+        if self.query is not None:
             try:
-                stages.vector = collection.vectors.near(stages.query, depth, allowed)
+                self.vector = self.collection.vectors.near(self.query, depth, allowed)
             except VectorsLoading:
-                stages.degraded.append("vector: the vectors are still being loaded")
-                stages.query = None
-        found = dict.fromkeys(item for stage in (stages.lexical, stages.vector) if stage for item, _ in stage)
-        groups = store.groups_of(db, list(found))
-        fused = _fuse(collection, params, stages, groups, db)
-        if stages.lexical is not None and not looked_again and any(item not in groups for item, _ in stages.lexical):
-            # While the query's vector was made, a note was written anew, and its pieces have other ids.
-            looked_again = True
-            words_again()
-            continue
-        best = _best_of_groups(fused, groups)
-        full = any(stage is not None and len(stage) >= depth for stage in (stages.lexical, stages.vector))
-        if len(best) >= params.limit or not full or depth >= MAX_CANDIDATES:
-            break
-        # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there are.
-        depth = min(4 * depth, MAX_CANDIDATES)
-        if stages.lexical is not None:
-            words_again()
-    best = _telling(best, groups, stages.lexical or (), store.never_embedded(db, [item for item, _ in best[:read]]))
-    ids = [item for item, _ in best[:read]]
-    cosines = {} if stages.query is None else collection.vectors.cosines(stages.query, ids)
-    return _Candidates(best, store.items(db, ids, texts), cosines)
+                self.degraded.append(_LOADING)
+                self.query = None
 
+    def _search_words_again(self, db: apsw.Connection, depth: int) -> None:
+        try:
+            self._search_words(db, depth)
+        except WordsDamaged as error:
+            # They answered a moment ago, and that counts.
+            self._words_failed_again(error)
 
-async def _rerank(
-    params: RetrieveSearch, candidates: _Candidates, stages: _Stages, reranker: Reranker | LateReranker
-) -> list[tuple[int, float]]:
-    """The candidates in the cross-encoder's order, then the others in theirs; as they were where it does not answer."""
-    best, found = candidates.best, candidates.found
-    texts = {item: reading(found[item]) for item, _ in best[: params.candidates] if item in found}
-    fused = [score for item, score in best[: params.candidates] if item in texts]
-    order = await reranker.rank(params.query, list(texts.values()), fused)
-    if order.degraded:
-        stages.degraded.append(f"{reranker.stage}: {order.degraded}")
-    items = list(texts)
-    stages.reranked = {items[ranked.index]: ranked.score for ranked in order.ranked}
-    if not stages.reranked:
-        return best
-    # What the model has not read stays below what it has, in the order that it had.
-    least = min(stages.reranked.values())
-    rest = [(item, score * least) for item, score in best if item not in stages.reranked]
-    return list(stages.reranked.items()) + rest
+    def _words_failed_again(self, error: WordsDamaged) -> None:
+        if (reason := f"lexical: {error}") not in self.degraded:
+            self.degraded.append(reason)
+
+    def _fuse(self, db: apsw.Connection, groups: Mapping[int, int]) -> dict[int, float]:
+        if self.lexical is None or self.vector is None:
+            return fusion.single(self.lexical or self.vector or ())
+        if self.params.fusion.method == "rrf":
+            return fusion.reciprocal_rank(self.lexical, self.vector)
+        cosines = dict(self.vector)
+        if self.query is not None:
+            by_words = [item for item, _ in self.lexical]
+            vectors = self.collection.vectors
+            cosines |= vectors.cosines(self.query, [item for item in by_words if item not in cosines])
+            average = sum(cosines.values()) / max(1, len(cosines))
+            lent = self._by_siblings(db, self.query, [item for item in by_words if item not in cosines])
+            # What the rest is about need not be what this piece says: it is no reason to take it for less than the
+            # average.
+            cosines |= {item: max(average, cosine) for item, cosine in lent.items()}
+        least = fusion.outstanding(self.lexical, groups)
+        try:
+            # One that holds a third of the query's words stands for a third of what is asked.
+            held = Fts5(db).shares_held(self.params.query, list(least))
+            least = {item: share * held[item] for item, share in least.items()}
+        except WordsDamaged as error:
+            self._words_failed_again(error)
+        return fusion.weighted(self.lexical, cosines, self.params.fusion.vector_weight, least)
+
+    def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+        """The best cosine of the rest of their group, for pieces without a vector: front matter, a section just
+        written."""
+        siblings = store.siblings(db, ids) if ids else {}
+        others = list({other for each in siblings.values() for other in each})
+        cosines = self.collection.vectors.cosines(query, others)
+        known = {item: [cosines[other] for other in each if other in cosines] for item, each in siblings.items()}
+        return {item: max(of_others) for item, of_others in known.items() if of_others}
+
+    # Putting in order, and answering
+
+    async def rerank(self, candidates: _Candidates, reranker: Reranker | LateReranker) -> _Candidates:
+        """The candidates in the cross-encoder's order, then the others in theirs; as they were where it does not
+        answer."""
+        best, found = candidates.best, candidates.found
+        read = [(item, score) for item, score in best[: self.params.candidates] if item in found]
+        texts = [reading(found[item]) for item, _ in read]
+        order = await reranker.rank(self.params.query, texts, [score for _, score in read])
+        if order.degraded:
+            self.degraded.append(f"{reranker.stage}: {order.degraded}")
+        self.reranked = {read[ranked.index][0]: ranked.score for ranked in order.ranked}
+        if self.reranked:
+            # What the model has not read stays below what it has, in the order that it had.
+            least = min(self.reranked.values())
+            rest = [(item, score * least) for item, score in best if item not in self.reranked]
+            best = [*self.reranked.items(), *rest]
+        # That took a while: what was removed meanwhile is not answered.
+        answered = [item for item, _ in best[: self.params.limit]]
+        now = await self.collection.items(answered, self.params.texts)
+        if gone := {item: found[item] for item in answered if item not in now and item in found}:
+            # A note that was replaced is there, and is answered as it is now.
+            now |= await self.collection.read(partial(store.successors, gone=gone))
+        return _Candidates(best, now, candidates.cosines)
+
+    def result(self, candidates: _Candidates, reranker: Reranker | LateReranker | None) -> SearchResult:
+        """The answer, with all that is known to be missing from it."""
+        ran = self.ran
+        waiting = self.collection.waiting
+        if LEXICAL in ran and self.unchecked:
+            self.degraded.append("lexical: the word index is still being checked")
+        if VECTOR in ran:
+            missing = (self.collection.vectors_awaited, self.collection.vectors.behind)
+            self.degraded += [f"vector: {reason}" for reason in missing if reason]
+        return SearchResult(
+            hits=self._hits(candidates),
+            stages=[*ran, reranker.stage] if reranker is not None and self.reranked else ran,
+            degraded=self.degraded,
+            source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if self.reranked else ""),
+            reranked=bool(self.reranked),
+            vectors_waiting=waiting,
+        )
+
+    def _hits(self, candidates: _Candidates) -> list[Hit]:
+        words = dict(self.lexical or ())
+        return [
+            Hit(
+                group=item.group,
+                key=item.key,
+                score=min(1.0, max(0.0, score)),
+                title=item.title,
+                heading=item.heading,
+                text=item.text,
+                group_metadata=item.group_metadata,
+                item_metadata=item.item_metadata,
+                lexical=words.get(item_id),
+                vector=candidates.cosines.get(item_id),
+                rerank=self.reranked.get(item_id),
+            )
+            for item_id, score in candidates.best[: self.params.limit]
+            if (item := candidates.found.get(item_id)) is not None
+        ]
 
 
 def reading(found: Found) -> str:
     """What the cross-encoder reads of an item: where it stands, then its text."""
     return "\n".join(part for part in (found.heading or found.title, found.text) if part)
-
-
-def _fuse(
-    collection: Collection,
-    params: RetrieveSearch,
-    stages: _Stages,
-    groups: Mapping[int, int],
-    db: sqlite3.Connection,
-) -> dict[int, float]:
-    if stages.lexical is None or stages.vector is None:
-        return fusion.single(stages.lexical or stages.vector or ())
-    if params.fusion.method == "rrf":
-        return fusion.reciprocal_rank(stages.lexical, stages.vector)
-    cosines = dict(stages.vector)
-    if stages.query is not None:
-        by_words = [item for item, _ in stages.lexical]
-        cosines |= collection.vectors.cosines(stages.query, [item for item in by_words if item not in cosines])
-        average = sum(cosines.values()) / max(1, len(cosines))
-        lent = _by_siblings(collection, stages.query, [item for item in by_words if item not in cosines], db)
-        # What the rest is about need not be what this piece says: it is no reason to take it for less than the average.
-        cosines |= {item: max(average, cosine) for item, cosine in lent.items()}
-    least = fusion.outstanding(stages.lexical, groups)
-    try:
-        # One that holds a third of the query's words stands for a third of what is asked.
-        held = Fts5(db).shares_held(params.query, list(least))
-        least = {item: share * held[item] for item, share in least.items()}
-    except sqlite3.Error as error:
-        if (reason := f"lexical: {error}") not in stages.degraded:
-            stages.degraded.append(reason)
-    return fusion.weighted(stages.lexical, cosines, params.fusion.vector_weight, least)
-
-
-def _by_siblings(collection: Collection, query: Matrix, ids: Sequence[int], db: sqlite3.Connection) -> dict[int, float]:
-    """The best cosine of the rest of their group, for pieces without a vector: front matter, a section just written."""
-    siblings = store.siblings(db, ids) if ids else {}
-    cosines = collection.vectors.cosines(query, list({other for others in siblings.values() for other in others}))
-    known = {item: [cosines[other] for other in others if other in cosines] for item, others in siblings.items()}
-    return {item: max(of_others) for item, of_others in known.items() if of_others}
 
 
 def _telling(
@@ -400,24 +415,3 @@ def _best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> 
             seen.add(group)
             best.append((item_id, score))
     return best
-
-
-def _hits(best: Sequence[tuple[int, float]], candidates: _Candidates, stages: _Stages) -> list[Hit]:
-    words = dict(stages.lexical or ())
-    return [
-        Hit(
-            group=item.group,
-            key=item.key,
-            score=min(1.0, max(0.0, score)),
-            title=item.title,
-            heading=item.heading,
-            text=item.text,
-            group_metadata=item.group_metadata,
-            item_metadata=item.item_metadata,
-            lexical=words.get(item_id),
-            vector=candidates.cosines.get(item_id),
-            rerank=stages.reranked.get(item_id),
-        )
-        for item_id, score in best
-        if (item := candidates.found.get(item_id)) is not None
-    ]

@@ -7,10 +7,10 @@ whole or not at all. They answer with what the vectors in memory must follow.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+import apsw
 import msgspec
 
 from proto.errors import InvalidParams
@@ -92,7 +92,7 @@ def check(groups: Sequence[Group]) -> None:
             check_metadata(item.metadata, f"{at}.metadata")
 
 
-def put(db: sqlite3.Connection, groups: Sequence[Group]) -> Change:
+def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
     """Set the whole content of `groups` (those that `check` lets pass)."""
     change = Change(groups=len(groups))
     model = current_model(db)
@@ -104,14 +104,14 @@ def put(db: sqlite3.Connection, groups: Sequence[Group]) -> Change:
     return change
 
 
-def delete(db: sqlite3.Connection, ids: Sequence[str]) -> Change:
+def delete(db: apsw.Connection, ids: Sequence[str]) -> Change:
     """Remove the groups of these ids."""
     change = Change()
     for group in ids:
         row = db.execute("SELECT group_id, title FROM groups WHERE id = ?", (group,)).fetchone()
         if row is None:
             continue
-        items = [int(each[0]) for each in db.execute("SELECT item_id FROM items WHERE group_id = ?", (row[0],))]
+        items = [item_id for (item_id,) in db.execute("SELECT item_id FROM items WHERE group_id = ?", (row[0],))]
         _remove_items(db, row[1], items, change)
         change.removed += len(items)
         db.execute("DELETE FROM group_values WHERE group_id = ?", (row[0],))
@@ -122,15 +122,13 @@ def delete(db: sqlite3.Connection, ids: Sequence[str]) -> Change:
 
 
 def _put_group(
-    db: sqlite3.Connection, group: Group, model: Model | None, vectors: Mapping[bytes, bytes], change: Change
+    db: apsw.Connection, group: Group, model: Model | None, vectors: Mapping[bytes, bytes], change: Change
 ) -> None:
     metadata = msgspec.json.encode(group.metadata)
     row = db.execute("SELECT group_id, title, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
     if row is None:
-        cursor = db.execute(
-            "INSERT INTO groups (id, title, metadata) VALUES (?, ?, ?)", (group.id, group.title, metadata)
-        )
-        group_id, title = int(cursor.lastrowid or 0), group.title
+        db.execute("INSERT INTO groups (id, title, metadata) VALUES (?, ?, ?)", (group.id, group.title, metadata))
+        group_id, title = db.last_insert_rowid(), group.title
     else:
         group_id, title = int(row[0]), str(row[1])
         if (title, bytes(row[2])) != (group.title, metadata):
@@ -173,26 +171,18 @@ def _put_group(
     change.rows += rows
 
 
-def _insert(db: sqlite3.Connection, group_id: int, position: int, item: Item, content: bytes) -> int:
-    cursor = db.execute(
+def _insert(db: apsw.Connection, group_id: int, position: int, item: Item, content: bytes) -> int:
+    metadata = msgspec.json.encode(item.metadata)
+    db.execute(
         "INSERT INTO items (group_id, key, position, heading, text, metadata, hash, embed) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            group_id,
-            item.key,
-            position,
-            item.heading,
-            item.text,
-            msgspec.json.encode(item.metadata),
-            content,
-            item.embed,
-        ),
+        (group_id, item.key, position, item.heading, item.text, metadata, content, int(item.embed)),
     )
-    return int(cursor.lastrowid or 0)
+    return db.last_insert_rowid()
 
 
 def _queue(
-    db: sqlite3.Connection, item_id: int, item: Item, vector: bytes | None, model: Model | None, change: Change
+    db: apsw.Connection, item_id: int, item: Item, vector: bytes | None, model: Model | None, change: Change
 ) -> None:
     if not item.embed:
         return
@@ -205,54 +195,56 @@ def _queue(
         db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
 
 
-def _update(db: sqlite3.Connection, item_id: int, position: int, item: Item, change: Change) -> bool:
+def _update(db: apsw.Connection, item_id: int, position: int, item: Item, change: Change) -> bool:
     """Bring what is no part of the words up to date; whether anything but the position differed."""
     metadata = msgspec.json.encode(item.metadata)
-    row = db.execute("SELECT position, metadata, embed FROM items WHERE item_id = ?", (item_id,)).fetchone()
-    if (int(row[0]), bytes(row[1]), bool(row[2])) == (position, metadata, item.embed):
+    held = db.execute("SELECT position, metadata, embed FROM items WHERE item_id = ?", (item_id,)).get
+    old_position, old_metadata, embedded = held
+    if (old_position, old_metadata, bool(embedded)) == (position, metadata, item.embed):
         return False
     db.execute(
         "UPDATE items SET position = ?, metadata = ?, embed = ? WHERE item_id = ?",
-        (position, metadata, item.embed, item_id),
+        (position, metadata, int(item.embed), item_id),
     )
-    if bool(row[2]) and not item.embed:
+    if embedded and not item.embed:
         db.execute("DELETE FROM vectors WHERE item_id = ?", (item_id,))
         db.execute("DELETE FROM outbox WHERE item_id = ?", (item_id,))
         change.gone.append(item_id)
-    elif item.embed and not row[2]:
+    elif item.embed and not embedded:
         db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
-    return bytes(row[1]) != metadata or bool(row[2]) != item.embed
+    return old_metadata != metadata or bool(embedded) != item.embed
 
 
-def _remove_items(db: sqlite3.Connection, title: str, items: Sequence[int], change: Change) -> None:
+def _remove_items(db: apsw.Connection, title: str, items: Sequence[int], change: Change) -> None:
     """Remove items of one group, whose words were indexed under `title`."""
-    words = Fts5(db)
-    for some in _portions(items):
-        marks = ", ".join("?" * len(some))
-        rows = db.execute(f"SELECT item_id, heading, text FROM items WHERE item_id IN ({marks})", some).fetchall()
-        words.remove(Words(int(item_id), title, heading, text) for item_id, heading, text in rows)
-        for table in ("vectors", "outbox", "items"):
-            db.execute(f"DELETE FROM {table} WHERE item_id IN ({marks})", some)
+    rows = _for_each(db, "SELECT item_id, heading, text FROM items WHERE item_id IN ({marks})", items)
+    Fts5(db).remove([Words(item_id, title, heading, text) for item_id, heading, text in rows])
+    for table in ("vectors", "outbox", "items"):
+        list(_for_each(db, f"DELETE FROM {table} WHERE item_id IN ({{marks}})", items))
     change.gone.extend(items)
 
 
-def _vectors_of(db: sqlite3.Connection, hashes: set[bytes], model: Model | None) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
+def _vectors_of(db: apsw.Connection, hashes: set[bytes], model: Model | None) -> dict[bytes, bytes]:
     if model is None:
-        return found
-    for some in _portions(sorted(hashes)):
-        found.update(
-            db.execute(
-                "SELECT hash, vector FROM items JOIN vectors ON vectors.item_id = items.item_id "
-                f"WHERE model_id = ? AND hash IN ({', '.join('?' * len(some))})",
-                (model.model_id, *some),
-            )
-        )
-    return found
+        return {}
+    query = (
+        "SELECT hash, vector FROM items JOIN vectors ON vectors.item_id = items.item_id "
+        "WHERE model_id = ? AND hash IN ({marks})"
+    )
+    return dict(_for_each(db, query, sorted(hashes), model.model_id))
 
 
-def _portions(values: Sequence[int] | Sequence[bytes]) -> Iterable[Sequence[int | bytes]]:
-    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
+def _for_each(
+    db: apsw.Connection, query: str, values: Sequence[int] | Sequence[bytes], *first: int | str
+) -> Iterator[Any]:
+    """The rows of `query` for all of `values`, some hundred at a time: `{marks}` in it stands for these.
+
+    Args:
+        first: bindings that stand before them.
+    """
+    for start in range(0, len(values), _AT_ONCE):
+        some = values[start : start + _AT_ONCE]
+        yield from db.execute(query.replace("{marks}", ", ".join("?" * len(some))), (*first, *some))
 
 
 def _hash(title: str, item: Item) -> bytes:
@@ -270,98 +262,88 @@ def passage(title: str, heading: str, text: str) -> str:
     return "\n".join((*lines, text))
 
 
-def count_waiting(db: sqlite3.Connection) -> int:
+def count_waiting(db: apsw.Connection) -> int:
     """Items whose vector is still to come."""
-    return int(db.execute("SELECT count(*) FROM outbox").fetchone()[0])
+    return int(db.execute("SELECT count(*) FROM outbox").get)
 
 
-def count_items(db: sqlite3.Connection) -> int:
+def count_items(db: apsw.Connection) -> int:
     """Items that there are."""
-    return int(db.execute("SELECT count(*) FROM items").fetchone()[0])
+    return int(db.execute("SELECT count(*) FROM items").get)
 
 
-def has_items(db: sqlite3.Connection, count: int) -> bool:
+def has_items(db: apsw.Connection, count: int) -> bool:
     """Whether there are so many, without a look at more."""
     return db.execute("SELECT 1 FROM items LIMIT 1 OFFSET ?", (count - 1,)).fetchone() is not None
 
 
-def counts(db: sqlite3.Connection) -> tuple[int, int, int, int, int]:
-    """Groups, items, vectors of the current model, items that wait, and those of them that failed before."""
+class Counts(NamedTuple):
+    """How much a collection holds: vectors of the current model, items that wait, those of them that failed before."""
+
+    groups: int
+    items: int
+    vectors: int
+    waiting: int
+    failed: int
+
+
+def counts(db: apsw.Connection) -> Counts:
+    """How much there is."""
     row = db.execute(
         "SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM items), "
         "(SELECT count(*) FROM vectors WHERE model_id = "
         "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')), "
         "(SELECT count(*) FROM outbox), (SELECT count(*) FROM outbox WHERE attempts > 0)"
-    ).fetchone()
-    return int(row[0]), int(row[1]), int(row[2]), int(row[3]), int(row[4])
+    ).get
+    return Counts(*row)
 
 
-def group_ids(db: sqlite3.Connection, after: str, limit: int) -> GroupIds:
+def group_ids(db: apsw.Connection, after: str, limit: int) -> GroupIds:
     """Ids greater than `after`, in the order of their code points."""
-    rows = db.execute("SELECT id FROM groups WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)).fetchall()
-    return GroupIds(ids=[str(row[0]) for row in rows[:limit]], more=len(rows) > limit)
+    rows = db.execute("SELECT id FROM groups WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1))
+    ids = [id_ for (id_,) in rows]
+    return GroupIds(ids=ids[:limit], more=len(ids) > limit, epoch=meta(db, "epoch") or "")
 
 
-def groups_of(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, int]:
+def groups_of(db: apsw.Connection, ids: Sequence[int]) -> dict[int, int]:
     """The group of each of these items that is still there, by its internal number."""
-    found: dict[int, int] = {}
-    for some in _portions(ids):
-        marks = ", ".join("?" * len(some))
-        found.update(db.execute(f"SELECT item_id, group_id FROM items WHERE item_id IN ({marks})", some))
-    return found
+    return dict(_for_each(db, "SELECT item_id, group_id FROM items WHERE item_id IN ({marks})", ids))
 
 
-def siblings(db: sqlite3.Connection, ids: Sequence[int]) -> dict[int, list[int]]:
+def siblings(db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[int]]:
     """For each of these items the others of its group that have a vector, where there are any."""
+    query = (
+        "SELECT items.item_id, other.item_id FROM items JOIN items AS other ON other.group_id = items.group_id "
+        "JOIN vectors ON vectors.item_id = other.item_id "
+        "WHERE items.item_id IN ({marks}) AND other.item_id != items.item_id"
+    )
     found: dict[int, list[int]] = {}
-    for some in _portions(ids):
-        rows = db.execute(
-            "SELECT items.item_id, other.item_id FROM items JOIN items AS other ON other.group_id = items.group_id "
-            "JOIN vectors ON vectors.item_id = other.item_id "
-            f"WHERE items.item_id IN ({', '.join('?' * len(some))}) AND other.item_id != items.item_id",
-            some,
-        )
-        for item_id, other in rows:
-            found.setdefault(int(item_id), []).append(int(other))
+    for item_id, other in _for_each(db, query, ids):
+        found.setdefault(item_id, []).append(other)
     return found
 
 
-def never_embedded(db: sqlite3.Connection, ids: Sequence[int]) -> set[int]:
+def never_embedded(db: apsw.Connection, ids: Sequence[int]) -> set[int]:
     """Those of these items that get no vector."""
-    found: set[int] = set()
-    for some in _portions(ids):
-        rows = db.execute(
-            f"SELECT item_id FROM items WHERE embed = 0 AND item_id IN ({', '.join('?' * len(some))})", some
-        )
-        found.update(int(each[0]) for each in rows)
-    return found
+    query = "SELECT item_id FROM items WHERE embed = 0 AND item_id IN ({marks})"
+    return {item_id for (item_id,) in _for_each(db, query, ids)}
 
 
-def items(db: sqlite3.Connection, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
+def items(db: apsw.Connection, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
     """The items of these ids that are still there; all but the first `full` with their ids alone."""
-    found: dict[int, Found] = {}
-    for some in () if full is None else _portions(ids[full:]):
-        rows = db.execute(
-            "SELECT item_id, id, key FROM items JOIN groups ON groups.group_id = items.group_id "
-            f"WHERE item_id IN ({', '.join('?' * len(some))})",
-            some,
-        )
-        for item_id, group, key in rows:
-            found[int(item_id)] = Found(int(item_id), group, key, "", "", "", {}, {})
-    for some in _portions(ids if full is None else ids[:full]):
-        rows = db.execute(
-            "SELECT item_id, id, key, title, heading, text, groups.metadata, items.metadata FROM items "
-            f"JOIN groups ON groups.group_id = items.group_id WHERE item_id IN ({', '.join('?' * len(some))})",
-            some,
-        )
-        for item_id, group, key, title, heading, text, group_metadata, item_metadata in rows:
-            found[int(item_id)] = Found(
-                int(item_id), group, key, title, heading, text, _metadata(group_metadata), _metadata(item_metadata)
-            )
+    whole, short = (ids, ids[:0]) if full is None else (ids[:full], ids[full:])
+    tables = "FROM items JOIN groups ON groups.group_id = items.group_id WHERE item_id IN ({marks})"
+    found = {
+        item_id: Found(item_id, group, key, "", "", "", {}, {})
+        for item_id, group, key in _for_each(db, f"SELECT item_id, id, key {tables}", short)
+    }
+    columns = "item_id, id, key, title, heading, text, groups.metadata, items.metadata"
+    for row in _for_each(db, f"SELECT {columns} {tables}", whole):
+        found[row[0]] = Found(*row[:-2], *map(_metadata, row[-2:]))
     return found
 
 
-def successors(db: sqlite3.Connection, gone: Mapping[int, Found]) -> dict[int, Found]:
+def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Found]:
     """For items that are no more, what their group holds in their place, under their ids: the piece under the same
     heading, else the first.  Those whose group went with them have none.
     """
@@ -382,20 +364,26 @@ def _metadata(stored: bytes) -> Metadata:
     return msgspec.json.decode(stored, type=Metadata)
 
 
-def current_model(db: sqlite3.Connection) -> Model | None:
+def meta(db: apsw.Connection, key: str) -> str | None:
+    """What is kept under `key` of the collection as a whole."""
+    value: str | None = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
+    return value
+
+
+def current_model(db: apsw.Connection) -> Model | None:
     """The model that the collection's vectors are of; None before the first."""
     row = db.execute(
         "SELECT model_id, fingerprint, dimensions FROM models "
         "WHERE model_id = (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')"
     ).fetchone()
-    return None if row is None else Model(int(row[0]), str(row[1]), int(row[2]))
+    return None if row is None else Model(*row)
 
 
-def adopt_model(db: sqlite3.Connection, fingerprint: str, dimensions: int) -> Model:
+def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> Model:
     """Make this the collection's model; every item without a vector of it goes to the outbox."""
     db.execute("INSERT OR IGNORE INTO models (fingerprint, dimensions) VALUES (?, ?)", (fingerprint, dimensions))
-    row = db.execute("SELECT model_id, dimensions FROM models WHERE fingerprint = ?", (fingerprint,)).fetchone()
-    model = Model(int(row[0]), fingerprint, int(row[1]))
+    row = db.execute("SELECT model_id, fingerprint, dimensions FROM models WHERE fingerprint = ?", (fingerprint,)).get
+    model = Model(*row)
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('model', ?)", (str(model.model_id),))
     db.execute(
         "DELETE FROM outbox WHERE item_id IN (SELECT item_id FROM vectors WHERE model_id = ?)", (model.model_id,)
@@ -410,25 +398,18 @@ def adopt_model(db: sqlite3.Connection, fingerprint: str, dimensions: int) -> Mo
     return model
 
 
-def waiting(db: sqlite3.Connection, now: float, limit: int) -> tuple[list[Waiting], float | None]:
-    """Items of the outbox whose time has come, and when the next one's comes where there is none (Unix time)."""
+def waiting(db: apsw.Connection, now: float, limit: int) -> list[Waiting]:
+    """Items of the outbox whose time (Unix) has come."""
     rows = db.execute(
         "SELECT outbox.item_id, attempts, hash, title, heading, text FROM outbox "
         "JOIN items ON items.item_id = outbox.item_id JOIN groups ON groups.group_id = items.group_id "
         "WHERE not_before <= ? ORDER BY not_before, outbox.item_id LIMIT ?",
         (now, limit),
-    ).fetchall()
-    due = [
-        Waiting(int(item_id), int(attempts), bytes(content), passage(title, heading, text))
-        for item_id, attempts, content, title, heading, text in rows
-    ]
-    if due:
-        return due, None
-    next_time = db.execute("SELECT min(not_before) FROM outbox").fetchone()[0]
-    return due, None if next_time is None else float(next_time)
+    )
+    return [Waiting(item_id, attempts, hash_, passage(*words)) for item_id, attempts, hash_, *words in rows]
 
 
-def settle(db: sqlite3.Connection, model: Model, done: Sequence[tuple[Waiting, bytes]]) -> list[Stored]:
+def settle(db: apsw.Connection, model: Model, done: Sequence[tuple[Waiting, bytes]]) -> list[Stored]:
     """Keep vectors of `model` for those items that still hold the words the vectors are of; answers which."""
     kept: list[Stored] = []
     if current_model(db) != model:
@@ -448,7 +429,7 @@ def settle(db: sqlite3.Connection, model: Model, done: Sequence[tuple[Waiting, b
     return kept
 
 
-def postpone(db: sqlite3.Connection, item: Waiting, until: float, error: str) -> None:
+def postpone(db: apsw.Connection, item: Waiting, until: float, error: str) -> None:
     """The item's vector failed; try again at `until` (Unix time)."""
     db.execute(
         "UPDATE outbox SET attempts = attempts + 1, not_before = ?, error = ? WHERE item_id = ?",

@@ -6,9 +6,9 @@ and it is tried again.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 
+import apsw
 import trio
 
 from proto.errors import LinckiaError
@@ -35,7 +35,7 @@ async def run_tending(collection: Collection, report: Callable[[str], None]) -> 
         try:
             while await collection.tend():
                 pass
-        except (OSError, sqlite3.Error, LinckiaError) as error:
+        except (OSError, apsw.Error, LinckiaError) as error:
             report(str(error))
             await trio.sleep(RETRY_S)
             continue
@@ -71,7 +71,7 @@ async def run_words(collection: Collection, report: Callable[[str], None]) -> No
                 collection.words_settled.set()
                 report("")
                 await _keep_in_step(collection, turn)
-            except (Lost, OSError, sqlite3.Error) as error:
+            except (Lost, OSError, apsw.Error, LinckiaError) as error:
                 report(str(error))
                 collection.words_settled.set()
                 await trio.to_thread.run_sync(words.discard, limiter=turn)

@@ -9,16 +9,16 @@ damaged or of another model is left out, and its vectors are read from the datab
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
+import apsw
 import msgspec
 import numpy as np
 
 from services.retrieve import id_sets, segment
 from services.retrieve.segment import Damaged, Record, Segment
 from services.retrieve.segmented import Limits, SegmentedIndex
-from services.retrieve.store import Model
+from services.retrieve.store import Model, meta
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds
 
 FORMAT = 1
@@ -43,7 +43,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[Record]
 
 
-def load(db: sqlite3.Connection, folder: Path, model: Model, limits: Limits) -> SegmentedIndex:
+def load(db: apsw.Connection, folder: Path, model: Model, limits: Limits) -> SegmentedIndex:
     """The index of the vectors of `model`, with the segments that are there and right; blocks, a second a million.
 
     Where much more than a tail's worth of vectors is in no segment, these are `missing` from the index until jobs have
@@ -66,18 +66,18 @@ def load(db: sqlite3.Connection, folder: Path, model: Model, limits: Limits) -> 
     return SegmentedIndex(folder, model.dimensions, limits, opened, tail, rest)
 
 
-def save(db: sqlite3.Connection, model: Model, records: list[Record]) -> None:
+def save(db: apsw.Connection, model: Model, records: list[Record]) -> None:
     """Make these the segments in use; within the caller's transaction."""
     saved = Saved(format=FORMAT, fingerprint=model.fingerprint, dimensions=model.dimensions, segments=records)
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (_KEY, msgspec.json.encode(saved).decode()))
 
 
-def vector_ids(db: sqlite3.Connection, model: Model) -> ItemIds:
+def vector_ids(db: apsw.Connection, model: Model) -> ItemIds:
     """Ids that have a vector of `model`, sorted."""
     return id_sets.select(db, "SELECT item_id FROM vectors WHERE model_id = ?", (model.model_id,))
 
 
-def vectors_by_id(db: sqlite3.Connection, model: Model, ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
+def vectors_by_id(db: apsw.Connection, model: Model, ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
     """Those of `ids` (sorted) that have a vector of `model`, and the vectors."""
     found: list[int] = []
     vectors: list[bytes] = []
@@ -95,12 +95,11 @@ def vectors_by_id(db: sqlite3.Connection, model: Model, ids: ItemIds) -> tuple[I
     return np.array(found, dtype=np.int64), matrix
 
 
-def _open_segments(db: sqlite3.Connection, folder: Path, model: Model) -> list[Segment]:
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (_KEY,)).fetchone()
-    if row is None:
+def _open_segments(db: apsw.Connection, folder: Path, model: Model) -> list[Segment]:
+    if (kept := meta(db, _KEY)) is None:
         return []
     try:
-        saved = msgspec.json.decode(row[0], type=Saved)
+        saved = msgspec.json.decode(kept, type=Saved)
     except msgspec.DecodeError:
         return []
     if (saved.format, saved.fingerprint, saved.dimensions) != (FORMAT, model.fingerprint, model.dimensions):

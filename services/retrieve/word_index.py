@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+import apsw
 import numpy as np
 
 from services.retrieve import id_sets, large_words, lexical
 from services.retrieve.filters import Where, allowed_items
 from services.retrieve.large_words import LargeWords, Lost
-from services.retrieve.lexical import Row
+from services.retrieve.lexical import Row, WordsDamaged
 from services.retrieve.terms import query_terms
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class FoundWords(NamedTuple):
 class Read(Protocol):
     """Runs work on a connection that only reads, in this thread."""
 
-    def __call__(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
+    def __call__(self, work: Callable[[apsw.Connection], T]) -> T: ...
 
 
 class WordIndex:
@@ -55,10 +55,11 @@ class WordIndex:
     Args:
         folder: of tantivy's files; made when there is need.
         large: items from which tantivy is asked; None: never.
+        epoch: of the collection, and part of the folder's name: ids of one epoch mean nothing in another.
     """
 
-    def __init__(self, folder: Path, large: int | None) -> None:
-        self._folder = folder.with_name(f"{folder.name}-{lexical.VERSION}-{large_words.VERSION}")
+    def __init__(self, folder: Path, large: int | None, epoch: str = "") -> None:
+        self._folder = folder.with_name(f"{folder.name}-{lexical.VERSION}-{large_words.VERSION}-{epoch[:8]}")
         self._of_any_version = folder
         self._large_from = large
         self._following: LargeWords | None = None
@@ -93,8 +94,8 @@ class WordIndex:
     def size_bytes(self) -> int:
         return 0 if self._following is None else self._following.size_bytes()
 
-    def search(self, db: sqlite3.Connection, query: str, limit: int, where: Where | None) -> FoundWords:
-        """Raises sqlite3.DatabaseError where FTS5 has to be asked and is damaged."""
+    def search(self, db: apsw.Connection, query: str, limit: int, where: Where | None) -> FoundWords:
+        """Raises WordsDamaged where FTS5 has to be asked and is damaged."""
         if (large := self._asked) is not None:
             try:
                 allowed = None if where is None else allowed_items(db, where)
@@ -105,7 +106,7 @@ class WordIndex:
             except Lost as error:
                 self._give_up(large, str(error))
         if self.damage:
-            raise sqlite3.DatabaseError(f"the word index is damaged ({self.damage}) and is being made anew")
+            raise WordsDamaged(f"the word index is damaged ({self.damage}) and is being rebuilt")
         # Read before the search: what it finds may be of before the check's end.
         unchecked = not self.checked
         return FoundWords(lexical.Fts5(db).search(query, limit, where), unchecked)
@@ -118,12 +119,12 @@ class WordIndex:
             path: of the database.
         """
         # A connection of its own: what the check is made by stays on it.
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with contextlib.closing(apsw.Connection(str(path))) as db:
             try:
                 lexical.prepare_check(db)
                 db.execute("BEGIN")
                 self.damage = lexical.check(db)
-            except sqlite3.DatabaseError as error:
+            except apsw.Error as error:
                 self.damage = str(error)
         self.checked = not self.damage
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from proto.errors import LinckiaError
+from proto.errors import LinckiaError, OperationError
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
 
@@ -54,6 +54,8 @@ class Outbox(Generic[D]):
         self._feed = feed
         self._gather_s = gather_s
         self._compared = False
+        self._in_step = False
+        """Whether both sides were compared, and nothing waits."""
         self._wake = trio.Event()
         self._wanted = trio.Event()
         self._passed = trio.Condition()
@@ -78,13 +80,15 @@ class Outbox(Generic[D]):
                     # Armed before the look into the table: a key that comes during the look is not missed.
                     self._wake = trio.Event()
                     self._wanted = trio.Event()
+                    self._in_step = False
                     try:
                         while await self._step():
                             pause_s = FIRST_PAUSE_S
                             await self._tell(None)
+                        self._in_step = self._compared
                         await self._tell(None)
                     except LinckiaError as error:
-                        if isinstance(error, DiskFull):
+                        if _is_full(error):
                             pause_s = FULL_PAUSE_S
                         else:
                             self._compared = False
@@ -97,6 +101,32 @@ class Outbox(Generic[D]):
                         await self._wanted.wait()
         finally:
             self._ended.set()
+
+    async def watch_epoch(self, ask: Callable[[str], Awaitable[str]]) -> None:
+        """Compare again, and deliver what is lacking, whenever the far end begins its database again.
+
+        Args:
+            ask: answers the far end's epoch once it is another than the one given, to which all has been delivered
+                (none: '').
+        """
+        delivered, pause_s = "", FIRST_PAUSE_S
+        while True:
+            try:
+                found = await ask(delivered)
+            except LinckiaError:
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                continue
+            pause_s = FIRST_PAUSE_S
+            if found == delivered:
+                continue
+            if delivered:
+                self._compared = self._in_step = False
+                self._wake.set()
+            async with self._passed:
+                while not self._in_step:
+                    await self._passed.wait()
+            delivered = found
 
     async def stop(self) -> None:
         """End the task; once this returns it uses the database no more."""
@@ -120,8 +150,13 @@ class Outbox(Generic[D]):
     async def _step(self) -> bool:
         """Compare, or deliver one batch; False where nothing was left to do."""
         if not self._compared:
-            await self._feed.compare()
+            # Set before: the far end may be begun again meanwhile.
             self._compared = True
+            try:
+                await self._feed.compare()
+            except BaseException:
+                self._compared = False
+                raise
         due = await self._feed.take()
         if due is None:
             return False
@@ -135,6 +170,13 @@ class Outbox(Generic[D]):
         self.waiting = waiting
         async with self._passed:
             self._passed.notify_all()
+
+
+def _is_full(error: LinckiaError) -> bool:
+    """Whether a disk is full: this service's, or the far end's, which answers a failure of its own to be retried."""
+    return isinstance(error, DiskFull) or (
+        isinstance(error, OperationError) and error.failure.retry_after_ms is not None
+    )
 
 
 class Page(Protocol):

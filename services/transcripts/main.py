@@ -66,6 +66,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     feed = SearchFeed(env, database, strip)
     try:
         env.background.start_soon(feed.outbox.run)
+        env.background.start_soon(feed.outbox.watch_epoch, feed.epoch)
         env.info(redaction="on" if redactor else "off", damage=database.damage)
         ingest = Ingest(database, redactor, strip)
         yield Handlers(
@@ -82,7 +83,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
     """A turn that is posted, and looks at it."""
     request = {"model": "m", "messages": [{"role": "user", "content": "What is this?"}]}
-    reply = {"role": "assistant", "content": "A rehearsal, which nobody hears."}
+    reply = {"role": "assistant", "content": "A rehearsal."}
     response = {"model": "m", "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}]}
     turn = {"provider": "openai", "request": request, "response": response}
     body = msgspec.json.encode(turn)

@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import msgspec
 import numpy as np
 
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Stamp
 from services.knowledge.store import nodes
-from services.knowledge.store.schema import open_database
-from services.retrieve import lexical, schema, store
+from services.knowledge.store.schema import open_database as open_notes
+from services.retrieve import lexical, store
 from services.retrieve.lexical import Fts5, Words, row_of
+from services.retrieve.schema import SCHEMA
 from services.retrieve.vectors import Matrix
 
 DIMENSIONS = 384
@@ -69,6 +71,14 @@ class Corpus:
         return [" ".join(row) for row in self._words[np.minimum(drawn, VOCABULARY - 1)]]
 
 
+def open_database(path: Path) -> apsw.Connection:
+    """A connection of its own to the database of a collection that no service has open."""
+    db = apsw.Connection(str(path))
+    db.pragma("journal_mode", "wal")
+    SCHEMA.apply(db)
+    return db
+
+
 def fill_retrieve(
     path: Path, corpus: Corpus, sections: int, fingerprint: str, roots: tuple[str, list[str]], *, vectors: bool = True
 ) -> None:
@@ -81,7 +91,7 @@ def fill_retrieve(
     """
     root, paths = roots
     path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(schema.open_writer(path)) as db:
+    with closing(open_database(path)) as db:
         db.execute("PRAGMA synchronous=OFF")
         db.execute("BEGIN")
         store.adopt_model(db, fingerprint, DIMENSIONS)
@@ -125,7 +135,7 @@ def fill_knowledge(path: Path, root: str, paths: list[str]) -> None:
         os.makedirs(os.path.dirname(file), exist_ok=True)
         Path(file).write_text(f"# Note {n}\n")
         rows.append((f"note-{n}", root, below, f"hash {n}", 0, *Stamp.of(os.stat(file)), f"Note {n}", 1.7e9 + n))
-    with closing(open_database(path)) as database, database.transaction() as db:
+    with closing(open_notes(path)) as database, database.transaction() as db:
         nodes.set_setting(db, "markdown_version", str(markdown.VERSION))
         db.executemany(
             "INSERT INTO node (id, root, path, hash, lead, size, mtime_ns, ctime_ns, inode, title, date) "

@@ -6,13 +6,12 @@ Scans are those of a kernel of its own; times are processor seconds, those of al
 brackets.
 Peers that are not installed are named and left out. Sizes of 1,000 directories must equal those of `du`. Filters are
 the tools themselves over a resource set of `--rows` entries, p50 and p95 in milliseconds: each as the first question
-after a start, then while the copy in memory is made, which the first of them asked for, then from that copy.
+after a start, then again.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import random
 import resource
@@ -41,13 +40,12 @@ from proto.ops.files_space import SpaceSummaryOf, TopFiles
 from services.files.main import open_service
 from services.files.sets import sets
 from services.files.store import schema
-from services.files.store.database import Database
+from services.files.store.database import open_database
 from services.runtime.testing import Bench, services_in_process
 from tests.system.running import RunningKernel, running
 
 FILES_EACH = 12
 RESCANS = 3
-STARTS = 2
 SCANNERS = ("files", "compare")
 EXTENSIONS = (".txt", ".jpg", ".py", ".mp4", ".JSON", "")
 
@@ -166,7 +164,7 @@ def sizes(tree: Path, data: Path, chance: random.Random) -> None:
 
 def fill(database: Path, rows: int) -> None:
     """Entries in the tables, without files: what filters work on."""
-    db = Database(database)
+    db = open_database(database)
     with db.transaction() as connection:
         now = time.time_ns()
         folders = rows // (FILES_EACH + 1)
@@ -196,20 +194,6 @@ def fill(database: Path, rows: int) -> None:
     db.close()
 
 
-class InMemory(logging.Handler):
-    """Hears of it when the entries are in memory, from a worker thread."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = ""
-        self.told = trio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "in memory" in record.getMessage():
-            self.words = record.getMessage()
-            trio.from_thread.run_sync(self.told.set)
-
-
 def memory_mib() -> float:
     """Of this process, but for pages of files, which the system takes back as it likes."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -236,31 +220,12 @@ async def filters(folder: Path, rows: int, rounds: int) -> None:
         "top-files": TopFiles(path="/bench"),
         "space-summary": SpaceSummaryOf(path="/bench"),
     }  # fmt: skip
-    in_memory = InMemory()
-    logging.getLogger("linckia.files").addHandler(in_memory)
-    logging.getLogger("linckia.files").setLevel(logging.INFO)
     async with services_in_process({"files": open_service}, folder, roots=[folder]) as bench:
         print(f"memory {memory_mib():.0f} MiB")
         for name, params in asked.items():
-            first = []
-            for _ in range(STARTS):
-                await bench.stop("files")
-                await bench.start("files")
-                first.append(await timed_call(bench, params))
-            show_times(f"first after a start: {name}", first)
-        # The first of them has the copy made; until then the tables answer.
-        in_memory.told = trio.Event()
-        await bench.stop("files")
-        await bench.start("files")
-        meanwhile: dict[str, list[float]] = {name: [] for name in asked}
-        while not in_memory.told.is_set():
-            for name, params in asked.items():
-                meanwhile[name].append(await timed_call(bench, params))
-        for name, times in meanwhile.items():
-            show_times(f"while the copy is made: {name}", times)
-        await in_memory.told.wait()
-        print(f"{in_memory.words}; memory {memory_mib():.0f} MiB")
-        for name, params in asked.items():
+            await bench.stop("files")
+            await bench.start("files")
+            show_times(f"first after a start: {name}", [await timed_call(bench, params)])
             await show_calls(bench, name, params, rounds)
         print(f"memory {memory_mib():.0f} MiB")
 
@@ -291,7 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=500_000, help="of the tree that is scanned")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the set that is filtered; 0: none")
-    parser.add_argument("--rounds", type=int, default=40, help="calls of each filter")
+    parser.add_argument("--rounds", type=int, default=20, help="calls of each filter")
     parser.add_argument("--folder", help="where the tree is made, and removed again (default: a temporary folder)")
     parser.add_argument("--tree", help="scan this tree instead of making one")
     arguments = parser.parse_args()

@@ -10,7 +10,6 @@ that of a note of ten pieces.
 from __future__ import annotations
 
 import argparse
-import sqlite3
 import statistics
 import tempfile
 import time
@@ -18,11 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from services.retrieve import id_sets, schema
+import apsw
+
+from services.retrieve import id_sets
 from services.retrieve.large_words import LargeWords
 from services.retrieve.lexical import Fts5, Words, row_of, rows
 from services.retrieve.terms import query_terms
-from tests.bench._collections import Corpus, fill_retrieve, notes_of, word
+from tests.bench._collections import Corpus, fill_retrieve, notes_of, open_database, word
 
 LIMIT = 50
 
@@ -36,7 +37,7 @@ def p50_ms(search: Callable[[str], object], queries: Sequence[str]) -> float:
     return statistics.median(times) * 1000
 
 
-def fill(large: LargeWords, db: sqlite3.Connection) -> float:
+def fill(large: LargeWords, db: apsw.Connection) -> float:
     began = time.perf_counter()
     ids = id_sets.items(db).tolist()
     for start in range(0, len(ids), 500):
@@ -54,7 +55,7 @@ def measure(folder: Path, size: int, count: int) -> None:
     made_s = time.perf_counter() - began
     broad = [" ".join(word(n + step) for step in range(0, 30, 3)) for n in range(min(count, 20))]
     usual = corpus.queries(count)
-    with closing(schema.open_writer(folder / "notes.db")) as db:
+    with closing(open_database(folder / "notes.db")) as db:
         fts5 = Fts5(db)
         large = LargeWords(folder / "words")
         filled_s = fill(large, db)

@@ -31,7 +31,7 @@ import trio
 
 from proto.arrays import pack
 from proto.operation import Params
-from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, MaxSimResult, TextKind
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, TextKind
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.embed.encoder import Backend
@@ -40,7 +40,7 @@ from services.embed.main import Loaded, Settings, load
 from services.rerank import main as cross_encoder
 from services.retrieve.collection import Collection
 from services.retrieve.main import Settings as RetrieveSettings
-from services.retrieve.outbox import embed_due
+from services.retrieve.outbox import VectorFeed
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, search
 from services.retrieve.terms import indexed
@@ -181,6 +181,10 @@ def batches(order: Sequence[int], lengths: Sequence[int], budget: int) -> Iterat
         yield batch
 
 
+async def unasked(params: EmbedModelParams) -> EmbedModel:
+    raise AssertionError("the vectors name their model")
+
+
 async def fill(collection: Collection, documents: Sequence[Document], embedder: InProcessEmbedder) -> None:
     """Put all documents and give them their vectors."""
     for start in range(0, len(documents), 512):
@@ -189,8 +193,9 @@ async def fill(collection: Collection, documents: Sequence[Document], embedder: 
             for each in documents[start : start + 512]
         ]
         await collection.put(groups)
-    while due := (await collection.due(time.time(), 512))[0]:
-        await embed_due(collection, due, embedder.passages, time.time)
+    feed = VectorFeed(collection, embedder.passages, unasked)
+    while due := await feed.take():
+        await feed.deliver(due)
 
 
 def rare_words(documents: Sequence[Document]) -> dict[str, str]:
@@ -224,7 +229,7 @@ async def measure(
     queries = [msgspec.json.decode(line, type=Query) for line in (folder / "queries.jsonl").open()]
     relevant = judgements(folder)
     queries = [query for query in queries if query.id in relevant]
-    collection = Collection.open(folder.name, work, trio.CapacityLimiter(4))
+    collection = Collection(folder.name, work, trio.CapacityLimiter(4))
     await collection.load()
     await collection.check_words()
     started = time.perf_counter()

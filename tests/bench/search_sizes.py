@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sqlite3
 import statistics
 import tempfile
 import time
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple
 # As the services have it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import apsw
 import faiss
 import numpy as np
 import trio
@@ -182,7 +182,7 @@ def scan_ms(folder: Path, queries: list[Matrix]) -> float:
     """p50 of finding the nearest of all vectors, in the collection as it was left."""
 
     async def scan() -> list[float]:
-        collection = Collection.open("notes", folder, trio.CapacityLimiter(1))
+        collection = Collection("notes", folder, trio.CapacityLimiter(1))
         await collection.load()
         times = []
         for query in queries:
@@ -197,8 +197,8 @@ def scan_ms(folder: Path, queries: list[Matrix]) -> float:
 
 def peer_ms(database: Path, queries: list[str], model: Loaded) -> tuple[float, float]:
     """p50 of the same search in one process, and of the flat index alone."""
-    with closing(sqlite3.connect(database)) as db:
-        rows = db.execute("SELECT item_id, vector FROM vectors").fetchall()
+    with closing(apsw.Connection(str(database))) as db:
+        rows = list(db.execute("SELECT item_id, vector FROM vectors"))
         vectors = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2").reshape(len(rows), DIMENSIONS)
         index = faiss.IndexFlatIP(DIMENSIONS)
         index.add(vectors.astype(np.float32))

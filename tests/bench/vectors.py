@@ -24,10 +24,11 @@ import faiss
 import msgspec
 import numpy as np
 
-from services.retrieve import schema, store, vector_store
+from services.retrieve import store, vector_store
 from services.retrieve.segmented import DEFAULT_LIMITS, SegmentedIndex
 from services.retrieve.store import Model
 from services.retrieve.vectors import Matrix
+from tests.bench._collections import open_database
 
 _CHUNK = 50_000
 
@@ -60,7 +61,7 @@ def clustered(count: int, dimensions: int, queries: int) -> tuple[Matrix, Matrix
 
 def fill(folder: Path, rows: Matrix) -> None:
     """A collection's database with these vectors and no text."""
-    db = schema.open_writer(folder / "bench.db")
+    db = open_database(folder / "bench.db")
     db.execute("BEGIN")
     model = store.adopt_model(db, "bench", rows.shape[1])
     for start in range(0, len(rows), _CHUNK):
@@ -75,7 +76,7 @@ def fill(folder: Path, rows: Matrix) -> None:
 
 def open_index(folder: Path) -> tuple[Model, SegmentedIndex]:
     """As the service opens it."""
-    db = schema.open_writer(folder / "bench.db")
+    db = open_database(folder / "bench.db")
     model = store.current_model(db)
     if model is None:
         raise SystemExit("the database has no model")
@@ -86,7 +87,7 @@ def open_index(folder: Path) -> tuple[Model, SegmentedIndex]:
 
 def tend(folder: Path, model: Model, index: SegmentedIndex) -> None:
     """Do what is due, as the service does it in the background."""
-    db = schema.open_writer(folder / "bench.db")
+    db = open_database(folder / "bench.db")
     while (job := index.begin()) is not None:
         built = index.build(job, lambda ids: vector_store.vectors_by_id(db, model, ids), lambda: None)
         db.execute("BEGIN")

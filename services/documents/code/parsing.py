@@ -6,6 +6,7 @@ in it.  What is parsed already, and what still waits, is told by the documents' 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 import apsw
 import trio
 
+from proto.errors import LinckiaError
 from services.documents.code.grammars import EXTENSIONS, FAMILIES
 from services.documents.code.symbols import MAX_CODE_BYTES, Parsed, parse
 from services.documents.store import objects, texts
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.store import Store
 
 BATCH = 24
@@ -43,11 +45,18 @@ class Parsing:
         self._codec = codec
         self._turn = trio.Lock()
         self._recovered = False
+        self._begun: set[int] = set()
+        """Contents whose attempt was counted by this process, which has not died of them."""
+        self._generation = store.index.generation
         self.reached = 0
 
     async def step(self) -> bool:
         """Parse a few contents; answers whether there may be more."""
         async with self._turn:
+            await self._store.refill()
+            if self._generation != self._store.index.generation:
+                # What was parsed has gone with the index.
+                self._generation, self.reached = self._store.index.generation, 0
             if not self._recovered:
                 await self._recover()
             found = await self._store.read(self._look)
@@ -58,7 +67,8 @@ class Parsing:
 
     async def settle(self, patience_s: float) -> int:
         """Parse on, so long at most; answers how many documents are still to be looked at."""
-        with trio.move_on_after(patience_s):
+        # What cannot be parsed now, for want of room, is left.
+        with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
             while await self.step():
                 pass
         return await self._store.read(
@@ -98,7 +108,7 @@ class Parsing:
             return [(int(str(id_)), int(str(attempts)), str(extension)) for id_, attempts, extension in rows]
 
         for object_, attempts, extension in await self._store.read(left):
-            if attempts >= MAX_ATTEMPTS:
+            if attempts >= MAX_ATTEMPTS and object_ not in self._begun:
                 _log.error("content %d: the process died twice while it was parsed; it has no symbols", object_)
                 await self._settle([(object_, Parsed("none"))])
             else:
@@ -106,22 +116,21 @@ class Parsing:
         self._recovered = True
 
     async def _parse(self, due: Sequence[tuple[int, str]]) -> None:
-        await self._store.write(
-            lambda db: db.executemany(
-                "INSERT INTO parsing(object, attempts) VALUES(?, 1)"
-                " ON CONFLICT(object) DO UPDATE SET attempts=attempts+1",
-                ((object_,) for object_, _ in due),
-            ).fetchall()
+        new = [(object_,) for object_, _ in due if object_ not in self._begun]
+        query = (
+            "INSERT INTO parsing(object, attempts) VALUES(?, 1) ON CONFLICT(object) DO UPDATE SET attempts=attempts+1"
         )
+        await self._store.write(lambda db: db.executemany(query, new).fetchall())
+        self._begun.update(object_ for (object_,) in new)
         await self._settle(await self._store.read(lambda db: [self._parsed(db, *one) for one in due]))
 
     def _parsed(self, db: apsw.Connection, object_: int, extension: str) -> tuple[int, Parsed]:
-        stored = objects.by_id(db, object_)
-        if stored is None or not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
-            return object_, Parsed("none")
         try:
+            stored = objects.by_id(db, object_)
+            if stored is None or not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
+                return object_, Parsed("none")
             data = b"".join(texts.pieces(db, self._codec, stored))
-        except Damaged:
+        except DamagedContent:
             # Reading it says what is wrong.
             return object_, Parsed("none")
         return object_, parse(data, extension) or Parsed("none")
@@ -137,6 +146,7 @@ class Parsing:
                 "DELETE FROM parsing WHERE object=?", ((object_,) for object_, _ in parsed)
             ).fetchall()
         )
+        self._begun.difference_update(object_ for object_, _ in parsed)
 
 
 def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
@@ -159,7 +169,7 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
         ((object_, number, 0 if one.symbol < 0 else first + one.symbol, terms[one.kind], terms[one.key],
           terms[one.target], one.tentative) for number, one in enumerate(parsed.references)),
     )  # fmt: skip
-    _changed(db, {one.name for one in parsed.symbols})
+    note_changed(db, {one.name for one in parsed.symbols})
 
 
 def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
@@ -173,10 +183,11 @@ def forget(db: apsw.Connection, object_: int) -> None:
     """A content is gone, or parsed anew."""
     if db.execute("SELECT 1 FROM code WHERE object=?", (object_,)).fetchone() is None:
         return
-    _changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
+    note_changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
     for table in ("symbol", "used", "code"):
         db.execute(f"DELETE FROM {table} WHERE object=?", (object_,))
 
 
-def _changed(db: apsw.Connection, names: set[str]) -> None:
+def note_changed(db: apsw.Connection, names: set[str]) -> None:
+    """These names may have another meaning now."""
     db.executemany("INSERT OR IGNORE INTO changed(name) VALUES(?)", ((name,) for name in sorted(names)))

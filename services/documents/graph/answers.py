@@ -17,7 +17,7 @@ from services.documents import reading
 from services.documents.code.imports import Doc
 from services.documents.code.symbols import CALLS
 from services.documents.graph.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
-from services.documents.store import objects, rows
+from services.documents.store import rows
 
 FAN_OUT = 1000
 TIME_LIMIT_S = 5.0
@@ -84,8 +84,8 @@ def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
     """As answers have it."""
     hash_ = None
     if node.doc is not None:
-        stored = objects.by_id(db, node.doc.object)
-        hash_ = None if stored is None else stored.hash.hex()
+        found = db.execute("SELECT hash FROM object WHERE id=?", (node.doc.object,)).get
+        hash_ = found.hex() if isinstance(found, bytes) else None
     return GraphNode(
         node_key=node.key,
         type=node.type,

@@ -1,8 +1,7 @@
 """Telling the graph of the documents, their symbols and how they are related, through any crash of either side.
 
-Every change of a document leaves its number in an outbox, in the same transaction.  This task takes numbers whose code
-is parsed, states the document's file and symbols with all their edges as they are now, and strikes the numbers out
-once the graph has them on disk.  Where a name has got another meaning, who uses it is stated anew.
+Every change of a document leaves its number in an outbox.  Once its code is parsed, its file and symbols are stated
+with all their edges as they are now.  Where a name gets another meaning, the documents that use it are queued as well.
 """
 
 from __future__ import annotations
@@ -11,32 +10,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import apsw
-import trio
 
-from proto.errors import LinckiaError
 from proto.ops.documents import CORPUS
 from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
 from services.documents.add.add import Adding
+from services.documents.code import parsing
 from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.parsing import Parsing
 from services.documents.code.symbols import stem
 from services.documents.graph.relations import AMBIGUOUS, Node, Relations, file_node, symbol_node
 from services.documents.store.store import Store
 from services.runtime.handlers import Environment
+from services.runtime.outbox import pages
 
 BATCH = 64
 BATCH_NODES = 2000
 CHANGED = 500
 MAY_CALL = "MAY_CALL"
 """How the graph calls an ambiguous call."""
-FIRST_PAUSE_S = 0.25
-LAST_PAUSE_S = 15.0
 MAX_ID = 1024
 _EPOCH = "graph_epoch"
 
 
 @dataclass(slots=True)
-class _Due:
+class Due:
+    """Documents as they are now: nodes with their edges, and nodes that are gone."""
+
     numbers: list[int] = field(default_factory=list)
     states: list[NodeState] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
@@ -46,69 +45,36 @@ class _Due:
 
 
 class GraphFeed:
-    """The task that parses code and tells the graph."""
+    """A feed of `services.runtime.outbox`, which parses code before it is told of."""
 
     def __init__(self, env: Environment, store: Store, parsing: Parsing, adding: Adding) -> None:
         self._adding = adding
         self._env = env
         self._store = store
         self._parsing = parsing
-        self._wake = trio.Event()
-        self._epoch: str | None = None
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
-        self.waiting: str | None = None
-        """Why the feed waits at the moment."""
+        self._epoch = ""
 
-    def hurry(self) -> None:
-        """Something may have come into the outbox."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Work until `stop`, or until cancelled."""
-        pause_s = FIRST_PAUSE_S
-        try:
-            with self._scope:
-                await self._env.after_the_rush()
-                while True:
-                    self._wake = trio.Event()
-                    await self._parse()
-                    try:
-                        while await self._step():
-                            pause_s = FIRST_PAUSE_S
-                        self.waiting = None
-                        await self._wake.wait()
-                    except (LinckiaError, apsw.BusyError) as error:
-                        # Who was away may have come back as another.
-                        self._epoch = None
-                        self.waiting = f"the graph is not available: {error}"
-                        with trio.move_on_after(pause_s):
-                            await self._wake.wait()
-                            await trio.sleep(FIRST_PAUSE_S)
-                        pause_s = min(2 * pause_s, LAST_PAUSE_S)
-        finally:
-            self._ended.set()
-
-    async def stop(self) -> None:
-        """End the task; once this returns it uses the databases no more."""
-        self._scope.cancel()
-        with trio.CancelScope(shield=True):
-            await self._ended.wait()
-
-    async def _parse(self) -> None:
-        await self._adding.give_way()
-        while await self._parsing.step():
-            await self._adding.give_way()
-
-    async def _step(self) -> bool:
-        if self._epoch is None:
-            await self._compare()
-        if await self._spread():
-            return True
+    async def compare(self) -> None:
+        """Queue everything if the graph is not the one that was fed."""
+        # A graph that is away does not keep code from being parsed.
         await self._parse()
-        due = await self._store.read(self._take)
-        if not due.numbers:
-            return False
+        epoch = (await self._env.call(GraphNodes(corpus=CORPUS, limit=0))).epoch
+        if epoch != await self._store.read(_epoch):
+            theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
+            for start in range(0, len(theirs), 4096):
+                await self._env.call(GraphDelete(corpus=CORPUS, nodes=theirs[start : start + 4096]))
+            await self._store.write(lambda db: _begin(db, epoch))
+        self._epoch = epoch
+
+    async def take(self) -> Due | None:
+        """The next documents whose code is parsed."""
+        await self._parse()
+        while await self._spread():
+            await self._parse()
+        return await self._store.read(self._take)
+
+    async def deliver(self, due: Due) -> bool:
+        """Put and delete; both may be done twice."""
         epochs: set[str] = set()
         for start in range(0, len(due.gone), 4096):
             gone = due.gone[start : start + 4096]
@@ -116,17 +82,18 @@ class GraphFeed:
         for start in range(0, len(due.states), 4096):
             states = due.states[start : start + 4096]
             epochs.add((await self._env.call(GraphPut(corpus=CORPUS, nodes=states, behind=due.behind))).epoch)
-        if epochs - {self._epoch}:
-            self._epoch = None
-            return True
+        return not epochs - {self._epoch}
+
+    async def strike(self, due: Due) -> None:
+        """A document that has changed since has another number."""
         if due.names:
-            await self._store.write_index(
-                lambda db: db.executemany(
-                    "INSERT OR IGNORE INTO changed(name) VALUES(?)", ((name,) for name in sorted(due.names))
-                ).fetchall()
-            )
+            await self._store.write_index(lambda db: parsing.note_changed(db, due.names))
         await self._store.write(lambda db: _strike(db, due))
-        return True
+
+    async def _parse(self) -> None:
+        await self._adding.give_way()
+        while await self._parsing.step():
+            await self._adding.give_way()
 
     async def _spread(self) -> bool:
         """Put who uses a name that has got another meaning into the outbox; answers whether there was such a name."""
@@ -155,8 +122,8 @@ class GraphFeed:
         )
         return True
 
-    def _take(self, db: apsw.Connection) -> _Due:
-        due = _Due()
+    def _take(self, db: apsw.Connection) -> Due | None:
+        due = Due()
         relations = Relations(db)
         for number, id_ in db.execute(
             "SELECT number, document FROM graph_outbox WHERE number <= ? ORDER BY number LIMIT ?",
@@ -176,26 +143,10 @@ class GraphFeed:
             due.fed.append((id_, sorted(now)))
             if len(due.states) > BATCH_NODES:
                 break
-        if due.numbers:
-            (left,) = db.execute("SELECT count(*) FROM graph_outbox").fetchall()[0]
-            due.behind = int(str(left)) - len(due.numbers)
+        if not due.numbers:
+            return None
+        due.behind = int(str(db.execute("SELECT count(*) FROM graph_outbox").get)) - len(due.numbers)
         return due
-
-    async def _compare(self) -> None:
-        """Have everything stated anew if the graph is not the one that was fed."""
-        page = await self._env.call(GraphNodes(corpus=CORPUS, limit=0))
-        if page.epoch != await self._store.read(_epoch):
-            theirs: list[str] = []
-            more = True
-            while more:
-                page = await self._env.call(GraphNodes(corpus=CORPUS, after=theirs[-1] if theirs else ""))
-                theirs += page.ids
-                more = page.more and bool(page.ids)
-            for start in range(0, len(theirs), 4096):
-                await self._env.call(GraphDelete(corpus=CORPUS, nodes=theirs[start : start + 4096]))
-            epoch = page.epoch
-            await self._store.write(lambda db: _begin(db, epoch))
-        self._epoch = page.epoch
 
 
 def names_of_path(path: str) -> set[str]:
@@ -229,7 +180,7 @@ def _state(relations: Relations, node: Node) -> NodeState:
     )
 
 
-def _strike(db: apsw.Connection, due: _Due) -> None:
+def _strike(db: apsw.Connection, due: Due) -> None:
     db.executemany("DELETE FROM graph_outbox WHERE number=?", ((number,) for number in due.numbers))
     for id_, nodes in due.fed:
         _set_fed(db, id_, nodes)

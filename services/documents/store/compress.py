@@ -27,20 +27,22 @@ TOGETHER_FROM_BYTES = 1024 * 1024
 MOST_THREADS = 4
 
 
-class Damaged(Exception):
+class DamagedContent(Exception):
     """Stored bytes are not what was stored; the message says which."""
 
 
 class Codec:
     """Packs and unpacks blocks; usable from several threads at once."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection | None = None) -> None:
+        """Of the dictionaries that are stored; without a connection, of none."""
         self._dictionaries: dict[int, zstandard.ZstdCompressionDict] = {}
         self.current = 0
         """Number of the dictionary that new blocks are packed with; 0 while there is none."""
         self._local = threading.local()
         self._threads = min(MOST_THREADS, usable_cores())
-        for number, data in connection.execute("SELECT id, data FROM dictionary ORDER BY id"):
+        rows = () if connection is None else connection.execute("SELECT id, data FROM dictionary ORDER BY id")
+        for number, data in rows:
             assert isinstance(number, int)
             assert isinstance(data, bytes)
             self.take(number, data)
@@ -88,13 +90,13 @@ class Codec:
         return compressor
 
     def unpack(self, number: int, block: bytes, size: int) -> bytes:
-        """The bytes of a block.  Raises Damaged."""
+        """The bytes of a block.  Raises DamagedContent."""
         try:
             data = self._decompressor(number).decompress(block, max_output_size=max(1, size))
         except zstandard.ZstdError as error:
-            raise Damaged(str(error)) from None
+            raise DamagedContent(str(error)) from None
         if len(data) != size:
-            raise Damaged(f"{len(data)} bytes where there were {size}")
+            raise DamagedContent(f"{len(data)} bytes where there were {size}")
         return data
 
     def unpack_many(self, blocks: Sequence[tuple[int, bytes, int]]) -> list[bytes | None]:
@@ -118,7 +120,7 @@ class Codec:
                 frames = self._decompressor(number).multi_decompress_to_buffer(
                     [blocks[index][1] for index in indices], decompressed_sizes=sizes.tobytes(), threads=self._threads
                 )
-            except (zstandard.ZstdError, Damaged):
+            except (zstandard.ZstdError, DamagedContent):
                 # One of them; the others are had one by one.
                 continue
             for at, index in enumerate(indices):
@@ -126,14 +128,14 @@ class Codec:
         return unpacked
 
     def _decompressor(self, number: int) -> zstandard.ZstdDecompressor:
-        """Raises Damaged."""
+        """Raises DamagedContent."""
         decompressors: dict[int, zstandard.ZstdDecompressor] | None = getattr(self._local, "decompressors", None)
         if decompressors is None:
             decompressors = self._local.decompressors = {}
         decompressor = decompressors.get(number)
         if decompressor is None:
             if number and number not in self._dictionaries:
-                raise Damaged(f"dictionary {number} is lost")
+                raise DamagedContent(f"dictionary {number} is lost")
             decompressor = decompressors[number] = zstandard.ZstdDecompressor(dict_data=self._dictionaries.get(number))
         return decompressor
 

@@ -6,6 +6,7 @@ those that came with it; a large one is the chunks that `Incoming` has cut, each
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import apsw
 import msgspec
 
 from services.documents.store import statements
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.kinds import Nature
 
 CHUNKED_FROM_BYTES = 4 * 1024 * 1024
@@ -79,8 +80,19 @@ def by_hash(db: apsw.Connection, hash_: bytes) -> Stored | None:
 
 
 def by_id(db: apsw.Connection, id_: int) -> Stored | None:
-    row = db.execute(f"SELECT {COLUMNS} FROM object WHERE id=?", (id_,)).fetchone()
+    """Raises DamagedContent."""
+    with legible(f"content {id_}"):
+        row = db.execute(f"SELECT {COLUMNS} FROM object WHERE id=?", (id_,)).fetchone()
     return None if row is None else of_row(row)
+
+
+@contextlib.contextmanager
+def legible(what: str) -> Iterator[None]:
+    """For one content of many: a page of the database that cannot be read is damage of this content alone."""
+    try:
+        yield
+    except apsw.CorruptError as error:
+        raise DamagedContent(f"{what} is on a page that cannot be read: {error}") from error
 
 
 def there(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
@@ -184,10 +196,10 @@ def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:
 
 
 def read(db: apsw.Connection, codec: Codec, stored: Stored) -> bytes:
-    """All bytes of a content.  Raises Damaged."""
+    """All bytes of a content.  Raises DamagedContent."""
     data = b"".join(stream(db, codec, stored))
     if stored.chunked and hashlib.sha256(data).digest() != stored.hash:
-        raise Damaged(f"content {stored.hash.hex()} is not what was stored")
+        raise DamagedContent(f"content {stored.hash.hex()} is not what was stored")
     return data
 
 
@@ -202,8 +214,15 @@ def stream(
 ) -> Iterator[bytes]:
     """The bytes of a content from `offset`, in pieces of 4 MiB at most, each verified by its checksum and its hash.
 
-    Raises Damaged.
+    Raises DamagedContent.
     """
+    with legible(f"content {stored.hash.hex()}"):
+        yield from _stream(db, codec, stored, offset, length, hashed=hashed)
+
+
+def _stream(
+    db: apsw.Connection, codec: Codec, stored: Stored, offset: int, length: int | None, *, hashed: bool
+) -> Iterator[bytes]:
     end = stored.size if length is None else min(stored.size, offset + length)
     if not stored.chunked:
         row = (
@@ -215,7 +234,7 @@ def stream(
             ).fetchone()
         )
         if row is None:
-            raise Damaged(f"content {stored.hash.hex()} has lost its block")
+            raise DamagedContent(f"content {stored.hash.hex()} has lost its block")
         data = _unpacked(codec, row, stored.size, stored.hash, "content", hashed=hashed)
         if offset < end:
             yield data if (offset, end) == (0, stored.size) else data[offset:end]
@@ -232,14 +251,14 @@ def stream(
     for position, hash_, size, data in rows:
         assert isinstance(position, int)
         if data is None or position > reached:
-            raise Damaged(f"content {stored.hash.hex()} has lost a chunk, at byte {reached}")
+            raise DamagedContent(f"content {stored.hash.hex()} has lost a chunk, at byte {reached}")
         assert isinstance(size, int)
         assert isinstance(hash_, bytes)
         chunk = _unpacked(codec, (0, data), size, hash_, "chunk", hashed=hashed)
         yield chunk[max(0, offset - position) : end - position]
         reached = position + size
     if reached < end:
-        raise Damaged(f"content {stored.hash.hex()} ends at byte {reached} instead of {stored.size}")
+        raise DamagedContent(f"content {stored.hash.hex()} ends at byte {reached} instead of {stored.size}")
 
 
 def _unpacked(codec: Codec, row: Sequence[object], size: int, hash_: bytes, what: str, *, hashed: bool) -> bytes:
@@ -248,10 +267,10 @@ def _unpacked(codec: Codec, row: Sequence[object], size: int, hash_: bytes, what
     assert isinstance(block, bytes)
     try:
         data = codec.unpack(number, block, size)
-    except Damaged as error:
-        raise Damaged(f"{what} {hash_.hex()}: {error}") from None
+    except DamagedContent as error:
+        raise DamagedContent(f"{what} {hash_.hex()}: {error}") from None
     if hashed and hashlib.sha256(data).digest() != hash_:
-        raise Damaged(f"{what} {hash_.hex()} is not what was stored")
+        raise DamagedContent(f"{what} {hash_.hex()} is not what was stored")
     return data
 
 

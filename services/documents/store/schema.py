@@ -9,8 +9,12 @@ the search, the graph and the index.
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
-INDEX_VERSION = 6
+import secrets
+import time
+
+import apsw
+
+from services.runtime.database import Schema
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
 """Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""
@@ -28,7 +32,7 @@ CREATE TRIGGER packed_departs AFTER DELETE ON object BEGIN
 END;
 """
 
-PACKS = (
+_TABLES = (
     """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
@@ -175,11 +179,23 @@ END;
     + PACKED
 )
 
-UPGRADES = {1: PACKED}
-"""What a store of an earlier version lacks."""
 
-INDEX = """
--- The packs that this is an index of.
+def _name(db: apsw.Connection) -> None:
+    """Give the packs an epoch, by which the index and the search know them from any others."""
+    epoch = f"{time.time_ns():x}-{secrets.token_hex(8)}"
+    db.execute("INSERT INTO setting VALUES('epoch', ?)", (epoch,))
+
+
+PACKS = Schema(version=2, tables=_TABLES, migrations={1: PACKED}, begin=_name)
+
+QUEUE_ALL = """
+INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id;
+INSERT OR IGNORE INTO index_outbox(object) SELECT id FROM object WHERE text_state IN (1, 2);
+"""
+"""For an index that has nothing."""
+
+_INDEX = """
+-- The epoch of the packs that this is an index of, once all of them is queued for it.
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 -- Contents whose text is in the index, in so many pieces (see `pieces`).
 CREATE TABLE done(object INTEGER PRIMARY KEY, first INTEGER NOT NULL, pieces INTEGER NOT NULL);
@@ -217,3 +233,5 @@ CREATE VIEW reference AS
 -- Names whose meaning may have changed: who uses them is told to the graph anew.
 CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
+
+INDEX = Schema(version=6, tables=_INDEX)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import apsw
 
 from services.documents.store import objects
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
 
@@ -27,14 +28,15 @@ def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]
 
     The checksum of each block is verified, its hash is not: thousands may be looked through for one answer.
 
-    Raises Damaged.
+    Raises DamagedContent.
     """
     if stored.text_state == TEXT_OWN:
         yield from objects.stream(db, codec, stored, hashed=False)
     elif stored.text_state == TEXT_EXTRACTED:
-        row = db.execute("SELECT size, data FROM text WHERE object=?", (stored.id,)).fetchone()
+        with objects.legible(f"the text of content {stored.hash.hex()}"):
+            row = db.execute("SELECT size, data FROM text WHERE object=?", (stored.id,)).fetchone()
         if row is None:
-            raise Damaged(f"content {stored.hash.hex()} has lost its text")
+            raise DamagedContent(f"content {stored.hash.hex()} has lost its text")
         size, data = row
         assert isinstance(size, int)
         assert isinstance(data, bytes)
@@ -42,13 +44,23 @@ def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]
 
 
 def beginning(db: apsw.Connection, codec: Codec, stored: Stored, limit: int) -> bytes:
-    """The first bytes of the text, at least `limit` of them where there are so many.  Raises Damaged."""
+    """The first bytes of the text, at least `limit` of them where there are so many.  Raises DamagedContent."""
     found = bytearray()
     for piece in pieces(db, codec, stored):
         found += piece
         if len(found) >= limit:
             break
     return bytes(found)
+
+
+def beginning_of(db: apsw.Connection, codec: Codec, object_: int, limit: int) -> tuple[Stored | None, str]:
+    """A content and the beginning of its text; '' where it has none, or where it cannot be read, which `get` tells."""
+    stored: Stored | None = None
+    with contextlib.suppress(DamagedContent):
+        stored = objects.by_id(db, object_)
+        if stored is not None and has_text(stored):
+            return stored, beginning(db, codec, stored, limit).decode("utf-8", "replace").replace("\r\n", "\n")
+    return stored, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ def window_of(data: bytes, spans: list[tuple[int, int]]) -> Window:
 
 
 def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> Iterator[Window]:
-    """The text in windows that have `context` lines of their neighbours.  Raises Damaged."""
+    """The text in windows that have `context` lines of their neighbours.  Raises DamagedContent."""
     if stored.size <= WINDOW_BYTES or stored.text_state == TEXT_EXTRACTED:
         yield window(b"".join(pieces(db, codec, stored)))
         return

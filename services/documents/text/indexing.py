@@ -5,28 +5,46 @@ Each step is small and leaves a consistent state; killed anywhere, the next star
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import apsw
 import trio
 
+from proto.errors import LinckiaError
 from services.documents.add.add import Adding
 from services.documents.code import parsing
 from services.documents.store import objects, schema, texts
-from services.documents.store.compress import Codec, Damaged
+from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.store import Store
 from services.documents.text import extract, pieces
 from services.runtime.handlers import Environment
+from services.runtime.storage import Damaged, DiskFull
 
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024
 COLLECT_OBJECTS = 500
-PAUSE_S = 1.0
+PAUSE_S, IDLE_S = 1.0, 60.0
 WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
 MAX_WORDS = 4000
 """Of one text, that are kept for the sake of spelling."""
+
+_log = logging.getLogger("linckia.documents")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Contents of the outbox by what is to be done with them."""
+
+    ids: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    long: list[int] = field(default_factory=list)
+    texts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class Indexing:
@@ -38,81 +56,91 @@ class Indexing:
         self._codec = codec
         self._adding = adding
         self._wake = trio.Event()
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
         self._extracting = trio.Lock()
-        self.passed = trio.Condition()
-        """Notified after each step that others may wait for."""
+        self._begun: int | None = None
+        """The content whose extraction this process has begun and not settled."""
+        self.waiting: str | None = None
+        """Why something is not done at the moment."""
 
     def hurry(self) -> None:
         """There is something new."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until `stop`, or until cancelled."""
-        try:
-            with self._scope:
-                await self._env.after_the_rush()
-                await self._store.write(self._collect_chunks)
-                while True:
-                    self._wake = trio.Event()
-                    await self._adding.give_way()
-                    worked = await self.extract_some()
-                    worked = await self._index_some() or worked
-                    worked = await self._collect_some() or worked
-                    async with self.passed:
-                        self.passed.notify_all()
-                    if not worked:
-                        await self._store.tidy()
-                        with trio.move_on_after(60 * PAUSE_S):
-                            await self._wake.wait()
-        finally:
-            self._ended.set()
+        """Work until cancelled; may be run again.  Raises DiskFull."""
+        await self._env.after_the_rush()
+        await self._try(self._collect_chunks)
+        pause_s = PAUSE_S
+        while True:
+            self._wake = trio.Event()
+            await self._adding.give_way()
+            self.waiting = None
+            # Each on its own: where one part of the packs is damaged, work on the others goes on.
+            worked = [await self._try(step) for step in (self.extract_some, self._index_some, self._collect_some)]
+            if any(worked):
+                pause_s = PAUSE_S
+                continue
+            if self.waiting is None:
+                self._store.caught_up()
+                await self._try(self._tidy)
+            with trio.move_on_after(pause_s if self.waiting else IDLE_S):
+                await self._wake.wait()
+            pause_s = min(2 * pause_s, IDLE_S)
 
-    async def stop(self) -> None:
-        """End the task; once this returns it uses the databases no more."""
-        self._scope.cancel()
-        with trio.CancelScope(shield=True):
-            await self._ended.wait()
+    async def _try(self, step: Callable[[], Awaitable[bool]]) -> bool:
+        """Answers whether there was work; not where the database cannot be read.  Raises DiskFull."""
+        try:
+            return await step()
+        except DiskFull:
+            raise
+        except LinckiaError as error:
+            if self.waiting is None:
+                _log.error("work on what is stored waits: %s", error)
+            self.waiting = str(error)
+            return False
+
+    async def _tidy(self) -> bool:
+        await self._store.tidy()
+        return False
 
     async def extract_some(self) -> bool:
         """Extract the text of one content; answers whether there was any."""
         async with self._extracting:
-            claimed = await self._store.write(extract.claim)
-            for stored in claimed:
+            stored = await self._store.write(partial(extract.claim, begun=self._begun))
+            if stored is None:
+                return False
+            self._begun = stored.id
+            text, problem = await self._store.read(partial(self._extract, stored=stored))
+            await self._store.write(
+                partial(extract.settle, codec=self._codec, id_=stored.id, text=text, problem=problem)
+            )
+            self._begun = None
+            return True
 
-                def attempt(db: apsw.Connection, stored: objects.Stored = stored) -> tuple[str | None, str | None]:
-                    try:
-                        return extract.extract(db, self._codec, stored), None
-                    except extract.Unreadable as error:
-                        return None, str(error)
-
-                text, problem = await self._store.read(attempt)
-                await self._store.write(
-                    partial(extract.settle, codec=self._codec, id_=stored.id, text=text, problem=problem)
-                )
-            return bool(claimed)
+    def _extract(self, db: apsw.Connection, stored: objects.Stored) -> tuple[str | None, str | None]:
+        try:
+            return extract.extract(db, self._codec, stored), None
+        except extract.Unreadable as error:
+            return None, str(error)
 
     async def settled(self, ids: list[int], patience_s: float) -> int:
         """Wait until the text of these contents is extracted, so long at most; answers how many are not."""
-        if not ids:
-            return 0
 
         def waiting(db: apsw.Connection) -> int:
             query = "SELECT 1 FROM object WHERE id=? AND text_state=?"
             return sum(db.execute(query, (id_, schema.TEXT_WAITING)).fetchone() is not None for id_ in ids)
 
-        left = await self._store.read(waiting)
-        with trio.move_on_after(patience_s):
-            while left:
-                worked = await self.extract_some()
-                # Where there was nothing to take, the task in the background has just done the last.
-                left = await self._store.read(waiting)
-                if not worked:
-                    break
+        left = len(ids)
+        # What is stored is acknowledged, whatever becomes of its text now.
+        with trio.move_on_after(patience_s), contextlib.suppress(DiskFull, Damaged):
+            while left := await self._store.read(waiting):
+                if not await self.extract_some():
+                    # The task in the background has just done the last.
+                    return await self._store.read(waiting)
         return left
 
     async def _index_some(self) -> bool:
+        await self._store.refill()
         work = await self._store.read(self._gather)
         if not work.ids:
             return False
@@ -131,28 +159,29 @@ class Indexing:
             "SELECT object FROM index_outbox ORDER BY object LIMIT ?", (INDEX_OBJECTS,)
         ).fetchall():
             assert isinstance(id_, int)
-            stored = objects.by_id(db, id_)
-            if stored is None or not texts.has_text(stored):
-                work.gone.append(id_)
-            elif stored.size > texts.WHOLE_BYTES:
-                work.long.append(id_)
-            else:
-                try:
-                    text = b"".join(texts.pieces(db, self._codec, stored))
-                except Damaged:
-                    # It stays stored as it is, and is looked at each time, which says what is wrong.
+            try:
+                stored = objects.by_id(db, id_)
+                if stored is None or not texts.has_text(stored):
+                    work.gone.append(id_)
+                elif stored.size > texts.WHOLE_BYTES:
                     work.long.append(id_)
                 else:
+                    text = b"".join(texts.pieces(db, self._codec, stored))
                     work.texts.append((id_, text))
                     size += len(text)
+            except DamagedContent:
+                # It stays stored as it is, and is looked at each time, which says what is wrong.
+                work.long.append(id_)
             work.ids.append(id_)
             if size > INDEX_BYTES:
                 break
         return work
 
-    def _collect_chunks(self, db: apsw.Connection) -> None:
-        if self._adding.receiving == 0:
-            objects.collect_chunks(db)
+    async def _collect_chunks(self) -> bool:
+        def change(db: apsw.Connection) -> bool:
+            return self._adding.receiving == 0 and objects.collect_chunks(db) > 0
+
+        return await self._store.write(change)
 
     async def _collect_some(self) -> bool:
         def change(db: apsw.Connection) -> int:
@@ -162,16 +191,6 @@ class Indexing:
         if not await self._store.read(lambda db: db.execute("SELECT 1 FROM loose LIMIT 1").fetchone() is not None):
             return False
         return bool(await self._store.write(change))
-
-
-class Work:
-    """Contents of the outbox by what is to be done with them."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.gone: list[int] = []
-        self.long: list[int] = []
-        self.texts: list[tuple[int, bytes]] = []
 
 
 def _write_index(db: apsw.Connection, work: Work) -> None:

@@ -21,8 +21,8 @@ from proto.ops.documents_find import DocumentsSearch, Found, MatchedLine, Search
 from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
 from proto.ops.retrieve import SearchResult as Retrieved
 from services.documents.store import holders, objects, rows, texts
-from services.documents.store.compress import Codec, Damaged
-from services.documents.store.store import Store
+from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.store import Store, is_complete
 from services.documents.text import lines, pieces, trigrams
 from services.documents.text.feed import SearchFeed
 from services.documents.text.passages import MAX_TEXT_CHARS, passages
@@ -243,8 +243,8 @@ def _scan(
     if everything:
         wanted = literals.trigrams_of_any(terms, ignore_case=True)
         expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
-        if expression is None:
-            done = db.execute("SELECT object FROM idx.done LIMIT ?", (MAX_SCANNED + 1,))
+        if expression is None or not is_complete(db):
+            done = db.execute("SELECT id FROM object WHERE text_state IN (1, 2) LIMIT ?", (MAX_SCANNED + 1,))
             indexed = [int(str(id_)) for (id_,) in done]
         else:
             having = itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1)
@@ -291,18 +291,13 @@ def _scan(
 def _count(
     db: apsw.Connection, codec: Codec, object_: int, pattern: re.Pattern[str], terms: list[str]
 ) -> tuple[Counter[str], int] | None:
-    stored = objects.by_id(db, object_)
-    if stored is None:
-        return None
     names = " ".join(
         str(path) for (path,) in db.execute("SELECT path FROM document WHERE object=? LIMIT 8", (object_,))
     )
-    text = names
-    if texts.has_text(stored):
-        try:
-            text += "\n" + texts.beginning(db, codec, stored, MAX_TEXT_CHARS).decode("utf-8", "replace")
-        except Damaged:
-            text = names
+    stored, beginning = texts.beginning_of(db, codec, object_, MAX_TEXT_CHARS)
+    if stored is None and not names:
+        return None
+    text = f"{names}\n{beginning}"
     held: Counter[str] = Counter()
     for match in pattern.findall(text):
         held[match.casefold()] += 1
@@ -311,12 +306,8 @@ def _count(
 
 
 def _best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[str]) -> tuple[str, int]:
-    stored = objects.by_id(db, object_)
-    if stored is None or not texts.has_text(stored):
-        return "", 0
-    try:
-        text = texts.beginning(db, codec, stored, MAX_TEXT_CHARS).decode("utf-8", "replace").replace("\r\n", "\n")
-    except Damaged:
+    stored, text = texts.beginning_of(db, codec, object_, MAX_TEXT_CHARS)
+    if stored is None:
         return "", 0
     best, most = None, -1.0
     for passage in passages(text, stored.mime):
@@ -367,14 +358,16 @@ def _found(
 
 
 def _matches(db: apsw.Connection, codec: Codec, object_: int, terms: list[str], context: int) -> list[MatchedLine]:
-    stored = objects.by_id(db, object_)
-    if stored is None or not texts.has_text(stored) or not terms:
+    if not terms:
         return []
     matcher = lines.compiled(
         "|".join(re.sub(r"(\W)", r"\\\1", term) for term in terms), ignore_case=True, word=False, literal=False
     )
     found: list[MatchedLine] = []
     try:
+        stored = objects.by_id(db, object_)
+        if stored is None or not texts.has_text(stored):
+            return []
         for window in texts.windows(db, codec, stored, context):
             for line in matcher.lines(window, context, bare=False):
                 found.append(
@@ -387,7 +380,7 @@ def _matches(db: apsw.Connection, codec: Codec, object_: int, terms: list[str], 
                 )
                 if len(found) >= MAX_MATCHED_LINES:
                     return found
-    except Damaged:
+    except DamagedContent:
         # What can be read of it is answered; `get` says what is wrong.
         return found
     return found

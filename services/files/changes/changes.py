@@ -12,7 +12,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from services.files.changes.following import Follow
 from services.files.index.listing import MAX_INT, Found, look
 from services.files.index.tree import find
 from services.files.paths import Roots
-from services.files.store.database import Database
+from services.files.store import trash_notes
 from services.files.store.rows import fetch_all
+from services.runtime.database import Database
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""
@@ -67,6 +68,9 @@ class _Opened:
     target: Place | None
     status: os.stat_result
     intent: int = 0
+    size: int = 0
+    deleted: int = 0
+    """Size with all below it and time, of an item for the trash."""
     crosses: bool = False
 
 
@@ -192,9 +196,10 @@ class Changes:
                 if item.kind == "trash":
                     stored = find(db, item.source)
                     found = Found.of("", each.status)
+                    each.size, each.deleted = stored.size if stored else found.size, time.time_ns()
                     db.execute(
                         "INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)",
-                        (item.source, found.kind, stored.size if stored else found.size, time.time_ns()),
+                        (item.source, found.kind, each.size, each.deleted),
                     )
                     item.trash_id = db.last_insert_rowid()
                     trashed.remember(db, item.trash_id, item.source)
@@ -208,6 +213,18 @@ class Changes:
                     ),
                 )  # fmt: skip
                 each.intent = db.last_insert_rowid()
+        for each in ready:
+            if each.item.kind == "trash":
+                self._describe(each)
+
+    def _describe(self, each: _Opened) -> None:
+        """Write the note of an item before it is moved into the trash."""
+        assert each.item.trash_id is not None
+        assert each.target is not None
+        found = Found.of("", each.status)
+        note = trash_notes.Note(each.item.source, found.kind, each.size, each.deleted)
+        trash_notes.write(self._trash, each.item.trash_id, note)
+        disk.sync(each.target.folder)
 
     def _delete(self, each: _Opened) -> None:
         try:
@@ -248,13 +265,17 @@ class Changes:
         if item.kind == "restore":
             assert item.trash_id is not None
             trashed.came_back(db, item.trash_id, item.target)
-            db.execute("DELETE FROM trash WHERE id = ?", (item.trash_id,))
+            self._leave_trash(db, item.trash_id)
 
-    @staticmethod
-    def _forget(db: apsw.Connection, each: _Opened) -> None:
+    def _leave_trash(self, db: apsw.Connection, trash_id: int) -> None:
+        db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
+        trash_notes.remove(self._trash, trash_id)
+
+    def _forget(self, db: apsw.Connection, each: _Opened) -> None:
         db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
         if each.item.kind == "trash" and each.item.error is not None:
-            db.execute("DELETE FROM trash WHERE id = ?", (each.item.trash_id,))
+            assert each.item.trash_id is not None
+            self._leave_trash(db, each.item.trash_id)
             each.item.trash_id = None
 
     def _cross(self, each: _Opened, go_on: Callable[[], None]) -> None:
@@ -306,12 +327,23 @@ class Changes:
 
     # After a crash
 
-    def heal(self, only: Iterable[int] | None = None) -> list[str]:
-        """Have the index follow what was noted and not seen to its end; answers paths that are to be scanned."""
+    @staticmethod
+    def noted(db: apsw.Connection) -> list[int]:
+        """What was begun and not seen to its end, or is under way."""
+        return [id_ for (id_,) in fetch_all(db, "SELECT id FROM intent")]
+
+    def heal(self, only: Collection[int]) -> list[str]:
+        """Have the index follow what was noted and not seen to its end; answers paths that are to be scanned.
+
+        Raises:
+            DiskFull: nothing was noted of it.
+        """
+        if not only:
+            return []
         scan: list[str] = []
         with self._database.transaction() as db:
             for id_, *row in fetch_all(db, "SELECT id, kind, source, target, inode, device, trash_id FROM intent"):
-                if only is not None and id_ not in only:
+                if id_ not in only:
                     continue
                 scan += self._heal(db, id_, *row)
                 db.execute("DELETE FROM intent WHERE id = ?", (id_,))
@@ -326,8 +358,8 @@ class Changes:
         is_in_trash = os.path.lexists(self._trash / str(trash_id))
         if kind == "restore" and not is_in_trash and trash_id is not None and target is not None:
             trashed.came_back(db, trash_id, target)
-        if kind in ("trash", "restore") and not is_in_trash:
-            db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
+        if kind in ("trash", "restore") and not is_in_trash and trash_id is not None:
+            self._leave_trash(db, trash_id)
         if kind == "move" and target is not None:
             there = look(target)
             if there is not None and (there.inode, there.device) == (inode, device) and look(source) is None:
@@ -360,7 +392,7 @@ class Changes:
                     problems.append(f"{id_}: {os.strerror(error.errno or 0)}")
                     continue
                 with self._database.transaction() as db:
-                    db.execute("DELETE FROM trash WHERE id = ?", (id_,))
+                    self._leave_trash(db, id_)
         return problems
 
 

@@ -8,6 +8,9 @@ from services.files import paths
 from services.files.index.tree import below, find
 from services.files.store.rows import fetch_all
 
+SALVAGED = 0
+"""Stands for an item: what was in sets in a damaged database."""
+
 
 def remember(db: apsw.Connection, trash_id: int, path: str) -> None:
     """Note the sets of the entry at a clean path, and of all below it, which goes into the trash."""
@@ -32,31 +35,26 @@ def came_back(db: apsw.Connection, trash_id: int, target: str) -> None:
 
 def waiting(db: apsw.Connection) -> list[tuple[int, str]]:
     """Items that came back, of which not all was in the index then: their number and where they are."""
-    rows = fetch_all(db, "SELECT DISTINCT trash_id, target FROM trash_member WHERE target IS NOT NULL")
+    rows = fetch_all(db, "SELECT DISTINCT trash_id, target FROM trash_member WHERE target <> ''")
     return [(trash_id, target) for trash_id, target in rows]
 
 
-def scanned(db: apsw.Connection, trash_id: int) -> None:
+def scanned(db: apsw.Connection, trash_id: int = SALVAGED) -> None:
     """All of an item that came back is in the index; what is not there is gone."""
     _rejoin(db, trash_id)
     db.execute("DELETE FROM trash_member WHERE trash_id = ? AND target IS NOT NULL", (trash_id,))
 
 
 def _rejoin(db: apsw.Connection, trash_id: int) -> None:
-    rows = fetch_all(db, "SELECT DISTINCT target || inside, inside FROM trash_member WHERE trash_id = ?", (trash_id,))
-    for path, inside in rows:
-        stored = find(db, path)
-        if stored is None or not stored.scanned:
-            continue
-        key = (trash_id, inside)
-        db.execute(
-            "INSERT OR IGNORE INTO member SELECT set_id, ?, added FROM trash_member WHERE trash_id = ? AND inside = ?",
-            (stored.id, *key),
-        )
-        # Whoever keeps a copy of the sets is told of sets, not of members.
-        db.execute(
-            "UPDATE resource_set SET updated = updated WHERE id IN"
-            " (SELECT set_id FROM trash_member WHERE trash_id = ? AND inside = ?)",
-            key,
-        )
-        db.execute("DELETE FROM trash_member WHERE trash_id = ? AND inside = ?", key)
+    # What stays when all but slashes is trimmed from the right is the path of the folder, with its slash.
+    there = (
+        "SELECT tm.set_id, e.id, tm.added, tm.inside FROM (SELECT *, target || inside AS path FROM trash_member"
+        " WHERE trash_id = ? AND target IS NOT NULL) tm"
+        " CROSS JOIN folder f ON f.path = rtrim(tm.path, replace(tm.path, '/', ''))"
+        " CROSS JOIN entry e ON e.parent = f.id AND e.name = substr(tm.path, length(f.path) + 1) AND e.scanned"
+    )
+    db.execute(f"INSERT OR IGNORE INTO member SELECT set_id, id, added FROM ({there})", (trash_id,))
+    db.execute(
+        f"DELETE FROM trash_member WHERE trash_id = ? AND (set_id, inside) IN (SELECT set_id, inside FROM ({there}))",
+        (trash_id, trash_id),
+    )

@@ -10,24 +10,28 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 import apsw
 import trio
 
-from proto.errors import OperationError
+from proto.errors import OperationError, Unavailable
 from proto.ops.files_index import Job, JobStatus
 from services.files import paths, times
 from services.files.index import history
-from services.files.index.compare_client import Others
-from services.files.index.invalidations import Touched
+from services.files.index.compare_client import CompareClient
+from services.files.index.invalidations import Invalidations
 from services.files.index.listing import Ignored
 from services.files.index.mounts import without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
 from services.files.index.tree import below, find
-from services.files.store.database import Database
+from services.files.store.database import steadily
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.runtime.database import Database
+from services.runtime.handlers import Environment
+from services.runtime.storage import DiskFull
 
 SCANS_AT_ONCE = 4
 MAX_ATTEMPTS = 2
@@ -59,7 +63,9 @@ class Running:
         self.cancelled = False
         self.scan: Scan | None = None
         self.looked = False
-        """Whether the scan itself is over: whoever asks now wants to know of what may have changed since."""
+        """Whether the scan itself is over: who asks now wants to know of what may have changed since."""
+        self.failure: DiskFull | None = None
+        """Why a job that a call waits for was not run."""
         self.ended = trio.Event()
 
     def cancel(self) -> None:
@@ -76,19 +82,20 @@ class Jobs:
     """All jobs. `start` and `wait` belong to trio's thread."""
 
     def __init__(
-        self, database: Database, touched: Touched, ignored: Ignored | None, nursery: trio.Nursery,
-        others: Others, on_change: Callable[[int, str, str], None],
+        self, env: Environment, database: Database, invalidations: Invalidations, ignored: Ignored | None,
+        nursery: trio.Nursery, compare_client: CompareClient, on_change: Callable[[int, str, str], None],
     ) -> None:  # fmt: skip
         """
         Args:
-            others: look at a part of what is scanned again.
+            compare_client: looks at a part of what is scanned again.
             on_change: told of each job whose status changed: its id, its status and its root.
         """
+        self._env = env
         self._database = database
-        self._touched = touched
+        self._invalidations = invalidations
         self._ignored = ignored
         self._nursery = nursery
-        self._others = others
+        self._compare_client = compare_client
         self._on_change = on_change
         self._running: dict[int, Running] = {}
         self._recorded: dict[str, int] = {}
@@ -97,25 +104,34 @@ class Jobs:
         self._creating = trio.Lock()
         self._threads = trio.CapacityLimiter(SCANS_AT_ONCE)
 
-    async def resume(self) -> None:
-        """Take up, or fail, what a process that died left behind."""
+    async def resume(self) -> list[Running]:
+        """Take up, or fail, what a process that died left behind, or what a rebuilt index needs."""
+        running = tuple(self._running)
 
         def take_up(db: apsw.Connection) -> list[Row]:
             db.execute(
                 "UPDATE job SET status='failed', finished=?, error='the process that ran it died' "
                 "|| CASE attempt WHEN 1 THEN '' ELSE ', and so it did when the job was begun anew' END"
-                " WHERE status IN ('pending', 'running') AND (attempt >= ? OR NOT background)",
-                (time.time_ns(), MAX_ATTEMPTS),
+                f" WHERE {left} AND (attempt >= ? OR NOT background)",
+                (time.time_ns(), *running, MAX_ATTEMPTS),
             )
-            db.execute(
-                "UPDATE job SET attempt = attempt + 1, status = 'pending' WHERE status IN ('pending', 'running')"
-            )
-            return fetch_all(db, "SELECT id, root, background, force, attempt FROM job WHERE status='pending'")
+            db.execute(f"UPDATE job SET attempt = attempt + 1, status = 'pending' WHERE {left}", running)
+            return fetch_all(db, f"SELECT id, root, background, force, attempt FROM job WHERE {left}", running)
 
+        left = f"status IN ('pending', 'running') AND id NOT IN ({','.join('?' * len(running))})"
+        taken_up = []
         for id_, root, background, force, attempt in await self._database.write(take_up):
             job = Running(id_, root, background=bool(background), force=bool(force), max_age_s=0, attempt=attempt)
             self._running[id_] = job
+            taken_up.append(job)
             self._nursery.start_soon(self._run, job)
+        return taken_up
+
+    def interrupt(self) -> None:
+        """The index was begun again: scans under way cannot go on with what they know of it."""
+        for job in self._running.values():
+            if job.scan is not None:
+                job.scan.cancel()
 
     async def start(self, root: str, *, background: bool, force: bool, max_age_s: float) -> Running:
         """The job that scans a path: a new one, or the one that does it already."""
@@ -144,8 +160,12 @@ class Jobs:
         return job
 
     async def wait(self, job: Running, on_progress: Callable[[Counts], None]) -> None:
-        """Until a job has ended. Whoever is cancelled here, and was the last to wait for it, cancels it too, unless
-        it was started to run in the background."""
+        """Until a job has ended. A caller that is cancelled here, and was the last to wait for it, cancels it too,
+        unless it was started to run in the background.
+
+        Raises:
+            DiskFull: the job was not started in the background, and the disk has no room for what it would write.
+        """
         job.waiting += 1
         try:
             while not job.ended.is_set():
@@ -157,12 +177,19 @@ class Jobs:
             job.waiting -= 1
             if not job.ended.is_set() and not job.waiting and not job.background:
                 job.cancel()
+        if job.failure is not None:
+            raise job.failure
 
     async def stop(self) -> None:
         """Stop all scans where they are, at the orderly end of the service; background jobs go on at the next start."""
         self._stopping = True
         for job in list(self._running.values()):
             job.cancel()
+            await job.ended.wait()
+
+    async def settled(self) -> None:
+        """Until all jobs that wait or run now have ended."""
+        for job in list(self._running.values()):
             await job.ended.wait()
 
     def find(self, id_: int) -> Running | None:
@@ -231,23 +258,58 @@ class Jobs:
 
     async def _run(self, job: Running) -> None:
         try:
-            await self._wait_for_others(job)
-            status: JobStatus = "cancelled"
-            error = skipped = None
-            if not job.cancelled:
-                skipped = await self._young(job)
-                if skipped:
-                    status = "completed"
-                else:
-                    status, error = await self._scan(job)
+            try:
+                outcome = await self._outcome(job)
+            except DiskFull as error:
+                # The call that waits is told; another one may come when there is room.
+                job.failure = error
+                outcome = _Outcome("failed", str(error))
+                job.ended.set()
             job.looked = True
-            if self._stopping and status == "cancelled" and job.background:
-                await self._put_off(job)
+            if self._stopping and outcome.status == "cancelled" and job.background:
+                await self._store(job, partial(self._put_off, job))
             else:
-                await self._end(job, status, error, skipped)
+                await self._store(job, partial(self._end, job, outcome))
         finally:
             self._running.pop(job.id, None)
             job.ended.set()
+
+    async def _outcome(self, job: Running) -> _Outcome:
+        """Raises DiskFull for a job that calls wait for; one in the background pauses until there is room."""
+        await self._wait_for_others(job)
+        if job.cancelled:
+            return _Outcome("cancelled")
+        if skipped := await self._young(job):
+            return _Outcome("completed", skipped=skipped)
+        while True:
+            try:
+                return await self._scan(job)
+            except DiskFull:
+                if not job.background:
+                    raise
+            await steadily(self._env, "indexing", partial(self._has_room, job))
+
+    async def _has_room(self, job: Running) -> None:
+        """Raises DiskFull."""
+
+        def mark(db: apsw.Connection) -> None:
+            db.execute("UPDATE job SET status = 'running' WHERE id = ?", (job.id,))
+
+        if not job.cancelled:
+            await self._database.write(
+                lambda db: db.execute("UPDATE job SET status = 'running' WHERE id = ?", (job.id,))
+            )
+
+    async def _store(self, job: Running, write: Callable[[], Awaitable[None]]) -> None:
+        """What became of a job, once there is room for it; at the end of the service the next start finds out."""
+        try:
+            await write()
+        except DiskFull as error:
+            if not job.background:
+                job.failure = error
+                job.ended.set()
+            if not self._stopping:
+                await steadily(self._env, "indexing", write)
 
     async def _wait_for_others(self, job: Running) -> None:
         """Until no job that began before this one has to do with the same entries."""
@@ -266,7 +328,7 @@ class Jobs:
             return None
         return await self._database.read(lambda db: skip_reason(db, job.root, job.max_age_s, time.time_ns()))
 
-    async def _scan(self, job: Running) -> tuple[JobStatus, str | None]:
+    async def _scan(self, job: Running) -> _Outcome:
         def on_batch(db: apsw.Connection, counts: Counts) -> None:
             db.execute(
                 "UPDATE job SET progress = max(progress, ?), files=?, directories=?, size=?, problems=? WHERE id=?",
@@ -279,23 +341,23 @@ class Jobs:
         self._on_change(job.id, "running", job.root)
         empty = without_files(job.root)
         job.scan = Scan(
-            self._database, job.root, self._touched, self._ignored,
-            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._others.ask(folders, empty),
+            self._database, job.root, self._invalidations, self._ignored,
+            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._compare_client.ask(folders, empty),
         )  # fmt: skip
         if job.cancelled:
             job.scan.cancel()
         try:
             await trio.to_thread.run_sync(job.scan.run, limiter=self._threads)
         except Cancelled:
-            return "cancelled", None
-        except Missing as error:
-            return "failed", str(error)
+            return _Outcome("cancelled")
+        except (Missing, Unavailable) as error:
+            return _Outcome("failed", str(error))
         except OSError as error:
-            return "failed", f"{job.root} cannot be scanned: {os.strerror(error.errno or 0)}"
+            return _Outcome("failed", f"{job.root} cannot be scanned: {os.strerror(error.errno or 0)}")
         except apsw.Error as error:
             _log.exception("job %d: the index cannot be written", job.id)
-            return "failed", f"the index cannot be written: {error}"
-        return "completed", None
+            return _Outcome("failed", f"the index cannot be written: {error}")
+        return _Outcome("completed")
 
     async def _put_off(self, job: Running) -> None:
         """Leave the job for the next start, which counts an attempt for those that died."""
@@ -304,10 +366,11 @@ class Jobs:
                 lambda db: db.execute("UPDATE job SET status='pending', attempt=attempt-1 WHERE id=?", (job.id,))
             )
 
-    async def _end(self, job: Running, status: JobStatus, error: str | None, skipped: str | None) -> None:
+    async def _end(self, job: Running, outcome: _Outcome) -> None:
+        status, error, skipped = outcome
         now = time.time_ns()
         counts = job.counts or Counts()
-        mark = self._touched.mark
+        mark = self._invalidations.mark
 
         def finish(db: apsw.Connection) -> None:
             db.execute(
@@ -331,6 +394,14 @@ class Jobs:
         if status == "completed" and not skipped:
             self._recorded[job.root] = mark
         self._on_change(job.id, status, job.root)
+
+
+class _Outcome(NamedTuple):
+    """Of a job."""
+
+    status: JobStatus
+    error: str | None = None
+    skipped: str | None = None
 
 
 class _Row(NamedTuple):

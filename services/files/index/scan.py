@@ -20,17 +20,19 @@ from typing import NamedTuple
 
 import apsw
 
+from proto.errors import Unavailable
 from services.files import paths
 from services.files.index.comparing import Ask, Known, Listed, compared, different
-from services.files.index.invalidations import Touched
+from services.files.index.invalidations import Invalidations
 from services.files.index.listing import NOTHING, Ignored, Listing, is_at, look, open_folder, read_folder
 from services.files.index.tree import Edit, find, folder_path
 from services.files.store import schema
-from services.files.store.database import Database
 from services.files.store.rows import fetch_all, fetch_value
+from services.runtime.database import Database
 
 BATCH_ENTRIES = 20_000
 BATCH_S = 0.5
+RETRY_MS = 1_000
 """How long what was found may wait to be written, and a cancellation or a progress to be seen."""
 
 MAX_PROBLEMS = 20
@@ -129,7 +131,7 @@ class Scan:
         self,
         database: Database,
         path: str,
-        touched: Touched,
+        invalidations: Invalidations,
         ignored: Ignored | None,
         *,
         skipped_devices: frozenset[int] = frozenset(),
@@ -144,8 +146,9 @@ class Scan:
         """
         self.counts = Counts()
         self._database = database
+        self._generation = database.generation
         self._path = path
-        self._touched = touched
+        self._invalidations = invalidations
         self._ignored = ignored
         self._skipped_devices = skipped_devices
         self._on_batch = on_batch
@@ -154,7 +157,7 @@ class Scan:
         self._batch: list[_Listed] = []
         self._batch_entries = 0
         self._batch_since = time.monotonic()
-        self._mark = touched.mark
+        self._mark = invalidations.mark
         self._last = 0
         """The highest id there was: what has a higher one was stored since."""
         self._incomplete: set[str] = set()
@@ -172,14 +175,16 @@ class Scan:
                 held it is there and can be read.
             Cancelled: `cancel` was called; what was found until then is in the index.
             OSError: the path cannot be examined.
+            DiskFull: what was found cannot be written.
+            Unavailable: the index was found damaged meanwhile, and is being rebuilt.
         """
-        mark = self._mark = self._touched.mark
+        mark = self._mark = self._invalidations.mark
         root = self._root()
         if root is not None:
             with self._database.reader() as reader:
                 self._compare(root, reader)
                 # What was moved or changed by others meanwhile may have been passed over.
-                for path in {*self._touched.since(mark, self._path), *self._incomplete}:
+                for path in {*self._invalidations.since(mark, self._path), *self._incomplete}:
                     self._again(path, reader)
                 self._flush()
         self.counts.progress = 100.0
@@ -271,7 +276,7 @@ class Scan:
 
     def _visit(self, folder: _Folder, reader: apsw.Connection) -> Iterator[_Folder]:
         self._check_cancelled()
-        mark = self._touched.mark
+        mark = self._invalidations.mark
         above = folder.above
         try:
             folder.descriptor = open_folder(folder.name, None if above is None else above.descriptor)
@@ -340,7 +345,7 @@ class Scan:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) and not folder.is_root:
             if folder.above is not None:
                 # It went between the listing of its parent and now, or something else is there in its place.
-                self._touched.touch(folder.above.path)
+                self._invalidations.add(folder.above.path)
             else:
                 self._gone(folder, reader)
             return
@@ -368,6 +373,8 @@ class Scan:
     def _flush(self) -> None:
         batch, self._batch, self._batch_entries = self._batch, [], 0
         with self._database.transaction() as db:
+            if self._database.generation != self._generation:
+                raise Unavailable("the index was damaged, and is being rebuilt", retry_after_ms=RETRY_MS)
             edit = Edit(db, time.time_ns())
             for each in batch:
                 self._put(db, edit, each)
@@ -377,10 +384,10 @@ class Scan:
 
     def _put(self, db: apsw.Connection, edit: Edit, listed: _Listed) -> None:
         folder, listing, inside, mark, problem = listed
-        if folder.id is None or self._touched.is_touched(folder.path, mark):
+        if folder.id is None or self._invalidations.has(folder.path, mark):
             # Others changed it since it was listed, or what holds it; it is listed again at the end.
             return
-        if (not folder.fresh or self._touched.mark != self._mark) and edit.path_of(folder.id) != folder.path:
+        if (not folder.fresh or self._invalidations.mark != self._mark) and edit.path_of(folder.id) != folder.path:
             # A directory above it was moved or removed.
             return
         if listing is None:

@@ -31,6 +31,7 @@ from services.files.query import named
 from services.files.sets import sets
 from services.files.sources import followers
 from services.files.sources.followers import Deal, Followed, Followers
+from services.files.store.database import steadily
 from services.files.store.rows import fetch_all, fetch_one
 
 BATCH = 1_000
@@ -107,7 +108,7 @@ class Executions:
         status: ExecutionStatus = "completed"
         error = None
         try:
-            await execution.go_through()
+            await steadily(self._core.env, "plans", execution.go_through)
             if followed := _followed(execution.id, plan):
                 for source, each in followed:
                     self._following.start(each, execution.deal(source))
@@ -115,8 +116,11 @@ class Executions:
         except (LinckiaError, OSError, apsw.Error) as failure:
             _log.warning("execution %d failed: %s", execution.id, failure)
             status, error = "failed", str(failure)
-        await self._core.database.write(lambda db: finish(db, execution.id, status, error))
+        await steadily(self._core.env, "plans", partial(self._finish, execution.id, status, error))
         named.tell(self._core.env, "plan-executions", "plans")
+
+    async def _finish(self, id_: int, status: ExecutionStatus, error: str | None) -> None:
+        await self._core.database.write(lambda db: finish(db, id_, status, error))
 
 
 class _Execution:
@@ -170,7 +174,7 @@ class _Execution:
         if await trio.to_thread.run_sync(look, path) is None:
             raise FileNotFoundError(f"{path} does not exist")
         live = Live(
-            core.database, core.touched, core.ignored, path, recursive=False, skipped_devices=without_files(path)
+            core.database, core.invalidations, core.ignored, path, recursive=False, skipped_devices=without_files(path)
         )
         await trio.to_thread.run_sync(live.list_root)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 import msgspec
@@ -12,14 +12,10 @@ from proto.errors import InvalidParams
 from proto.ops.files_resources import EntryPage
 from proto.ops.files_shared import FileEntry, Instant
 from services.files import times
-from services.files.column_cache.mirror import LEAST
 from services.files.query.matching import COLUMNS, Condition
 from services.files.store import schema
 from services.files.store.functions import key
-from services.files.store.rows import Row, fetch_all, fetch_value
-
-if TYPE_CHECKING:
-    from services.files.column_cache.held import Held
+from services.files.store.rows import Row
 
 T = TypeVar("T")
 
@@ -106,11 +102,10 @@ class Select:
 
     def where_added(self, least: int | None, most: int | None) -> None:
         """Only what came into the sets in a range of time; both ends inclusive, None is open."""
-        sets = self.sets or ()
         if least is not None:
-            self.where(Condition(f"{self.added} >= ?", (least,), lambda held: held.added(sets) >= least))
+            self.where(Condition(f"{self.added} >= ?", (least,)))
         if most is not None:
-            self.where(Condition(f"{self.added} <= ?", (most,), lambda held: held.added(sets) <= most))
+            self.where(Condition(f"{self.added} <= ?", (most,)))
 
     def run(self, db: apsw.Connection, columns: str, tail: str = "", bindings: Sequence[object] = ()) -> Iterator[Row]:
         """The rows, one by one."""
@@ -124,61 +119,16 @@ class Select:
         (count, size), *_ = self.run(db, "count(*), coalesce(sum(CASE n.kind WHEN 1 THEN 0 ELSE n.size END), 0)")
         return count, size
 
-    def is_large(self, db: apsw.Connection) -> bool:
-        """Whether so many entries are looked at that the copy in memory is worth its while."""
-        if self.sets is None:
-            return fetch_value(db, "SELECT 1 FROM entry LIMIT 1 OFFSET ?", (LEAST,)) is not None
-        some = "SELECT 1 FROM member WHERE set_id IN (SELECT value FROM json_each(?)) LIMIT 1 OFFSET ?"
-        return fetch_value(db, some, (msgspec.json.encode(list(self.sets)).decode(), LEAST)) is not None
-
-    def first(
-        self, db: apsw.Connection, held: Held | None, ordering: Order, *, limit: int, offset: int
-    ) -> tuple[int, int, Iterator[Row]]:
+    def first(self, db: apsw.Connection, ordering: Order, *, limit: int, offset: int) -> tuple[int, int, Iterator[Row]]:
         """How many there are, how many bytes those have that are not directories, and the rows of a page, as
-        `SELECTED` and when they came into the sets; the page ends early where more would never fit into an answer.
-
-        Args:
-            held: the copy in memory, at the state of this reader.
-        """
-        limit = min(limit, ENOUGH)
-        if held is not None:
-            found = self._from_memory(held, ordering, limit, offset) if self.is_large(db) else None
-            held.let_go()
-            if found is not None:
-                total, size, ids = found
-                return total, size, of_ids(db, ids, self.sets)
-        columns = f"{SELECTED}, {self.added}"
+        `SELECTED` and when they came into the sets; the page ends early where more would never fit into an answer."""
+        columns, limit = f"{SELECTED}, {self.added}", min(limit, ENOUGH)
         return *self.totals(db), self.run(db, columns, f"{ordering.sql(self.added)} LIMIT ? OFFSET ?", (limit, offset))
 
-    def _from_memory(self, held: Held, ordering: Order, limit: int, offset: int) -> tuple[int, int, list[int]] | None:
-        rows = held.select(self._conditions, self.sets)
-        if rows is None:
-            return None
-        field, descending = ordering
-        ids = held.first(rows, field, offset + limit, descending=descending, sets=self.sets)
-        return None if ids is None else (*held.totals(rows), ids[offset:])
 
-
-def of_ids(db: apsw.Connection, ids: Sequence[int], sets: Sequence[int] | None = None) -> Iterator[Row]:
-    """The entries of these ids, in their order: `SELECTED`, and when they came into the sets."""
-    given = msgspec.json.encode(ids).decode()
-    added: dict[int, int] = {}
-    if sets is not None:
-        query = (
-            "SELECT j.value, min(m.added) FROM json_each(?) j CROSS JOIN member m ON m.entry_id = j.value"
-            " WHERE m.set_id IN (SELECT value FROM json_each(?)) GROUP BY 1"
-        )
-        added = dict(fetch_all(db, query, (given, msgspec.json.encode(list(sets)).decode())))
-    query = f"SELECT n.id, {SELECTED} FROM json_each(?) j CROSS JOIN node n ON n.id = j.value"
-    rows = {id_: row for id_, *row in db.execute(query, (given,))}
-    return ((*rows[id_], added.get(id_)) for id_ in ids)
-
-
-def page(
-    db: apsw.Connection, held: Held | None, select: Select, name: str, ordering: Order, *, limit: int, offset: int
-) -> EntryPage:
+def page(db: apsw.Connection, select: Select, name: str, ordering: Order, *, limit: int, offset: int) -> EntryPage:
     """One page of the entries of a set that match."""
-    total, size, rows = select.first(db, held, ordering, limit=limit, offset=offset)
+    total, size, rows = select.first(db, ordering, limit=limit, offset=offset)
     entries, cut = fitting(map(entry_of, rows))
     end = offset + len(entries)
     return EntryPage(

@@ -31,7 +31,7 @@ def ordering(wanted: Filter) -> Order:
 
 def is_kind(kind: Kind) -> Condition:
     """One of the kinds there are."""
-    return Condition("n.kind = ?", (schema.KINDS.index(kind),), lambda held: held.columns.where_kind(kind.__eq__))
+    return Condition("n.kind = ?", (schema.KINDS.index(kind),))
 
 
 def has_extension(given: str) -> Condition:
@@ -39,11 +39,5 @@ def has_extension(given: str) -> Condition:
     wanted = given.removeprefix(".").lower()
     if "." in wanted:
         end = f".{wanted.casefold()}"
-        return Condition(
-            "n.kind <> 1 AND substr(folded(n.name), -?) = ?", (len(end), end),
-            lambda held: held.beyond_ascii("name", end, "suffix"), exact=False,
-        )  # fmt: skip
-    return Condition(
-        "n.kind <> 1 AND n.extension = ?", (wanted,),
-        lambda held: held.columns.where_extension(wanted.__eq__) & ~held.columns.where_kind("directory".__eq__),
-    )  # fmt: skip
+        return Condition("n.kind <> 1 AND substr(folded(n.name), -?) = ?", (len(end), end))
+    return Condition("n.kind <> 1 AND n.extension = ?", (wanted,))

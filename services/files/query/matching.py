@@ -1,14 +1,10 @@
-"""Conditions on entries: as SQL, and where that is possible over the copy in memory as well; text by literal parts,
-regular expressions in linear time (RE2), and globs.
-
-What the copy in memory answers for a condition has all that meets it. Where it may have more (`exact` is false), SQL is
-asked about those.
-"""
+"""Conditions on entries as SQL: numbers in a range, text by literal parts, by regular expressions in linear time (RE2)
+and by globs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import re2  # type: ignore[import-untyped]  # ships no types; patterns are only compiled here
 
@@ -16,10 +12,6 @@ from proto.errors import InvalidParams
 from proto.ops.files_resources import MODES
 from services.files.store.functions import key, searcher
 from services.runtime import literals
-
-if TYPE_CHECKING:
-    from services.files.column_cache.held import Held
-    from services.files.column_cache.names import Mask
 
 KIND_CASE = "CASE n.kind WHEN 0 THEN 'file' WHEN 1 THEN 'directory' WHEN 2 THEN 'symlink' ELSE 'other' END"
 
@@ -41,32 +33,21 @@ COLUMNS = {
 }
 """Of the view `node` as `n`, by the name that clients know."""
 
-HELD = {"size": "size", "disk_size": "disk", "mtime": "mtime", "ctime": "ctime", "depth": "depth"}
-"""Those numbers that the copy in memory has, by its own names."""
+Bindings = tuple[str | int | None, ...]
 
 
 class Condition(NamedTuple):
-    """An SQL expression and what its placeholders stand for; and the same over the copy in memory."""
+    """An SQL expression and what its placeholders stand for."""
 
     sql: str
-    bindings: tuple[Any, ...] = ()
-    rows: Callable[[Held], Mask] | None = None
-    exact: bool = True
-    """Whether `rows` are no more than those that meet it."""
+    bindings: Bindings = ()
 
 
 def between(field: str, least: int | None, most: int | None) -> list[Condition]:
     """A number in a range, both ends inclusive; None is open."""
     column = COLUMNS[field]
-    held = HELD.get(field)
-    conditions = []
-    if least is not None:
-        rows = None if held is None else lambda copy: copy.columns.between(held, least, None)
-        conditions.append(Condition(f"{column} >= ?", (least,), rows))
-    if most is not None:
-        rows = None if held is None else lambda copy: copy.columns.between(held, None, most)
-        conditions.append(Condition(f"{column} <= ?", (most,), rows))
-    return conditions
+    ends = ((f"{column} >= ?", least), (f"{column} <= ?", most))
+    return [Condition(sql, (end,)) for sql, end in ends if end is not None]
 
 
 def text_matches(field: str, pattern: str, mode: str, *, case_sensitive: bool) -> Condition:
@@ -80,63 +61,35 @@ def text_matches(field: str, pattern: str, mode: str, *, case_sensitive: bool) -
     if mode == "regex":
         found = _regex(COLUMNS[field], pattern if case_sensitive else f"(?i){pattern}", pattern)
         parts = [(part, "contains") for part in literals.parts_of(pattern)]
-        return _narrowed(found, field, parts, any_case=not case_sensitive, beyond_ascii=True)
+        return _narrowed(found, field, parts, any_case=not case_sensitive)
     if mode == "glob":
         return _glob(field, pattern, case_sensitive)
     raise InvalidParams(f"`mode`: there is no mode {mode[:100]!r}; there are: {', '.join(MODES)}", field="mode")
 
 
 def _literal(field: str, pattern: str, mode: str, case_sensitive: bool) -> Condition:
-    if not pattern:
-        return Condition("1", rows=lambda held: held.columns.there())
-    found = _literal_sql(COLUMNS[field], pattern, mode, case_sensitive)
-    any_case = not case_sensitive
-    if case_sensitive or pattern.isascii():
-        return found._replace(rows=lambda held: held.text(field, pattern, mode, any_case=any_case))
-    folded = pattern.casefold()
-    return found._replace(rows=lambda held: held.beyond_ascii(field, folded, mode), exact=False)
+    return _literal_sql(COLUMNS[field], pattern, mode, case_sensitive) if pattern else Condition("1")
 
 
-def _narrowed(
-    condition: Condition, field: str, parts: Sequence[tuple[str, str]], *, any_case: bool, beyond_ascii: bool
-) -> Condition:
+def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]], *, any_case: bool) -> Condition:
     """A condition that only texts with all these parts, each as its mode says, can meet.
 
-    SQL looks for the parts as well before it calls `matches`, which costs ten times as much.
-
-    Args:
-        beyond_ascii: without regard to case, a letter of ASCII may be met by one that is not.
+    SQL looks for the parts before it calls `matches`, which costs ten times as much.
     """
     usable = [(part, mode) for part, mode in parts if part and (part.isascii() or not any_case)]
     if not usable:
         return condition
-
-    # Of all letters these two have another one beyond ASCII: the Kelvin sign and the long s.
-    loose = {part for part, _ in usable if any_case and beyond_ascii and any(letter in part.lower() for letter in "ks")}
-
-    def rows(held: Held) -> Mask:
-        found = held.columns.there()
-        for part, mode in usable:
-            mask = held.text(field, part, mode, any_case=any_case)
-            if part in loose:
-                mask |= held.not_plain(field)
-            found &= mask
-        return found
-
-    narrowed = condition._replace(rows=rows, exact=False)
-    if not condition.sql.startswith("matches("):
-        return narrowed
     column = COLUMNS[field]
     tests: list[str] = []
-    # Whatever a column holds; SQLite's library checks each.
-    bindings: list[Any] = []
+    bindings: list[str | int | None] = []
     for part, mode in usable:
         test = _literal_sql(column, part, mode, not any_case)
-        tests.append(f"({test.sql} OR octet_length({column}) > length({column}))" if part in loose else test.sql)
+        # Of all letters of ASCII these two are met by others beyond it: the Kelvin sign and the long s.
+        loose = any_case and any(letter in part.lower() for letter in "ks")
+        tests.append(f"({test.sql} OR octet_length({column}) > length({column}))" if loose else test.sql)
         bindings += test.bindings
-    return narrowed._replace(
-        sql=f"CASE WHEN {' AND '.join(tests)} THEN {condition.sql} ELSE 0 END",
-        bindings=(*bindings, *condition.bindings),
+    return Condition(
+        f"CASE WHEN {' AND '.join(tests)} THEN {condition.sql} ELSE 0 END", (*bindings, *condition.bindings)
     )
 
 
@@ -168,18 +121,14 @@ def _regex(column: str, pattern: str, given: str) -> Condition:
 
 
 def _glob(field: str, pattern: str, case_sensitive: bool) -> Condition:
-    column, any_case = COLUMNS[field], not case_sensitive
-    parts = literals.parts_of_glob(pattern)
-    if "[" not in pattern and (case_sensitive or pattern.isascii()):
-        if case_sensitive:
-            return _narrowed(
-                Condition(f"{column} GLOB ?", (pattern,)), field, parts, any_case=any_case, beyond_ascii=False
-            )
+    column = COLUMNS[field]
+    if "[" not in pattern and case_sensitive:
+        return Condition(f"{column} GLOB ?", (pattern,))
+    if "[" not in pattern and pattern.isascii():
         escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        like = Condition(f"{column} LIKE ? ESCAPE '\\'", (escaped.replace("*", "%").replace("?", "_"),))
-        return _narrowed(like, field, parts, any_case=any_case, beyond_ascii=False)
+        return Condition(f"{column} LIKE ? ESCAPE '\\'", (escaped.replace("*", "%").replace("?", "_"),))
     found = _regex(column, f"(?s{'' if case_sensitive else 'i'})^(?:{glob_to_regex(pattern)})$", pattern)
-    return _narrowed(found, field, parts, any_case=any_case, beyond_ascii=True)
+    return _narrowed(found, field, literals.parts_of_glob(pattern), any_case=not case_sensitive)
 
 
 def glob_to_regex(pattern: str) -> str:

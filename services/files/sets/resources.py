@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import apsw
 import msgspec
@@ -35,7 +33,6 @@ from proto.ops.files_resources import (
 )
 from proto.ops.files_shared import FileEntry
 from services.files import paths
-from services.files.column_cache.mirror import Mirror
 from services.files.core import Core
 from services.files.query import filters
 from services.files.query.entries import (
@@ -53,10 +50,7 @@ from services.files.query.entries import (
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.sets import sets, sums
 from services.files.store import schema
-from services.runtime.handlers import Context, Handlers
-
-if TYPE_CHECKING:
-    from services.files.column_cache.held import Held
+from services.runtime.handlers import Context, handles
 
 T = TypeVar("T")
 
@@ -64,11 +58,14 @@ ENTRIES_OF_A_SET = 100
 """Answered with a set."""
 
 
-def add_resources(handlers: Handlers, core: Core) -> None:
+class SetSearch:
     """The operations of `proto.ops.files_resources`."""
 
-    @handlers.handle(ResourceChildren)
-    async def children(params: ResourceChildren, ctx: Context) -> Children:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @handles(ResourceChildren)
+    async def children(self, params: ResourceChildren, ctx: Context) -> Children:
         def query(db: apsw.Connection) -> Children:
             start = sets.find(db, params.name)
             below = sets.around(db, start, down=True, depth=params.depth)
@@ -89,30 +86,29 @@ def add_resources(handlers: Handlers, core: Core) -> None:
             shown, summary = _as_many_as_fit(nodes, len(msgspec.json.encode(own)))
             return Children(resource_set=params.name, children=shown, entries=own, summary=summary)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceParent)
-    async def parent(params: ResourceParent, ctx: Context) -> Parents:
+    @handles(ResourceParent)
+    async def parent(self, params: ResourceParent, ctx: Context) -> Parents:
         def query(db: apsw.Connection) -> Parents:
             above = sets.around(db, sets.find(db, params.name), down=False, depth=params.depth)
             names = sets.names(db, [id_ for id_, _ in above])
             shown, summary = _as_many_as_fit([ParentNode(name=names[id_], depth=depth) for id_, depth in above])
             return Parents(resource_set=params.name, parents=shown, summary=summary)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceSum)
-    async def total(params: ResourceSum, ctx: Context) -> SumResult:
+    @handles(ResourceSum)
+    async def total(self, params: ResourceSum, ctx: Context) -> SumResult:
         metric = known(params.metric, SUMS, "metric")
 
-        def query(db: apsw.Connection, held: Held | None) -> SumResult:
-            return sum_of(
-                db, core.mirror, held, params.name, metric, include_children=params.include_children, depth=params.depth
-            )
+        def query(db: apsw.Connection) -> SumResult:
+            return sum_of(db, params.name, metric, include_children=params.include_children, depth=params.depth)
 
-        return await core.mirror.read(query)
+        return await self._core.database.read(query)
 
-    async def find(
+    async def _find(
+        self,
         params: ResourceTimeRange | ResourceMetricRange | ResourceIs | ResourceFuzzyMatch | ResourceSearch,
         conditions: Sequence[Condition],
         ordering: Order,
@@ -120,42 +116,40 @@ def add_resources(handlers: Handlers, core: Core) -> None:
     ) -> EntryPage:
         """`added`: the range of when an entry came into the sets, both ends inclusive."""
 
-        def query(db: apsw.Connection, held: Held | None) -> EntryPage:
+        def query(db: apsw.Connection) -> EntryPage:
             select = Select(conditions, _sets(db, params.name, params.include_children))
             select.where_added(*added)
-            if held is None and select.is_large(db):
-                core.mirror.want(select.sets)
-            return page(db, held, select, params.name, ordering, limit=params.limit, offset=params.offset)
+            return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
 
-        return await core.mirror.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceTimeRange)
-    async def time_range(params: ResourceTimeRange, ctx: Context) -> EntryPage:
+    @handles(ResourceTimeRange)
+    async def time_range(self, params: ResourceTimeRange, ctx: Context) -> EntryPage:
         known(params.field, TIME_FIELDS, "field")
         times = instant(params.min, "min"), instant(params.max, "max", end=True)
         ordering = Order(params.field, descending=True)
         if params.field == "added_at":
-            return await find(params, (), ordering, times)
-        return await find(params, between(params.field, *times), ordering)
+            return await self._find(params, (), ordering, times)
+        return await self._find(params, between(params.field, *times), ordering)
 
-    @handlers.handle(ResourceMetricRange)
-    async def metric_range(params: ResourceMetricRange, ctx: Context) -> EntryPage:
+    @handles(ResourceMetricRange)
+    async def metric_range(self, params: ResourceMetricRange, ctx: Context) -> EntryPage:
         metric = known(params.metric, METRIC_FIELDS, "metric")
-        return await find(params, between(metric, params.min, params.max), Order(metric, descending=True))
+        return await self._find(params, between(metric, params.min, params.max), Order(metric, descending=True))
 
-    @handlers.handle(ResourceIs)
-    async def exact(params: ResourceIs, ctx: Context) -> EntryPage:
-        return await find(params, [equals(params.field, params.value)], BY_PATH)
+    @handles(ResourceIs)
+    async def exact(self, params: ResourceIs, ctx: Context) -> EntryPage:
+        return await self._find(params, [equals(params.field, params.value)], BY_PATH)
 
-    @handlers.handle(ResourceFuzzyMatch)
-    async def fuzzy(params: ResourceFuzzyMatch, ctx: Context) -> EntryPage:
+    @handles(ResourceFuzzyMatch)
+    async def fuzzy(self, params: ResourceFuzzyMatch, ctx: Context) -> EntryPage:
         field = known(params.field, TEXT_FIELDS, "field")
         condition = text_matches(field, params.pattern, params.mode, case_sensitive=params.case_sensitive)
-        return await find(params, [condition], BY_PATH)
+        return await self._find(params, [condition], BY_PATH)
 
-    @handlers.handle(ResourceSearch)
-    async def search(params: ResourceSearch, ctx: Context) -> EntryPage:
-        return await find(params, filters.conditions(params), filters.ordering(params))
+    @handles(ResourceSearch)
+    async def search(self, params: ResourceSearch, ctx: Context) -> EntryPage:
+        return await self._find(params, filters.conditions(params), filters.ordering(params))
 
 
 def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]:
@@ -182,10 +176,9 @@ def first_entries(db: apsw.Connection, set_id: int, limit: int = ENTRIES_OF_A_SE
 
 
 def sum_of(
-    db: apsw.Connection, mirror: Mirror, held: Held | None, name: str, metric: str, *, include_children: bool,
-    depth: int | None,
+    db: apsw.Connection, name: str, metric: str, *, include_children: bool, depth: int | None
 ) -> SumResult:  # fmt: skip
-    """A metric over a set and those below it, part by part; `held` as `Mirror.read` gives it."""
+    """A metric over a set and those below it, part by part."""
     start = sets.find(db, name)
     parts: list[Sequence[int]] = [[start]]
     labels = [name]
@@ -193,12 +186,7 @@ def sum_of(
         children = [id_ for id_, _ in sets.around(db, start, down=True, depth=1)]
         labels += sets.names(db, children).values()
         parts += (sets.with_children(db, child, None if depth is None else depth - 1) for child in children)
-    every = [set_id for part in parts for set_id in part]
-    if not Select((), every).is_large(db):
-        held = None
-    elif held is None:
-        mirror.want(every)
-    values = sums.by_part(db, parts, metric) if held is None else held.sums(parts, metric)
+    values = sums.by_part(db, parts, metric)
     own, _ = sets.counts(db, start)
     # A set that only holds others has no part of its own.
     first = 0 if own or len(parts) == 1 else 1
@@ -212,34 +200,17 @@ def equals(field: str, value: str | int) -> Condition:
     if field == "kind":
         return filters.is_kind(schema.KINDS[schema.KINDS.index(known(str(value), schema.KINDS, "value"))])
     if field in ("mtime", "ctime"):
-        at = instant(value, "value")
-        return _all_of(f"{COLUMNS[field]} = ?", (at,), between(field, at, at))
+        return Condition(f"{COLUMNS[field]} = ?", (instant(value, "value"),))
     if field in ("size", "disk_size", "inode", "links"):
         try:
-            number = int(value)
+            return Condition(f"{COLUMNS[field]} = ?", (int(value),))
         except ValueError:
             raise InvalidParams(f"`value`: {str(value)[:100]!r} is no number, as {field} is", field="value") from None
-        return _all_of(f"{COLUMNS[field]} = ?", (number,), between(field, number, number))
     text = str(value)
     if field == "extension":
         return filters.has_extension(text)
     if field == "parent":
-        folder = paths.as_folder(text)
-        return Condition("n.folder = ?", (folder,), lambda held: held.columns.where_folder(folder.encode().__eq__))
+        return Condition("n.folder = ?", (paths.as_folder(text),))
     if field == "path":
-        text = text.rstrip("/") or "/"
-        return Condition(
-            "n.folder = ? AND n.name = ?", paths.split(text),
-            lambda held: held.columns.path_matches(text.encode(), "is", any_case=False),
-        )  # fmt: skip
-    return Condition(
-        f"{COLUMNS[field]} = ?", (text,), lambda held: held.columns.names.equal(text.encode(), any_case=False)
-    )
-
-
-def _all_of(sql: str, bindings: tuple[object, ...], parts: Sequence[Condition]) -> Condition:
-    """All parts as one, of which `sql` says the same."""
-    tests = [part.rows for part in parts if part.rows is not None]
-    if len(tests) < len(parts):
-        return Condition(sql, bindings)
-    return Condition(sql, bindings, lambda held: functools.reduce(operator.and_, (test(held) for test in tests)))
+        return Condition("n.folder = ? AND n.name = ?", paths.split(text.rstrip("/") or "/"))
+    return Condition(f"{COLUMNS[field]} = ?", (text,))

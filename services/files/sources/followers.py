@@ -36,6 +36,7 @@ from services.files.index.live import Hint, Live, doubt, doubted, trust
 from services.files.index.mounts import without_files
 from services.files.index.scanning import scan_anew
 from services.files.index.tree import find
+from services.files.store.database import steadily
 from services.files.store.rows import fetch_all, fetch_one
 
 BATCH = 5_000
@@ -119,9 +120,8 @@ class Follower:
         stored = await self._core.database.read(
             lambda db: fetch_one(db, "SELECT sequence FROM follow WHERE subscription = ?", (followed.subscription,))
         )
-        if stored is None:
-            raise LookupError(f"{followed.subscription} is not stored")
-        sequence: int | None = stored[0]
+        # A damaged database may have lost it.
+        sequence: int | None = None if stored is None else stored[0]
         while True:
             sure = not self.in_step or await self._make_sure()
             wait_s = (MAX_WAIT_S if sure else SETTLE_S) if self.in_step else 0
@@ -197,7 +197,7 @@ class Follower:
     def _live(self) -> Live:
         core, path = self._core, self._followed.path
         return Live(
-            core.database, core.touched, core.ignored, path,
+            core.database, core.invalidations, core.ignored, path,
             recursive=self._followed.recursive, skipped_devices=without_files(path),
         )  # fmt: skip
 
@@ -250,14 +250,17 @@ class Followers:
             await self.stop(subscription)
         self._scope.cancel()
 
-    async def end_subscriptions(self) -> None:
-        """Tell the watcher of the subscriptions that nobody needs any more, however long it does not answer."""
+    async def run(self) -> None:
+        """End the subscriptions that are not needed, however long the watcher does not answer; until `close`."""
         with self._scope:
-            while True:
-                self._ending = trio.Event()
-                left = await self._end_some()
-                with trio.move_on_after(MAX_DELAY_S if left else float("inf")):
-                    await self._ending.wait()
+            await steadily(self._core.env, "following", self._end_subscriptions)
+
+    async def _end_subscriptions(self) -> None:
+        while True:
+            self._ending = trio.Event()
+            left = await self._end_some()
+            with trio.move_on_after(MAX_DELAY_S if left else float("inf")):
+                await self._ending.wait()
 
     async def _end_some(self) -> int:
         """Answers how many are left."""
@@ -291,7 +294,11 @@ def _forget(db: apsw.Connection, subscription: str) -> None:
 
 
 def _store(db: apsw.Connection, subscription: str, sequence: int) -> None:
-    db.execute("UPDATE follow SET sequence = ? WHERE subscription = ?", (sequence, subscription))
+    db.execute(
+        "INSERT INTO follow(subscription, sequence) VALUES(?1, ?2)"
+        " ON CONFLICT(subscription) DO UPDATE SET sequence = ?2",
+        (subscription, sequence),
+    )
 
 
 def hint_of(change: Change) -> Hint:

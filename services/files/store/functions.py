@@ -1,15 +1,11 @@
 """The functions that SQL calls beside SQLite's own: matching by RE2 and comparison of text without regard to case.
 
-Each call holds the lock of the interpreter; where all of very many rows are matched, all else in the process waits for
-them, and they for it. Whoever has something better to do after so many calls says so (`at_most`).
+Each call holds the lock of the interpreter: where very many rows are matched, all else in the process waits for it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import apsw
@@ -22,36 +18,7 @@ def register(connection: apsw.Connection) -> None:
     connection.create_scalar_function("folded", _folded, 1, deterministic=True)
 
 
-class _Calls(threading.local):
-    """What is left to a query, which has a thread to itself."""
-
-    left = float("inf")
-    give_up: Callable[[], None] | None = None
-
-    def exhausted(self) -> None:
-        give_up, self.left, self.give_up = self.give_up, float("inf"), None
-        if give_up is not None:
-            give_up()
-
-
-_calls = _Calls()
-
-
-@contextlib.contextmanager
-def at_most(calls: int, give_up: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, `give_up` is called, once, after queries of this thread have matched so many texts; what it
-    raises ends the query."""
-    _calls.left, _calls.give_up = calls, give_up
-    try:
-        yield
-    finally:
-        _calls.left, _calls.give_up = float("inf"), None
-
-
 def _matches(*arguments: Any) -> bool:
-    _calls.left -= 1
-    if _calls.left < 0:
-        _calls.exhausted()
     pattern, text = arguments
     return bool(searcher(pattern).Match(text))
 

@@ -1,4 +1,4 @@
-"""The tables of the index, one family after another; all of it is made where it is not there yet.
+"""The tables of the index, one family after another; each is created where it is missing.
 
 The tree is one tree from `/` down. `entry` holds every file and directory with the sums of what lies below it, `folder`
 what only a directory has, its path above all: paths end in `/`, so that an entry's path is its folder's path and its
@@ -8,11 +8,9 @@ well, not scanned (`scanned` 0), and is not shown: read the view `node`, never `
 
 from __future__ import annotations
 
-import zlib
-
 from proto.ops.files_shared import Kind
 
-VERSION = 1
+VERSION = 2
 
 ROOT = 1
 """The id of `/`; its parent is the folder 0, of which the path is empty."""
@@ -105,7 +103,7 @@ CREATE TABLE IF NOT EXISTS scan(root TEXT PRIMARY KEY, finished INTEGER NOT NULL
 
 SETS = """
 CREATE TABLE IF NOT EXISTS resource_set(
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     description TEXT NOT NULL DEFAULT '',
     created INTEGER NOT NULL,
@@ -227,7 +225,8 @@ CREATE TABLE IF NOT EXISTS trash(
 );
 CREATE INDEX IF NOT EXISTS trash_path ON trash(path);
 -- In which sets the entries were that went into the trash: `inside` is the path from the item on, empty for itself.
--- `target` is where they came back, until they are in the index and so in their sets again.
+-- `target` is where they came back, until they are in the index and so in their sets again. The trash has no item 0:
+-- that is what a damaged database had in its sets, with `inside` the whole path and `target` empty.
 CREATE TABLE IF NOT EXISTS trash_member(
     trash_id INTEGER NOT NULL,
     inside TEXT NOT NULL,
@@ -266,8 +265,7 @@ CREATE INDEX IF NOT EXISTS classifier_job_status ON classifier_job(status);
 CREATE INDEX IF NOT EXISTS classifier_job_path ON classifier_job(path);
 """
 
-FAMILIES = (TREE, SCANS, SETS, PREFERENCES, QUERIES, FOLLOWING, SOURCES, PLANS, CLASSIFIERS, CHANGES, HISTORY)
-"""In the order in which they are made."""
+TABLES = "".join((TREE, SCANS, SETS, PREFERENCES, QUERIES, FOLLOWING, SOURCES, PLANS, CLASSIFIERS, CHANGES, HISTORY))
 
-MARK = zlib.crc32("".join(FAMILIES).encode()) & 0x7FFFFFFF
-"""Of a database that these very statements have gone over: its `application_id`."""
+NUMBERED = ("job", "resource_set", "execution", "intent", "trash", "classifier_job")
+"""Tables whose numbers are never given twice: clients, the trash or other tables hold them."""

@@ -350,7 +350,10 @@ class Database:
     def _open_reader(self) -> apsw.Connection:
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
         for name, database in self._attached.items():
-            connection.execute(f"ATTACH ? AS {name}", (str(database.path),))
+            with database._turn:
+                # Not while it is being begun again: its file is away then.
+                database._opened()
+                connection.execute(f"ATTACH ? AS {name}", (str(database.path),))
         connection.pragma("query_only", True)
         return connection
 
@@ -400,7 +403,8 @@ class Database:
             return False
         generation = self.generation
         try:
-            with self.reader() as connection:
+            # A connection of its own: the pool's have pages in their caches as they were before.
+            with self._failures(), contextlib.closing(self._open_reader()) as connection:
                 ((verdict,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
         except Unavailable:
             return True
@@ -408,6 +412,14 @@ class Database:
             return False
         self._begin_again(str(verdict), generation)
         return True
+
+    def begin_again(self, reason: str, generation: int | None = None) -> None:
+        """Put a derived database aside that its owner found useless, and begin an empty one; blocks.
+
+        With the `generation` in which it was found so, only if that is still the present one, and as at any damage
+        that is found while it is in use `on_rebuilt` is called; without, it is not.
+        """
+        self._begin_again(reason, generation)
 
     def _note_damage(self, error: Exception) -> Damaged:
         self.damage = (

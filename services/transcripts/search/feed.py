@@ -15,9 +15,11 @@ import apsw
 import trio
 
 from proto.ops.retrieve import (
+    MAX_WAIT_S,
     Group,
     Item,
     RetrieveDelete,
+    RetrieveEpoch,
     RetrieveGroups,
     RetrievePut,
     RetrieveScrub,
@@ -79,6 +81,11 @@ class SearchFeed(Feed[Due]):
 
     def _holds(self, condition: Callable[[apsw.Connection], bool]) -> Callable[[], Awaitable[bool]]:
         return lambda: self._database.read(condition)
+
+    async def epoch(self, delivered: str) -> str:
+        """See `Outbox.watch_epoch`."""
+        asked = RetrieveEpoch(collection=COLLECTION, filled=delivered, wait_s=MAX_WAIT_S)
+        return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
 
     async def compare(self) -> None:
         status = await self._env.call(RetrieveStatus(collection=COLLECTION))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import records
 from kernel.cli.records import Part, parts
 
 ITEMS: list[Any] = [
@@ -20,19 +19,14 @@ ITEMS: list[Any] = [
 ]
 
 
-def whole(path: Path) -> list[Any]:
-    return [json.loads(record) for part in parts(path, 0, "") for record in part.records]
-
-
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_an_array_is_read_element_by_element_whatever_the_size_of_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, indent: int | None
+    tmp_path: Path, size: int, indent: int | None
 ) -> None:
-    monkeypatch.setattr(records, "PART_BYTES", size)
     path = tmp_path / "a.json"
     path.write_text(json.dumps(ITEMS, indent=indent, ensure_ascii=False) + "\n")
-    read = list(parts(path, 0, ""))
+    read = list(parts(path, 0, "", part_bytes=size))
     assert [json.loads(record) for part in read for record in part.records] == ITEMS
     assert [part.start for part in read] == [0, *(part.position for part in read[:-1])]
     assert read[-1].final
@@ -40,21 +34,22 @@ def test_an_array_is_read_element_by_element_whatever_the_size_of_a_part(
     # From any part on, the rest.
     for index, part in enumerate(read[:-1]):
         rest = [record for later in read[index + 1 :] for record in later.records]
-        assert [record for again in parts(path, part.position, part.tail) for record in again.records] == rest
-    assert not list(parts(path, read[-1].position, read[-1].tail))
+        assert [
+            record for again in parts(path, part.position, part.tail, part_bytes=size) for record in again.records
+        ] == rest
+    assert not list(parts(path, read[-1].position, read[-1].tail, part_bytes=size))
 
 
 @pytest.mark.parametrize("size", [1, 64, 1 << 20])
-def test_lines_are_read_from_where_reading_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(records, "PART_BYTES", size)
+def test_lines_are_read_from_where_reading_stopped(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(item) + "\n" for item in ITEMS) + "\n")
-    read = list(parts(path, 0, ""))
+    read = list(parts(path, 0, "", part_bytes=size))
     assert [json.loads(record) for part in read for record in part.records] == ITEMS
-    assert not list(parts(path, read[-1].position, read[-1].tail))
+    assert not list(parts(path, read[-1].position, read[-1].tail, part_bytes=size))
     with path.open("a") as file:
         file.write('{"g": 1}')
-    (more,) = parts(path, read[-1].position, read[-1].tail)
+    (more,) = parts(path, read[-1].position, read[-1].tail, part_bytes=size)
     assert (more.records, more.final, more.position) == (['{"g": 1}'], True, path.stat().st_size)
 
 
@@ -68,7 +63,7 @@ def test_a_broken_last_line_is_left_for_the_next_time(tmp_path: Path) -> None:
     assert rest.records == ['{"b": "half"}\n']
 
 
-def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_rewritten_is_read_again_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n')
     (first,) = parts(path, 0, "")
@@ -91,15 +86,14 @@ def test_a_document_is_one_record_until_it_changes(tmp_path: Path) -> None:
     assert part.start == 0
 
 
-def test_a_record_beyond_all_measure_is_passed_over_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 100)
+def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
-    (part,) = parts(path, 0, "")
+    (part,) = parts(path, 0, "", max_record_bytes=100)
     assert ([json.loads(record) for record in part.records], part.too_long) == ([*ITEMS[:2], *ITEMS[3:]], 1)
     path.write_text(json.dumps(ITEMS))
     with pytest.raises(ValueError, match="longer than 100 bytes"):
-        whole(path)
+        list(parts(path, 0, "", max_record_bytes=100))
 
 
 def test_an_empty_file_has_no_records_and_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import apsw
 import pytest
 import trio
 
-import services.documents.store.store
 from proto.ops.documents import DocumentsStatus, DocumentsVerify
 from proto.ops.documents_find import DocumentsGrep
-from services.documents.store import schema
 from services.documents.store.store import Store
 from services.documents.text import pieces
 from services.documents.verify import unfindable
@@ -46,16 +44,15 @@ async def test_index_whose_making_was_cut_short_is_made_whole(tmp_path: Path, mo
     folder = await stored(tmp_path)
     for file in folder.glob("index.db*"):
         file.unlink()
-    create = services.documents.store.store._create
+    store = Store(folder)
 
-    def cut(connection: apsw.Connection, tables: str, version: int) -> None:
-        create(connection, tables, version)
+    async def cut(change: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(services.documents.store.store, "_create", cut)
+    monkeypatch.setattr(store.index, "write", cut)
     with pytest.raises(Killed):
-        Store(folder)
-    monkeypatch.undo()
+        await store.refill()
+    store.close()
     async with documents(tmp_path) as bench:
         assert [match.file for match in (await bench.call(DocumentsGrep(pattern="needle"))).matches] == ["a.txt"]
         await indexed(bench)
@@ -83,17 +80,17 @@ async def test_text_that_is_deleted_between_two_looks_is_not_missing(
 
     async def slow(query: Callable[[apsw.Connection], T]) -> T:
         """The packs as they are now, and the index as it is once all is deleted."""
-        connection = store._reader()
-        connection.execute("BEGIN")
-        assert connection.execute("SELECT count(*) FROM object").fetchall() == [(1,)]
-        await store.write(lambda db: db.execute("DELETE FROM document; DELETE FROM object").fetchall())
-        await store.write_index(lambda db: pieces.remove(db, 1))
-        await store.write(lambda db: db.execute("DELETE FROM index_outbox").fetchall())
-        monkeypatch.setattr(store, "read", read)
-        result = query(connection)
-        seen.append(result)
-        connection.close()
-        return result
+        with store.packs.reader() as connection:
+            connection.execute("BEGIN")
+            assert connection.execute("SELECT count(*) FROM object").fetchall() == [(1,)]
+            await store.write(lambda db: db.execute("DELETE FROM document; DELETE FROM object").fetchall())
+            await store.write_index(lambda db: pieces.remove(db, 1))
+            await store.write(lambda db: db.execute("DELETE FROM index_outbox").fetchall())
+            monkeypatch.setattr(store, "read", read)
+            result = query(connection)
+            seen.append(result)
+            connection.execute("ROLLBACK")
+            return result
 
     monkeypatch.setattr(store, "read", slow)
     try:
@@ -103,12 +100,26 @@ async def test_text_that_is_deleted_between_two_looks_is_not_missing(
         store.close()
 
 
-def test_half_an_index_is_one_of_another_store(tmp_path: Path) -> None:
-    Store(tmp_path).close()
-    index = apsw.Connection(str(tmp_path / "index.db"))
-    index.execute("DELETE FROM setting")
+async def test_half_an_index_is_none(tmp_path: Path) -> None:
+    folder = await stored(tmp_path)
+    index = apsw.Connection(str(folder / "index.db"))
+    index.execute("DELETE FROM setting; DELETE FROM done; DELETE FROM trigram")
     index.close()
-    store = Store(tmp_path)
-    assert store._index_writer.execute("SELECT value FROM setting").fetchall() == [(store.epoch,)]
-    assert store._index_writer.execute("PRAGMA user_version").fetchall() == [(schema.INDEX_VERSION,)]
+    store = Store(folder)
+    assert not bool(store.is_complete)
+    await store.refill()
+    assert store.is_complete
+    assert await store.read(lambda db: db.execute("SELECT object FROM index_outbox").fetchall()) == [(1,)]
     store.close()
+
+
+async def test_the_index_of_another_store_is_put_aside(tmp_path: Path) -> None:
+    folder = await stored(tmp_path)
+    index = apsw.Connection(str(folder / "index.db"))
+    index.execute("UPDATE setting SET value='another'")
+    index.close()
+    async with documents(tmp_path) as bench:
+        assert [match.file for match in (await bench.call(DocumentsGrep(pattern="needle"))).matches] == ["a.txt"]
+        await indexed(bench)
+        assert (await bench.call(DocumentsVerify())).problems == []
+    assert len(list(folder.glob("index.db.damaged-*"))) == 1

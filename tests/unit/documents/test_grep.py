@@ -101,7 +101,7 @@ def test_a_text_is_cut_into_pieces_of_whole_lines_and_not_too_many() -> None:
 
 def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) -> None:
     index = apsw.Connection(str(tmp_path / "index.db"))
-    index.execute(schema.INDEX)
+    index.execute(schema.INDEX.tables)
     index.execute("PRAGMA synchronous=OFF")
     db = apsw.Connection(":memory:")
     db.execute("ATTACH ? AS idx", (str(tmp_path / "index.db"),))

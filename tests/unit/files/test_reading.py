@@ -14,7 +14,7 @@ from proto.errors import InvalidParams
 from proto.ops.files_reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
 from services.files.browse.birth import birth_ns
 from services.files.main import rehearse
-from services.files.store.database import Database
+from services.files.store.database import open_database
 from services.files.times import rfc3339
 from tests.unit.files.rig import files_service, index
 
@@ -76,10 +76,9 @@ async def test_what_cannot_be_listed_is_refused_with_the_reason(tmp_path: Path) 
         ):
             if path != str(root):
                 await index(bench, root)
-            else:
-                path = str(tmp_path)
+            asked = str(tmp_path) if path == str(root) else path
             with pytest.raises(InvalidParams, match=why) as caught:
-                await bench.call(Navigate(path=path))
+                await bench.call(Navigate(path=asked))
             assert caught.value.failure.field == "path"
         with pytest.raises(InvalidParams, match="there are: name, size, mtime"):
             await bench.call(Navigate(path=str(root), sort="age"))
@@ -167,27 +166,14 @@ async def test_damaged_database_is_put_aside_and_begun_anew(tmp_path: Path) -> N
 
 def test_database_that_is_as_it_should_be_is_opened_without_a_write(tmp_path: Path) -> None:
     path = tmp_path / "files.db"
-    Database(path).close()
+    open_database(path).close()
     with contextlib.closing(apsw.Connection(str(path))) as other:
         (before,) = other.execute("PRAGMA data_version").fetchall()
-        database = Database(path)
+        database = open_database(path)
         assert other.execute("PRAGMA data_version").fetchall() == [before]
         with database.reader() as db:
             assert db.execute("SELECT path FROM folder ORDER BY id").fetchall() == [("",), ("/",)]
         database.close()
-
-
-def test_tables_that_an_older_program_did_not_make_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "files.db"
-    Database(path).close()
-    with contextlib.closing(apsw.Connection(str(path))) as older:
-        older.execute("DROP TABLE history; DROP VIEW node; CREATE VIEW node AS SELECT 1 AS path")
-        older.execute("PRAGMA application_id=0")
-    database = Database(path)
-    with database.reader() as db:
-        assert db.execute("SELECT count(*) FROM history").get == 0
-        assert db.execute("SELECT folder FROM node").fetchall() == []
-    database.close()
 
 
 async def test_calls_of_the_rehearsal_are_answered(tmp_path: Path) -> None:

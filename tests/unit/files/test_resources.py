@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.operation import validate
 from proto.ops.files_resources import (
     EntryPage,
     ResourceChildren,
@@ -21,9 +20,10 @@ from proto.ops.files_resources import (
     ResourceSum,
     ResourceTimeRange,
 )
+from proto.validation import validate
 from services.files.index.tree import find
 from services.files.sets import sets
-from services.files.store.database import Database
+from services.files.store.database import open_database
 from services.runtime.testing import Bench
 from tests.unit.files.rig import files_service, index
 
@@ -54,7 +54,7 @@ async def fill(data: Path, members: dict[str, list[str]], edges: list[tuple[str,
     """Sets with members by path, and edges between them."""
 
     def run() -> None:
-        database = Database(data / "files/files.db")
+        database = open_database(data / "files/files.db")
         with database.transaction() as db:
             for name, entries in members.items():
                 id_ = sets.make(db, name)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import trio
 
 from proto.arrays import pack
 from proto.errors import LinckiaError
+from proto.operation import Params
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
 from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from services.retrieve.collection import Collection
-from services.retrieve.outbox import run_outbox
+from services.retrieve.outbox import EmbedCall, VectorFeed, run_outbox
 from services.retrieve.search import Patience, search
 from services.retrieve.segmented import DEFAULT_LIMITS, Limits
+from tests.unit.runtime.environment import PlayedEnvironment
 
 DIMENSIONS = 64
 
@@ -92,7 +96,7 @@ def group(name: str, *texts: str, title: str = "", metadata: dict[str, Value] | 
 @asynccontextmanager
 async def opened(folder: Path, name: str = "notes", limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Collection]:
     """A collection with its vectors loaded and no worker."""
-    collection = Collection.open(name, folder, trio.CapacityLimiter(4), limits)
+    collection = Collection(name, folder, trio.CapacityLimiter(4), limits)
     await collection.load()
     await collection.check_words()
     try:
@@ -101,11 +105,36 @@ async def opened(folder: Path, name: str = "notes", limits: Limits = DEFAULT_LIM
         collection.close()
 
 
+def outbox_of(
+    collection: Collection,
+    embedder: WordEmbedder,
+    embed: EmbedCall | None = None,
+    now: Callable[[], float] = time.time,
+) -> Callable[[], Awaitable[None]]:
+    """The outbox's worker, to be started in a nursery; it pauses for a moment only."""
+
+    async def run() -> None:
+        feed = VectorFeed(collection, embed or embedder.embed, embedder.model, now)
+        async with trio.open_nursery() as nursery:
+            await run_outbox(PlayedEnvironment(nursery, unasked), collection, feed)
+
+    return run
+
+
+async def unasked(params: Params[Any]) -> object:
+    raise AssertionError("the embedder is asked directly")
+
+
+async def execute(collection: Collection, sql: str) -> None:
+    """Change the database behind the collection's back."""
+    await collection.write(lambda db: db.execute(sql).fetchall())
+
+
 @asynccontextmanager
 async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterator[None]:
     """With the outbox worker running beside."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_outbox, collection, embedder.embed, embedder.model)
+        nursery.start_soon(outbox_of(collection, embedder))
         yield
         nursery.cancel_scope.cancel()
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
+import apsw
 import msgspec
 import pytest
-import trio
 
-from proto.errors import InvalidParams, OperationError
+from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
 from services.retrieve import lexical
-from services.retrieve.collection import Collection, is_index_damage
-from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened, vector
+from services.retrieve.collection import Collection
+from services.retrieve.lexical import WordsDamaged
+from services.retrieve.schema import damaged_files
+from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened, vector
 
 
 def asked(query: str, **settings: object) -> RetrieveSearch:
@@ -126,11 +127,12 @@ async def test_a_bad_put_names_its_field_and_changes_nothing(tmp_path: Path, gro
 async def test_a_put_that_fails_half_way_leaves_nothing_of_itself(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group("a", "old words")])
-        collection._db.execute(
+        await execute(
+            collection,
             "CREATE TRIGGER full BEFORE INSERT ON items WHEN NEW.text = 'third' "
-            "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+            "BEGIN SELECT RAISE(ABORT, 'disk full'); END",
         )
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(apsw.ConstraintError):
             await collection.put([group("a", "first", "second", "third"), group("b", "more")])
         assert await words_of(collection, "old") == ["a"]
         assert await words_of(collection, "first second more") == []
@@ -204,10 +206,9 @@ async def test_pages_of_ids_meet_end_to_end(tmp_path: Path) -> None:
 async def test_a_damaged_word_index_is_made_anew_from_the_text(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group(str(n), f"cat number {n} " * 50) for n in range(50)])
-        collection._db.execute("UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
-        with pytest.raises(sqlite3.DatabaseError) as caught:
+        await execute(collection, "UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
+        with pytest.raises(WordsDamaged):
             await collection.find_words("cat", 10, None)
-        assert is_index_damage(caught.value)
         await collection.rebuild_words()
         assert len(await words_of(collection, "cat")) == 50
 
@@ -224,11 +225,12 @@ async def test_an_index_of_another_version_is_made_anew_at_opening(
         assert await words_of(collection, "cat") == []
 
 
-def test_a_file_that_is_no_database_is_left_alone_and_said(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_put_aside_and_said(tmp_path: Path) -> None:
     (tmp_path / "notes.db").write_bytes(b"something else entirely " * 100)
-    with pytest.raises(OperationError, match="damaged"):
-        Collection.open("notes", tmp_path, trio.CapacityLimiter(1))
-    assert (tmp_path / "notes.db").read_bytes().startswith(b"something else")
+    async with opened(tmp_path) as collection:
+        assert "put aside" in (await collection.status()).degraded[0]
+    (aside,) = damaged_files(tmp_path / "notes.db")
+    assert aside.read_bytes().startswith(b"something else")
 
 
 async def test_any_text_is_a_query(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from services.retrieve.collection import Collection
 from tests.unit.retrieve.rig import group
 
 async def main():
-    collection = Collection.open("notes", Path(sys.argv[1]), trio.CapacityLimiter(1))
+    collection = Collection("notes", Path(sys.argv[1]), trio.CapacityLimiter(1))
     await collection.load()
     await collection.check_words()
     n = 0
@@ -59,17 +59,19 @@ async def test_every_acknowledged_put_survives_a_kill(tmp_path: Path, acknowledg
     last = put_until_killed(tmp_path, acknowledged)
     async with opened(tmp_path) as collection:
         expected = {f"g{n % 40}-{part}": n for n in range(last + 1) for part in range(3)}
-        rows = collection._db.execute(
-            "SELECT id, text FROM items JOIN groups ON groups.group_id = items.group_id ORDER BY id, position"
-        ).fetchall()
+        rows = await collection.read(
+            lambda db: db.execute(
+                "SELECT id, text FROM items JOIN groups ON groups.group_id = items.group_id ORDER BY id, position"
+            ).fetchall()
+        )
         found: dict[str, list[str]] = {}
         for name, text in rows:
-            found.setdefault(name, []).append(text)
+            found.setdefault(str(name), []).append(str(text))
         for name, n in expected.items():
             round_of = int(found[name][0].split()[0].removeprefix("round"))
             # One more put may have been on disk without its acknowledgement.
             assert round_of == n or round_of == last + 1
             assert found[name] == [f"round{round_of} piece{p}" for p in range(5)]
         assert collection.waiting == len(rows)
-        assert len(collection.words.search(collection._db, "piece0", 10_000, None).hits) == len(found)
-        assert collection._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert len((await collection.find_words("piece0", 10_000, None)).hits) == len(found)
+        assert await collection.read(lambda db: db.execute("PRAGMA integrity_check").get) == "ok"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 
+import apsw
 import pytest
 
 from services.retrieve import id_sets
@@ -13,7 +13,7 @@ from services.retrieve.id_sets import Totals
 
 @pytest.mark.parametrize("ids", [[], [7], [2**62, 1, 2**40], random.Random(0).sample(range(1, 10**9), 5000)])
 def test_all_ids_are_there_in_their_order_and_their_totals_are_right(ids: list[int]) -> None:
-    db = sqlite3.connect(":memory:")
+    db = apsw.Connection(":memory:")
     db.execute("CREATE TABLE items (item_id INTEGER PRIMARY KEY, odd INTEGER)")
     db.executemany("INSERT INTO items VALUES (?, ?)", ((each, each % 2) for each in ids))
     assert id_sets.items(db).tolist() == sorted(ids)

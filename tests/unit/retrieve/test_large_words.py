@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import apsw
 import pytest
 import trio
 
@@ -35,7 +36,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIterator[Collection]:
     """A collection whose words are kept in step with tantivy from `large` items on (not kept: nobody does)."""
-    collection = Collection.open("notes", folder, trio.CapacityLimiter(4), large_words=large)
+    collection = Collection("notes", folder, trio.CapacityLimiter(4), large_words=large)
     await collection.load()
     async with trio.open_nursery() as nursery:
         if kept:
@@ -258,7 +259,7 @@ async def test_once_tantivy_answers_nothing_is_said_of_a_check_of_the_other_inde
     async with opened(tmp_path) as collection:
         await collection.put([group("g", "zebra")])
         await switched(collection)
-    collection = Collection.open("notes", tmp_path, trio.CapacityLimiter(4), large_words=1)
+    collection = Collection("notes", tmp_path, trio.CapacityLimiter(4), large_words=1)
     await collection.load()
     with monkeypatch.context() as impatient:
         impatient.setattr("services.retrieve.collection.CHECK_WAIT_S", 0.01)
@@ -277,7 +278,8 @@ def holding(folder: Path, words: bytes) -> list[Path]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / "notes.words-1-1").iterdir() if path.suffix not in (".lock", ""))
+    (words,) = folder.glob("notes.words-1-1-*")
+    return sorted(path for path in words.iterdir() if path.suffix not in (".lock", ""))
 
 
 @pytest.mark.parametrize("harm", ["zeros", "shorter", "missing", "meta"])
@@ -318,7 +320,7 @@ async def test_an_index_that_cannot_be_written_is_done_without_and_tried_again(
 
 
 def harm_words(path: Path, harm: str) -> None:
-    with sqlite3.connect(path, isolation_level=None) as db:
+    with contextlib.closing(apsw.Connection(str(path))) as db:
         match harm:
             case "zeros":
                 db.execute("UPDATE words_data SET block = zeroblob(length(block)) WHERE id > 10")
@@ -361,7 +363,7 @@ async def test_a_word_index_in_use_for_long_is_found_whole(tmp_path: Path) -> No
             else:
                 texts = [" ".join(dice.choices(VOCABULARY, k=dice.randint(0, 40))) for _ in range(dice.randint(0, 4))]
                 await collection.put([group(name, *texts, title=dice.choice(["", "one", "two words"]))])
-        db = sqlite3.connect(tmp_path / "notes.db", isolation_level=None)
+        db = apsw.Connection(str(tmp_path / "notes.db"))
         lexical.prepare_check(db)
         assert lexical.check(db) == ""
         db.close()

@@ -12,9 +12,8 @@ import trio
 from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts
 from services.retrieve.collection import Collection
-from services.retrieve.outbox import run_outbox
 from services.retrieve.store import passage
-from tests.unit.retrieve.rig import WordEmbedder, drained, embedded, failed, group, opened, vector, worked
+from tests.unit.retrieve.rig import WordEmbedder, drained, embedded, failed, group, opened, outbox_of, vector, worked
 
 
 async def nearest(collection: Collection, text: str) -> str:
@@ -69,7 +68,7 @@ async def test_a_text_that_failed_is_tried_again_later(tmp_path: Path) -> None:
     clock = [1000.0]
     async with opened(tmp_path) as collection, trio.open_nursery() as nursery:
         await collection.put([group("a", "poison")])
-        nursery.start_soon(lambda: run_outbox(collection, embedder.embed, embedder.model, now=lambda: clock[0]))
+        nursery.start_soon(outbox_of(collection, embedder, now=lambda: clock[0]))
         await failed(collection)
         embedder.poison.clear()
         clock[0] += 31
@@ -105,7 +104,7 @@ async def test_a_text_that_changed_meanwhile_never_gets_the_old_texts_vector(tmp
             await collection.put([group("a", "new meaning")])
             await collection.delete(["b"])
 
-        nursery.start_soon(run_outbox, collection, between(embedder, change), embedder.model)
+        nursery.start_soon(outbox_of(collection, embedder, between(embedder, change)))
         await drained(collection)
         nursery.cancel_scope.cancel()
         assert len(collection.vectors) == 2

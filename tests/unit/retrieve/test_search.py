@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
+import apsw
 import msgspec
 import pytest
 import trio
@@ -15,10 +15,10 @@ from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where
-from services.retrieve.lexical import Fts5
+from services.retrieve.lexical import Fts5, WordsDamaged
 from services.retrieve.search import Patience, search
 from services.retrieve.word_index import FoundWords
-from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened
+from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened
 
 CORPUS = [
     group("cats", "cats purr and sleep", title="Cats"),
@@ -117,7 +117,7 @@ async def test_vectors_answer_while_the_word_index_is_damaged_and_it_is_repaired
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)
-        collection._db.execute("UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
+        await execute(collection, "UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
         repairs: list[str] = []
 
         async def find() -> list[str]:
@@ -138,7 +138,7 @@ async def test_with_every_stage_dead_the_search_fails_and_is_never_empty(tmp_pat
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)
-        collection._db.execute("UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
+        await execute(collection, "UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
         embedder.failure = Unavailable("embed is down")
         with pytest.raises(Unavailable, match=r"lexical: .*vector: embed is down|vector: embed is down.*lexical: "):
             await ask(collection, embedder, asked("cats"))
@@ -147,8 +147,8 @@ async def test_with_every_stage_dead_the_search_fails_and_is_never_empty(tmp_pat
 async def test_a_dead_index_and_a_dead_database_are_told_apart(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put(CORPUS)
-        collection._db.execute("DROP TABLE items")
-        with pytest.raises(sqlite3.OperationalError):
+        await execute(collection, "DROP TABLE items")
+        with pytest.raises(apsw.SQLError):
             await ask(collection, WordEmbedder(), asked("cats"))
 
 
@@ -280,7 +280,7 @@ async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Fts5, query: str, items: Sequence[int]) -> dict[int, float]:
-        raise sqlite3.DatabaseError("database disk image is malformed")
+        raise WordsDamaged("database disk image is malformed")
 
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
@@ -298,7 +298,7 @@ async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)
-    collection = Collection.open("notes", tmp_path, trio.CapacityLimiter(4))
+    collection = Collection("notes", tmp_path, trio.CapacityLimiter(4))
     result = await ask(collection, embedder, asked("cats"))
     assert result.stages == ["lexical"]
     assert result.degraded == [

@@ -90,16 +90,6 @@ async def test_a_collection_that_was_never_written_is_empty_and_makes_no_file(tm
         assert list((tmp_path / "retrieve").iterdir()) == []
 
 
-async def test_a_damaged_collection_fails_alone(tmp_path: Path) -> None:
-    (tmp_path / "retrieve").mkdir()
-    (tmp_path / "retrieve" / "broken.db").write_bytes(b"not a database at all " * 200)
-    async with services_in_process({"retrieve": open_retrieve}, tmp_path) as bench:
-        with pytest.raises(Exception, match="damaged"):
-            await bench.call(RetrieveStatus(collection="broken"))
-        await bench.call(RetrievePut(collection="notes", groups=NOTES))
-        assert bench.running["retrieve"].info["broken"] == "broken"
-
-
 async def test_embed_answers_with_unit_vectors_and_says_what_was_cut(tmp_path: Path) -> None:
     async with services_in_process({"embed": open_embed}, tmp_path) as bench:
         model = await bench.call(EmbedModelParams())

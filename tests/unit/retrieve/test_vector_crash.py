@@ -40,7 +40,7 @@ segmented.SegmentedIndex.switch = dies_at_its_turn(segmented.SegmentedIndex.swit
 segmented.Segment.remove_files = dies_at_its_turn(segmented.Segment.remove_files)
 
 async def main():
-    collection = Collection.open("notes", Path(sys.argv[1]), trio.CapacityLimiter(4), TINY)
+    collection = Collection("notes", Path(sys.argv[1]), trio.CapacityLimiter(4), TINY)
     await collection.load()
     embedder = WordEmbedder()
     for n in itertools.count():

@@ -4,10 +4,10 @@ missing, torn, stale or of another model; search goes on throughout."""
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import threading
 from pathlib import Path
 
+import apsw
 import pytest
 import trio
 
@@ -16,7 +16,7 @@ from services.retrieve import segment, tending, vector_store
 from services.retrieve.collection import Collection
 from services.retrieve.filters import compile_filters
 from services.retrieve.segmented import Built, Limits, SegmentedIndex
-from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group, opened, vector
+from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
 
@@ -336,13 +336,14 @@ async def test_a_switch_that_the_database_refuses_changes_nothing(tmp_path: Path
     embedder = WordEmbedder()
     async with opened(tmp_path, limits=TINY) as collection:
         await fill(collection, embedder, 0, 30)
-        collection._db.execute(
-            "CREATE TEMP TRIGGER full BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+        await execute(
+            collection,
+            "CREATE TRIGGER full BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'disk full'); END",
         )
-        with pytest.raises(sqlite3.IntegrityError, match="disk full"):
+        with pytest.raises(apsw.ConstraintError, match="disk full"):
             await collection.tend()
         assert names(tmp_path) == set()
-        collection._db.execute("DROP TRIGGER full")
+        await execute(collection, "DROP TRIGGER full")
         await tended(collection)
         assert await kind(collection) == "rabitq"
         await assert_searches_as_the_database_says(collection)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-
+import apsw
 import numpy as np
 
 from services.retrieve.collection import Collection
@@ -55,7 +54,7 @@ def assert_nearest(
 async def assert_searches_as_the_database_says(collection: Collection) -> None:
     """Vector searches answer as a comparison with every vector in the database does."""
 
-    def stored(db: sqlite3.Connection) -> dict[int, Matrix]:
+    def stored(db: apsw.Connection) -> dict[int, Matrix]:
         rows = db.execute(
             "SELECT vectors.item_id, vector FROM vectors JOIN items ON items.item_id = vectors.item_id "
             "WHERE model_id = (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')"

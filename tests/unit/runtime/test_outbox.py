@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
-from proto.errors import Unavailable
+from proto.errors import OperationError, Unavailable
 from services.runtime.outbox import Outbox, pages
 from services.runtime.storage import DiskFull
 from tests.unit.runtime.environment import PlayedEnvironment
@@ -114,10 +115,13 @@ async def test_another_far_end_is_compared_with_and_nothing_struck(autojump_cloc
     assert feed.compared == 2
 
 
-async def test_a_full_disk_is_waited_for_without_comparing(autojump_clock: object) -> None:
+@pytest.mark.parametrize(
+    "failure", [DiskFull("full"), OperationError("the far end's disk is full", retry_after_ms=500)]
+)
+async def test_a_full_disk_is_waited_for_without_comparing(autojump_clock: object, failure: Exception) -> None:
     feed = PlayedFeed()
     feed.keys = ["a"]
-    feed.failures = [DiskFull("full")] * 20
+    feed.failures = [failure] * 20
     async with running(feed):
         await trio.sleep(10.5)
     assert feed.delivered == [["a"]]
@@ -155,3 +159,28 @@ async def test_pages_are_read_to_the_last() -> None:
 
     assert await pages(page) == ["a", "b", "c"]
     assert asked == ["", "b"]
+
+
+async def test_a_far_end_that_begins_again_is_compared_with_again_and_told_once_it_has_everything(
+    autojump_clock: object,
+) -> None:
+    feed = PlayedFeed()
+    feed.keys = ["a"]
+    asked: list[tuple[str, int]] = []
+    epochs = ["one", "two"]
+
+    async def ask(delivered: str) -> str:
+        asked.append((delivered, len(feed.keys)))
+        if not epochs:
+            await trio.sleep_forever()
+        if len(epochs) == 1:
+            feed.keys = ["b", "c", "d"]
+        return epochs.pop(0)
+
+    async with running(feed) as outbox, trio.open_nursery() as nursery:
+        nursery.start_soon(outbox.watch_epoch, ask)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    assert asked == [("", 1), ("one", 0), ("two", 0)]
+    assert feed.compared == 2
+    assert feed.delivered == [["a"], ["b", "c"], ["d"]]

@@ -1,14 +1,13 @@
 """Contents that another service sends in pieces: nothing is there until the upload is committed.
 
-Kept in memory and in chunks that belong to nothing, so that the death of this service forgets an upload; who sent it is
-told so, and begins again.
+Kept in memory and in chunks that belong to nothing, so the death of this service forgets an upload; the sender is told,
+and begins again.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -17,12 +16,22 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import pairs
-from proto.ops.documents_change import AddResult, DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
+from proto.ops.documents_change import (
+    AddResult,
+    DocumentsPutAbandon,
+    DocumentsPutBegin,
+    DocumentsPutCommit,
+    DocumentsPutPiece,
+    UploadAbandoned,
+    UploadBegun,
+    UploadProgress,
+)
 from services.documents import changing
-from services.documents.add.add import Adding
 from services.documents.add.progress import Progress
+from services.documents.parts import Parts
 from services.documents.store.incoming import Incoming
 from services.documents.store.rows import Given
+from services.runtime.handlers import Context, handles
 
 MAX_PIECE_BYTES = 1024 * 1024
 MAX_UPLOADS = 64
@@ -42,13 +51,14 @@ class _Upload:
 class Uploads:
     """The uploads under way."""
 
-    def __init__(self, adding: Adding) -> None:
-        self._adding = adding
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._adding = parts.adding
         self._uploads: dict[str, _Upload] = {}
         self._finished: dict[str, AddResult] = {}
 
-    def begin(self, params: DocumentsPutBegin) -> str:
-        """Raises OperationError: too many are under way."""
+    @handles(DocumentsPutBegin)
+    async def begin(self, params: DocumentsPutBegin, ctx: Context) -> UploadBegun:
         self._forget_old()
         if len(self._uploads) >= MAX_UPLOADS:
             raise OperationError(f"{MAX_UPLOADS} uploads are under way already")
@@ -57,10 +67,10 @@ class Uploads:
         receiving = ExitStack()
         receiving.enter_context(self._adding.receiving_chunks())
         self._uploads[id_] = _Upload(params, Incoming(self._adding.codec), receiving, trio.current_time())
-        return id_
+        return UploadBegun(upload_id=id_)
 
-    async def piece(self, params: DocumentsPutPiece) -> int:
-        """Take a piece; answers how many bytes there are now.  Raises InvalidParams, OperationError."""
+    @handles(DocumentsPutPiece)
+    async def piece(self, params: DocumentsPutPiece, ctx: Context) -> UploadProgress:
         if len(params.data) > MAX_PIECE_BYTES:
             raise InvalidParams(f"parameter `data` has more than {MAX_PIECE_BYTES} bytes", field="data")
         upload = self._find(params.upload_id)
@@ -68,7 +78,8 @@ class Uploads:
             upload.touched = trio.current_time()
             incoming = upload.incoming
             if params.offset + len(params.data) <= incoming.size:
-                return incoming.size
+                # It has come before.
+                return UploadProgress(received=incoming.size)
             if params.offset != incoming.size:
                 raise InvalidParams(
                     f"parameter `offset` is {params.offset}, and {incoming.size} bytes have come", field="offset"
@@ -77,49 +88,56 @@ class Uploads:
                 await trio.to_thread.run_sync(incoming.feed, params.data)
                 if incoming.full:
                     await self._adding.store.write(incoming.settle)
-            return incoming.size
+            return UploadProgress(received=incoming.size)
 
-    async def commit(self, params: DocumentsPutCommit) -> tuple[AddResult, list[int]]:
-        """Store the document.  Raises OperationError where the content is not what it should be."""
+    @handles(DocumentsPutCommit)
+    async def commit(self, params: DocumentsPutCommit, ctx: Context) -> AddResult:
         if params.upload_id in self._finished:
-            return self._finished[params.upload_id], []
+            return self._finished[params.upload_id]
         upload = self._find(params.upload_id)
         async with upload.turn:
             if params.upload_id in self._finished:
-                return self._finished[params.upload_id], []
-            begun, incoming = upload.begun, upload.incoming
+                return self._finished[params.upload_id]
+            incoming = upload.incoming
             if incoming.size != params.size:
                 raise OperationError(f"{incoming.size} bytes have come, and {params.size} were sent")
             if params.sha256 is not None and incoming.digest.hex() != params.sha256.lower():
-                self.abandon(params.upload_id)
+                self._forget(params.upload_id)
                 raise OperationError(f"the content hashes to {incoming.digest.hex()}, not to {params.sha256.lower()}")
-            name = params.name or begun.name
-            mime = params.mimeType or begun.mimeType
-            progress = Progress()
-            nothing: Iterator[bytes] = iter(())
-            metadata = pairs(begun.metadata) | pairs(params.metadata)
             with trio.CancelScope(shield=True):
-                content = await self._adding.whole(incoming, nothing, name or begun.path, mime)
-                now_ns = time.time_ns()
-
-                def change(db: apsw.Connection) -> None:
-                    session = None
-                    if begun.session is not None:
-                        session, _ = changing.session(db, begun.session, field="session")
-                    given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
-                    self._adding.put(db, progress, begun.path, content, given, now_ns, now_ns, "", name)
-
-                await self._adding.store.write(change)
-            shown = name or begun.path.rstrip("/").rsplit("/", 1)[-1]
-            answer = progress.answer(begun.path, hash_=content.hash.hex(), name=shown)
+                answer, ids = await self._store(upload, params)
             self._finished[params.upload_id] = answer
             while len(self._finished) > FINISHED_KEPT:
                 del self._finished[next(iter(self._finished))]
-            self.abandon(params.upload_id)
-            return answer, progress.objects
+            self._forget(params.upload_id)
+        return await self._parts.added(answer, ids)
 
-    def abandon(self, id_: str) -> bool:
-        """Forget an upload; answers whether there was one."""
+    async def _store(self, upload: _Upload, params: DocumentsPutCommit) -> tuple[AddResult, list[int]]:
+        begun = upload.begun
+        name = params.name or begun.name
+        mime = params.mimeType or begun.mimeType
+        progress = Progress()
+        metadata = pairs(begun.metadata) | pairs(params.metadata)
+        content = await self._adding.whole(upload.incoming, iter(()), name or begun.path, mime)
+        now_ns = time.time_ns()
+
+        def change(db: apsw.Connection) -> None:
+            session = None
+            if begun.session is not None:
+                session, _ = changing.session(db, begun.session, field="session")
+            given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
+            self._adding.put(db, progress, begun.path, content, given, now_ns, now_ns, "", name)
+
+        await self._adding.store.write(change)
+        shown = name or begun.path.rstrip("/").rsplit("/", 1)[-1]
+        return progress.answer(begun.path, hash_=content.hash.hex(), name=shown), progress.objects
+
+    @handles(DocumentsPutAbandon)
+    async def abandon(self, params: DocumentsPutAbandon, ctx: Context) -> UploadAbandoned:
+        return UploadAbandoned(was_there=self._forget(params.upload_id))
+
+    def _forget(self, id_: str) -> bool:
+        """Answers whether there was one."""
         upload = self._uploads.pop(id_, None)
         if upload is not None:
             upload.receiving.close()
@@ -134,4 +152,4 @@ class Uploads:
     def _forget_old(self) -> None:
         before = trio.current_time() - FORGET_AFTER_S
         for id_ in [id_ for id_, upload in self._uploads.items() if upload.touched < before]:
-            self.abandon(id_)
+            self._forget(id_)
