@@ -168,7 +168,7 @@ def _export(files: ModelFiles, graph: Path, precision: Precision) -> None:
         quantizer.process()
         model = quantizer.model.model
     partial = graph.with_suffix(".onnx.partial")
-    onnx.save_model(model, partial, save_as_external_data=True, location=f"{graph.name}.data", size_threshold=1 << 16)
+    onnx.save_model(model, partial, save_as_external_data=True, location=f"{graph.name}.data", size_threshold=4096)
     os.replace(partial, graph)
 
 
