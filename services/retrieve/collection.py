@@ -20,7 +20,7 @@ from services.retrieve import lexical, schema, store
 from services.retrieve.filters import Where, allowed_items
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.live_vectors import LiveVectors
-from services.retrieve.segmented import DEFAULT_LIMITS, Limits
+from services.retrieve.segment import DEFAULT_LIMITS, Limits
 from services.retrieve.store import Change, Found, Model, Waiting
 from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import FoundWords, WordIndex

@@ -66,7 +66,7 @@ async def run_words(collection: Collection, report: Callable[[str], None]) -> No
                     continue
                 await trio.to_thread.run_sync(words.begin, limiter=turn)
                 check = trio.from_thread.check_cancelled
-                await trio.to_thread.run_sync(words.fill, collection.read_here, check, limiter=turn)
+                await trio.to_thread.run_sync(words.fill, collection, check, limiter=turn)
                 collection.words_ready.set()
                 collection.words_settled.set()
                 report("")

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from services.retrieve import id_sets, segment
-from services.retrieve.segment import Damaged, Record, Segment
-from services.retrieve.segmented import Limits, SegmentedIndex
+from services.retrieve.segment import Damaged, Limits, Record, Segment
+from services.retrieve.segmented import SegmentedIndex
 from services.retrieve.store import Model, meta
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds
 

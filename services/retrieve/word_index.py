@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 import numpy as np
@@ -24,7 +24,8 @@ from services.retrieve.large_words import LargeWords, Lost
 from services.retrieve.lexical import Row, WordsDamaged
 from services.retrieve.terms import query_terms
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from services.retrieve.collection import Collection
 
 COMMIT_EVERY_S = 0.5
 """Of tantivy: a commit makes a segment, and many small ones are merged again and again."""
@@ -41,12 +42,6 @@ class FoundWords(NamedTuple):
     hits: list[tuple[int, float]]
     unchecked: bool
     """Found by FTS5 before it was counted: some may be missing."""
-
-
-class Read(Protocol):
-    """Runs work on a connection that only reads, in this thread."""
-
-    def __call__(self, work: Callable[[apsw.Connection], T]) -> T: ...
 
 
 class WordIndex:
@@ -182,7 +177,7 @@ class WordIndex:
             large_words.remove(self._folder)
             self._following = LargeWords(self._folder)
 
-    def fill(self, read: Read, checkpoint: Callable[[], None]) -> None:
+    def fill(self, collection: Collection, checkpoint: Callable[[], None]) -> None:
         """Bring the index to what the database holds, and ask it from then on.
 
         Raises:
@@ -191,15 +186,15 @@ class WordIndex:
         large = self._following
         assert large is not None
         large.verify(checkpoint)
-        if not large.is_whole(read(id_sets.totals)):
-            self._bring_up(large, read, checkpoint)
+        if not large.is_whole(collection.read_here(id_sets.totals)):
+            self._bring_up(large, collection, checkpoint)
         large.finish()
         if self._trouble:
             raise Lost(self._trouble)
         self._asked = large
 
-    def _bring_up(self, large: LargeWords, read: Read, checkpoint: Callable[[], None]) -> None:
-        ids, held = read(id_sets.items), large.ids()
+    def _bring_up(self, large: LargeWords, collection: Collection, checkpoint: Callable[[], None]) -> None:
+        ids, held = collection.read_here(id_sets.items), large.ids()
         large.drop(np.setdiff1d(held, ids, assume_unique=True).tolist())
         missing = np.setdiff1d(ids, held, assume_unique=True)
         for start in range(0, len(missing), _LOADED_AT_ONCE):
@@ -207,7 +202,7 @@ class WordIndex:
             if self._trouble:
                 raise Lost(self._trouble)
             some = missing[start : start + _LOADED_AT_ONCE].tolist()
-            large.load(read(partial(lexical.rows, ids=some)))
+            large.load(collection.read_here(partial(lexical.rows, ids=some)))
             if (start + _LOADED_AT_ONCE) % _COMMITTED_AT_ONCE < _LOADED_AT_ONCE:
                 large.flush()
 

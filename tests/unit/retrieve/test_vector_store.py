@@ -15,7 +15,8 @@ from proto.ops.retrieve import Filter, Fusion, RetrieveSearch
 from services.retrieve import segment, tending, vector_store
 from services.retrieve.collection import Collection
 from services.retrieve.filters import compile_filters
-from services.retrieve.segmented import Built, Limits, SegmentedIndex
+from services.retrieve.segment import Limits
+from services.retrieve.segmented import Built, SegmentedIndex
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
