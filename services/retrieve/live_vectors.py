@@ -1,7 +1,7 @@
 """The vectors of one open collection: loaded from its database, changed right after each commit, kept in shape.
 
-Searches read them at any time. What is wrong with a saved segment, or has grown too long, is put right by `tend` beside
-them; the database knows of a new segment before anybody searches it.
+Searches read them at any time. Beside them `tend` repairs a damaged segment, and compacts what has grown too long; the
+database knows of a new segment before it is searched.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LiveVectors:
             self._tended = trio.Event()
 
     async def scrub(self, collection: Collection, ask: Callable[[], None], wait_s: float) -> bool:
-        """Have `tend`, which `ask` asks for, write anew what holds vectors that went.
+        """Have `tend`, which `ask` asks for, rewrite the files that hold vectors that went.
 
         Answers whether no file holds one any more, after `wait_s` at most.
         """

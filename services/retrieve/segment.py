@@ -45,7 +45,7 @@ _WIDEN = 4
 
 
 class Damaged(Exception):
-    """The files are missing, torn, or not those that the database knows; what they held is to be built anew."""
+    """The files are missing, torn, or not those that the database knows; their content is to be rebuilt."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=1,
-            description="Share of a segment's vectors whose removal has it written anew; until then searches fetch "
+            description="Share of a segment's vectors whose removal has it rewritten; until then searches fetch "
             "that much more",
         ),
     ] = 0.25
@@ -192,7 +192,7 @@ class Segment:
         return found
 
     def source(self) -> Source:
-        """What is still found, as it is now; rows are read only when they are written anew."""
+        """What is still found, as it is now; rows are read only when they are rewritten."""
         at = np.flatnonzero(~self._struck)
         return Source(self._ids[at], self._rows, at)
 

@@ -29,7 +29,7 @@ MAX_SEGMENTS = 12
 """Above it the smaller half is merged: each costs a search its own over-fetch."""
 
 _REBUILT_AT_ONCE = 8
-"""Of tails' worth: a large index is made anew in parts, each searched as soon as it is done."""
+"""Of tails' worth: a large index is rebuilt in parts, each searched as soon as it is done."""
 
 
 class Job(msgspec.Struct):
@@ -45,7 +45,7 @@ class Job(msgspec.Struct):
     gone: set[int] = msgspec.field(default_factory=set)
     """Removed or replaced since the job began."""
     condemned: bool = False
-    """Whether what it writes is to be written anew, should it hold any of `gone`."""
+    """Whether the new segment is to be rewritten, should it hold any of `gone`."""
 
 
 class Built(NamedTuple):
@@ -112,7 +112,7 @@ class SegmentedIndex:
 
     @property
     def unchecked(self) -> tuple[Segment, ...]:
-        """Segments of an earlier process whose rows nobody has compared with their checksum yet."""
+        """Segments of an earlier process whose rows were not compared with their checksum yet."""
         return tuple(each for each in self._state.segments if not each.checked)
 
     @property
@@ -140,7 +140,7 @@ class SegmentedIndex:
         segments, tail = self._state
         found = dict(tail.search(query, limit, allowed))
         for each in segments:
-            # An id that was put anew a moment ago may still be found in a segment as well.
+            # An id that was replaced a moment ago may still be found in a segment as well.
             found = dict(each.search(query, limit, allowed, self._limits)) | found
         return best_first(list(found.items()), limit)
 
@@ -165,7 +165,7 @@ class SegmentedIndex:
         return bool(self._condemned) or (self._job is not None and self._job.condemned)
 
     def condemn(self) -> None:
-        """Have what holds vectors that went written anew by the next job, however few they are."""
+        """Have segments that hold vectors that went rewritten by the next job, however few they are."""
         self._condemned |= {each for each in self._state.segments if each.struck}
         if self._job is not None:
             self._job.condemned = True
@@ -264,7 +264,7 @@ class SegmentedIndex:
         return held
 
     def _overgrown(self) -> tuple[Segment, ...] | None:
-        """Segments to be written anew together with the tail; None where all may stay as it is."""
+        """Segments to be rewritten together with the tail; None where all may stay as it is."""
         segments, tail = self._state
         chosen = [
             each

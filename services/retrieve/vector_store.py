@@ -22,7 +22,7 @@ from services.retrieve.store import Model, meta
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds
 
 FORMAT = 1
-"""Of the segments' files; others are built anew."""
+"""Of the segments' files; others are rebuilt."""
 
 CHECKED_AT_ONCE_BYTES = 128 * 1024 * 1024
 """Rows of a segment up to this size are compared with their checksum before the first search: a tenth of a second."""

@@ -1,9 +1,9 @@
-"""The words of one collection: who is asked for them, and what is done beside searches to keep that so.
+"""The words of one collection: which index is asked for them, and the work beside searches that keeps that so.
 
 FTS5 holds every word in the transaction that wrote it. From a size on, where a broad query takes it too long, tantivy
 is asked instead, once it has everything; whenever it has not (it is being filled, was damaged, cannot be written), FTS5
 answers as before, only slower. At the start, FTS5 is counted against what was put into it; one that lost words without
-an error is made anew before it is trusted. Where tantivy is asked, that waits for nobody.
+an error is rebuilt before it is trusted. Where tantivy is asked, nothing waits for that.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ class WordIndex:
         self._following: LargeWords | None = None
         self._asked: LargeWords | None = None
         self._trouble = ""
-        self._wanted_anew = False
+        self._recreating = False
         self.checked = False
         """Whether FTS5 was counted, and is whole."""
         self.damage = ""
-        """What FTS5 lacks, for which it is to be made anew; empty where nothing is known of."""
+        """What FTS5 lacks, for which it is to be rebuilt; empty where no damage is known."""
 
     @property
     def trusted(self) -> bool:
-        """Whether who is asked has all words."""
+        """Whether the index that is asked has all words."""
         return self.checked or self._asked is not None
 
     @property
     def kind(self) -> str:
-        """Who is asked, for `status`."""
+        """Which index is asked, for `status`."""
         return "fts5" if self._asked is None else "tantivy"
 
     @property
@@ -83,7 +83,7 @@ class WordIndex:
 
     @property
     def broken(self) -> str:
-        """Why tantivy's index, found damaged by a search, is to be made anew; empty where it is not."""
+        """Why tantivy's index, found damaged by a search, is to be rebuilt; empty where it is not."""
         return self._trouble
 
     def size_bytes(self) -> int:
@@ -124,23 +124,23 @@ class WordIndex:
         self.checked = not self.damage
 
     def rebuilt(self) -> None:
-        """FTS5 was made anew."""
+        """FTS5 was rebuilt."""
         self.damage = ""
         self.checked = True
 
-    def start_anew(self) -> bool:
+    def recreate(self) -> bool:
         """Have tantivy's files removed and made again, since words of what was deleted stay in them; whether there are
         any."""
         if (large := self._following) is None:
             return False
-        self._wanted_anew = True
-        self._give_up(large, "it is made anew, without what was deleted")
+        self._recreating = True
+        self._give_up(large, "it is rebuilt, without what was deleted")
         return True
 
     @property
-    def wanted_anew(self) -> bool:
+    def recreating(self) -> bool:
         """Whether that is why it is broken."""
-        return self._wanted_anew
+        return self._recreating
 
     def follow(self, rows: Sequence[Row], gone: Sequence[int]) -> None:
         """What the database has committed a moment ago; in the thread that did."""
@@ -169,11 +169,11 @@ class WordIndex:
     def begin(self) -> None:
         """Open what was kept of tantivy's index, or begin a new one; from here on `follow` tells it."""
         self._trouble = ""
-        self._wanted_anew = False
+        self._recreating = False
         try:
             self._following = LargeWords(self._folder)
         except Lost as error:
-            _log.warning("the index of words in %s is made anew: %s", self._folder, error)
+            _log.warning("the index of words in %s is rebuilt: %s", self._folder, error)
             large_words.remove(self._folder)
             self._following = LargeWords(self._folder)
 

@@ -1,4 +1,4 @@
-"""A collection's index beside its database: it grows into segments, opens with them, and is made anew where they are
+"""A collection's index beside its database: it grows into segments, opens with them, and is rebuilt where they are
 missing, torn, stale or of another model; search goes on throughout."""
 
 from __future__ import annotations
@@ -129,9 +129,7 @@ def rot(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [remove, tear, rot])
-async def test_missing_or_torn_files_are_made_anew_while_search_goes_on_and_says_so(
-    tmp_path: Path, harm: object
-) -> None:
+async def test_missing_or_torn_files_are_rebuilt_while_search_goes_on_and_says_so(tmp_path: Path, harm: object) -> None:
     saved = await made(tmp_path)
     for name in saved:
         harm(tmp_path / "notes.vectors" / name)  # type: ignore[operator]  # one of the three above
