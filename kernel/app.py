@@ -231,7 +231,7 @@ async def _collect_garbage(loaded: trio.Event) -> None:
 
 
 async def _collect() -> None:
-    """What has come since then and hangs together; some milliseconds, in which nobody waits."""
+    """What has come since then and hangs together; some milliseconds, while the kernel rests."""
     gc.collect()
     await trio.lowlevel.checkpoint()
 

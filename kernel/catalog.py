@@ -10,7 +10,6 @@ import enum
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -90,7 +89,7 @@ ZYGOTES = (
 
 
 _COSTLY = frozenset({"torch"})
-"""Zygotes of over a hundred megabytes, whose loading somebody who searches would notice."""
+"""Zygotes of over a hundred megabytes, whose loading a search would wait for."""
 
 _LONG_PAUSE = 5
 """Times as long as their services wait do they wait after them: half an hour by default until both are gone."""
@@ -121,7 +120,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
     rests: bool = False
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
-    has no process while nobody calls it."""
+    has no process while it is not called."""
     rests_by: str = ""
     """Its own setting, if it has one, for the time after which it rests; 0 there keeps it from that as well."""
     pooled: bool = False
@@ -145,172 +144,182 @@ def gpu_present() -> bool:
     return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
 
 
+_ENTRIES = (
+    Entry(
+        spec=ServiceSpec(name="echo", module="services.echo.main", zygote="light", memory_limit_bytes=GIB // 2),
+        rests=True,
+    ),
+    Entry(
+        # 64 MB files are edited as trees of Python objects.
+        spec=ServiceSpec(name="yaml", module="services.yaml.main", zygote="light", memory_limit_bytes=4 * GIB),
+        roots=Roots.WRITE,
+        rests=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="retrieve",
+            module="services.retrieve.main",
+            zygote="vectors",
+            # A million vectors with their text are 2 GB; the page cache does not count.
+            memory_limit_bytes=8 * GIB,
+            # A search is work for one core, in many small steps: more at once would only make all of them late.
+            in_flight=8,
+        ),
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="embed",
+            module="services.embed.main",
+            zygote="torch",
+            modes=("cuda", "cpu"),
+            startup_timeout_s=180.0,
+            # Weights of the largest models in common use, twice while they are cast.
+            memory_limit_bytes=8 * GIB,
+            # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
+            hang_timeout_s=15.0,
+            env=_A_HEAP_A_BATCH,
+        ),
+        reads_models=True,
+        light_with=("backend", "onnx"),
+        rests=True,
+        rests_by="unload_after_s",
+        pooled=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="rerank",
+            module="services.rerank.main",
+            zygote="torch",
+            modes=("cuda", "cpu"),
+            startup_timeout_s=180.0,
+            memory_limit_bytes=8 * GIB,
+            # As for `embed`.
+            hang_timeout_s=15.0,
+            # A search waits only briefly for a model that is to be loaded, so one that is there stays.
+            rests_while=("model", "none"),
+            env=_A_HEAP_A_BATCH,
+        ),
+        reads_models=True,
+        light_with=("model", "none"),
+        rests=True,
+        pooled=True,
+    ),
+    Entry(
+        spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB),
+        rests=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="fetch",
+            module="services.fetch.main",
+            zygote="light",
+            memory_limit_bytes=GIB // 2,
+            # Each holds a connection and a file; more at once would only share one line.
+            in_flight=16,
+        ),
+        network=True,
+        rests=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="knowledge",
+            module="services.knowledge.main",
+            zygote="light",
+            memory_limit_bytes=2 * GIB,
+        ),
+        roots=Roots.WRITE,
+    ),
+    Entry(
+        spec=ServiceSpec(name="llm", module="services.llm.main", zygote="light", memory_limit_bytes=GIB // 2),
+        network=True,
+        reads_files=("key_file",),
+        rests=True,
+    ),
+    Entry(
+        # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
+        spec=ServiceSpec(
+            name="documents",
+            module="services.documents.main",
+            zygote="documents",
+            memory_limit_bytes=2 * GIB,
+        ),
+        roots=Roots.WRITE,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="transcripts",
+            module="services.transcripts.main",
+            zygote="light",
+            memory_limit_bytes=2 * GIB,
+            # Those that wait for one commit share it.
+            in_flight=256,
+        ),
+        # While the search has not been told all, it tries to.
+        rests=True,
+        optional=True,
+    ),
+    Entry(
+        spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
+        roots=Roots.WRITE,
+    ),
+    Entry(
+        # A rescan goes on without it, only slower.
+        spec=ServiceSpec(
+            name="compare",
+            module="services.files.compare_main",
+            zygote="light",
+            memory_limit_bytes=GIB // 2,
+            in_flight=8,
+        ),
+        roots=Roots.READ,
+        rests=True,
+        pooled=True,
+    ),
+    Entry(
+        spec=ServiceSpec(
+            name="watch",
+            module="services.watch.main",
+            zygote="light",
+            memory_limit_bytes=GIB,
+            # Each reader has one call waiting for news.
+            in_flight=256,
+        ),
+        roots=Roots.READ,
+    ),
+    Entry(
+        spec=ServiceSpec(name="media", module="services.media.main", zygote="light", memory_limit_bytes=GIB),
+        roots=Roots.READ,
+        rests=True,
+    ),
+    Entry(
+        # It dies of hostile files, and is back at once: `media` decides what to refuse, for each content.
+        spec=ServiceSpec(
+            name="decode",
+            module="services.decode.main",
+            zygote="decode",
+            memory_limit_bytes=2 * GIB,
+            # The others wait in the kernel: its death is not the fault of a file that it had not begun.
+            in_flight=1,
+        ),
+        roots=Roots.READ,
+        rests=True,
+    ),
+)
+"""The services of every system, in start order."""
+
+
 def entries() -> tuple[Entry, ...]:
-    """The services of every system, in start order."""
-    return (
-        Entry(
-            spec=ServiceSpec(name="echo", module="services.echo.main", zygote="light", memory_limit_bytes=GIB // 2),
-            rests=True,
-        ),
-        Entry(
-            # 64 MB files are edited as trees of Python objects.
-            spec=ServiceSpec(name="yaml", module="services.yaml.main", zygote="light", memory_limit_bytes=4 * GIB),
-            roots=Roots.WRITE,
-            rests=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="retrieve",
-                module="services.retrieve.main",
-                zygote="vectors",
-                # A million vectors with their text are 2 GB; the page cache does not count.
-                memory_limit_bytes=8 * GIB,
-                # A search is work for one core, in many small steps: more at once would only make all of them late.
-                in_flight=8,
-            ),
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="embed",
-                module="services.embed.main",
-                zygote="torch",
-                modes=("cuda", "cpu") if gpu_present() else ("cpu",),
-                startup_timeout_s=180.0,
-                # Weights of the largest models in common use, twice while they are cast.
-                memory_limit_bytes=8 * GIB,
-                # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
-                hang_timeout_s=15.0,
-                env=_A_HEAP_A_BATCH,
-            ),
-            reads_models=True,
-            light_with=("backend", "onnx"),
-            rests=True,
-            rests_by="unload_after_s",
-            pooled=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="rerank",
-                module="services.rerank.main",
-                zygote="torch",
-                modes=("cuda", "cpu") if gpu_present() else ("cpu",),
-                startup_timeout_s=180.0,
-                memory_limit_bytes=8 * GIB,
-                # As for `embed`.
-                hang_timeout_s=15.0,
-                # A search waits only briefly for a model that is to be loaded, so one that is there stays.
-                rests_while=("model", "none"),
-                env=_A_HEAP_A_BATCH,
-            ),
-            reads_models=True,
-            light_with=("model", "none"),
-            rests=True,
-            pooled=True,
-        ),
-        Entry(
-            spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB),
-            rests=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="fetch",
-                module="services.fetch.main",
-                zygote="light",
-                memory_limit_bytes=GIB // 2,
-                # Each holds a connection and a file; more at once would only share one line.
-                in_flight=16,
-            ),
-            network=True,
-            rests=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="knowledge",
-                module="services.knowledge.main",
-                zygote="light",
-                memory_limit_bytes=2 * GIB,
-            ),
-            roots=Roots.WRITE,
-        ),
-        Entry(
-            spec=ServiceSpec(name="llm", module="services.llm.main", zygote="light", memory_limit_bytes=GIB // 2),
-            network=True,
-            reads_files=("key_file",),
-            rests=True,
-        ),
-        Entry(
-            # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
-            spec=ServiceSpec(
-                name="documents",
-                module="services.documents.main",
-                zygote="documents",
-                memory_limit_bytes=2 * GIB,
-            ),
-            roots=Roots.WRITE,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="transcripts",
-                module="services.transcripts.main",
-                zygote="light",
-                memory_limit_bytes=2 * GIB,
-                # Those that wait for one commit share it.
-                in_flight=256,
-            ),
-            # While the search has not been told all, it tries to.
-            rests=True,
-            optional=True,
-        ),
-        Entry(
-            spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
-            roots=Roots.WRITE,
-        ),
-        Entry(
-            # A rescan goes on without it, only slower.
-            spec=ServiceSpec(
-                name="compare",
-                module="services.files.compare_main",
-                zygote="light",
-                memory_limit_bytes=GIB // 2,
-                in_flight=8,
-            ),
-            roots=Roots.READ,
-            rests=True,
-            pooled=True,
-        ),
-        Entry(
-            spec=ServiceSpec(
-                name="watch",
-                module="services.watch.main",
-                zygote="light",
-                memory_limit_bytes=GIB,
-                # Each reader has one call waiting for news.
-                in_flight=256,
-            ),
-            roots=Roots.READ,
-        ),
-        Entry(
-            spec=ServiceSpec(name="media", module="services.media.main", zygote="light", memory_limit_bytes=GIB),
-            roots=Roots.READ,
-            rests=True,
-        ),
-        Entry(
-            # It dies of hostile files, and is back at once: what is refused is decided by `media`, for each content.
-            spec=ServiceSpec(
-                name="decode",
-                module="services.decode.main",
-                zygote="decode",
-                memory_limit_bytes=2 * GIB,
-                # The others wait in the kernel: its death is not the fault of a file that it had not begun.
-                in_flight=1,
-            ),
-            roots=Roots.READ,
-            rests=True,
-        ),
+    """The services of every system, in start order; without modes for a GPU where there is none."""
+    if gpu_present():
+        return _ENTRIES
+    only_cpu = {"modes": ("cpu",)}
+    return tuple(
+        structs.replace(entry, spec=structs.replace(entry.spec, **only_cpu)) if entry.spec.modes else entry
+        for entry in _ENTRIES
     )
 
 
-def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, Any]]) -> tuple[Entry, ...]:
+def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
     """Without the services that the settings switch off, and each from the zygote that suits its settings."""
     return tuple(
         _lightened(entry, settings.get(entry.service, {}))
@@ -319,7 +328,7 @@ def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, A
     )
 
 
-def _lightened(entry: Entry, settings: Mapping[str, Any]) -> Entry:
+def _lightened(entry: Entry, settings: Mapping[str, object]) -> Entry:
     if entry.light_with is None or settings.get(entry.light_with[0]) != entry.light_with[1]:
         return entry
     return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light", env={}), rests=True)
@@ -356,7 +365,7 @@ CORES_A_WORKER = 8
 """Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
 
 
-def workers(entry: Entry, settings: Mapping[str, Any]) -> int:
+def workers(entry: Entry, settings: Mapping[str, object]) -> int:
     """How many processes the settings of a service ask for; 1 where they do not say.
 
     Raises:
@@ -364,7 +373,7 @@ def workers(entry: Entry, settings: Mapping[str, Any]) -> int:
     """
     asked = settings.get("workers", 1) if entry.pooled else 1
     if asked == "auto":
-        # One process feeds a GPU; more are for whoever has measured that they help.
+        # One process feeds a GPU; more only where a measurement shows that they help.
         return 1 if gpu_present() else max(1, usable_cores() // CORES_A_WORKER)
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
         raise ValueError(f"services.{entry.spec.name}.workers is {asked!r}; it is 1 to {MAX_WORKERS}, or auto")
@@ -380,7 +389,7 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
     return (entry, *others)
 
 
-def resting(entry: Entry, after_s: float, settings: Mapping[str, Any], *, standby: bool = True) -> Entry:
+def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, standby: bool = True) -> Entry:
     """The same with what it has to spare given up once it was not called for so long; 0: never.
 
     Its standby is given up then, and the service's own process too where it may rest.
@@ -396,13 +405,13 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, Any], *, standb
     return structs.replace(entry, spec=spec)
 
 
-def named_files(entry: Entry, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def named_files(entry: Entry, settings: Mapping[str, object]) -> tuple[str, ...]:
     """The files that the settings name for a service to read."""
     given = (settings.get(name) for name in entry.reads_files)
     return tuple(str(Path(path).expanduser().resolve()) for path in given if isinstance(path, str) and path)
 
 
-def model_folders(settings: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The folders that may hold model weights: the hub's cache, and the folder that the settings name."""
     cache = Path(environment.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     home = environment.get("HF_HOME") or str(cache / "huggingface")

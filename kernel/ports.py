@@ -77,7 +77,7 @@ class GenerationSink(Protocol):
         asked."""
 
     def idle_since(self, service: str) -> float | None:
-        """Since when (trio's clock) the service has had no call in hand, whoever made it, and made none itself; None
+        """Since when (trio's clock) the service has had no call in hand, of any caller, and made none itself; None
         while it has, or where calls wait for it."""
 
     def down(self, service: str, generation: int, cause: Cause) -> None:
@@ -126,4 +126,4 @@ class Dispatcher(Protocol):
         """
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
-        """Be told of each event of `topic` (a prefix ending in `*` matches more); returns the way to stop."""
+        """Receive each event of `topic` (a prefix ending in `*` matches more); returns the way to stop."""

@@ -9,6 +9,7 @@ process, for testing policy under trio's mock clock.  All private names of pynng
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import socket
 from abc import ABC, abstractmethod
@@ -52,7 +53,7 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close this end; idempotent.  Whoever waits at either end gets LinkClosed."""
+        """Close this end; idempotent.  Tasks that wait at either end get LinkClosed."""
 
     async def send(self, message: bytes) -> None:
         """Send, waiting for room.  Raises LinkClosed."""
@@ -71,14 +72,9 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
-_threads_limited = False
-
-
+@functools.cache
 def _limit_threads() -> None:
-    """nng reads its limits at first use only: 13 threads a process become 7."""
-    global _threads_limited
-    if _threads_limited:
-        return
+    """Once a process, since nng reads its limits at first use only: 13 threads a process become 7."""
     lib = pynng.lib
     for name, n in (
         ("NNG_INIT_NUM_TASK_THREADS", NNG_TASK_THREADS),
@@ -92,7 +88,6 @@ def _limit_threads() -> None:
         parameter = getattr(lib, name, None)
         if parameter is not None:
             lib.nng_init_set_parameter(parameter, n)
-    _threads_limited = True
 
 
 class NngLink(Link):
@@ -118,7 +113,7 @@ class NngLink(Link):
             try:
                 token.run_sync_soon(self._on_peer_gone)
             except trio.RunFinishedError:
-                # The loop ended first; nobody is left to be told.
+                # The loop ended first: no task waits any more.
                 return
 
         self._socket.add_post_pipe_remove_cb(on_pipe_removed)

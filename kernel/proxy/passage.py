@@ -116,7 +116,7 @@ class Exchange:
 
 
 class Passage:
-    """A client's connection; `recorded` is told of every exchange that has passed whole."""
+    """A client's connection; `recorded` is called with every exchange that has passed whole."""
 
     def __init__(self, upstream: Upstream, recorded: Callable[[Exchange], None]) -> None:
         self._upstream = upstream
@@ -235,7 +235,7 @@ class Passage:
     async def _replies(self, server: trio.abc.Stream, client: trio.SocketStream, scope: trio.CancelScope) -> None:
         parser: h11.Connection | None = None
         while data := bytes(await server.receive_some(RECEIVE_BYTES)):
-            # To the client first; what is done with a copy delays the next piece at most.
+            # To the client first; reading a copy delays at most the next piece.
             await client.send_all(data)
             parser = self._follow(parser, data)
         if parser is not None:
@@ -250,7 +250,7 @@ class Passage:
             while data or parser is not None:
                 if parser is None:
                     if not self._waiting:
-                        raise h11.RemoteProtocolError("a reply that nobody asked for")
+                        raise h11.RemoteProtocolError("a reply without a request")
                     parser = _parser_of(self._waiting[0])
                 parser.receive_data(data)
                 if not self._read(parser, self._waiting[0]):
@@ -326,7 +326,7 @@ async def _answer_unreachable(client: trio.SocketStream, url: str, error: OSErro
     head = f"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     await client.send_all(head.encode() + b"Connection: close\r\n\r\n" + body)
     await client.send_eof()
-    # What is still coming must not make the system throw away the answer.
+    # Bytes that still arrive must not make the system drop the answer.
     with trio.move_on_after(2):
         while await client.receive_some(RECEIVE_BYTES):
             continue

@@ -16,7 +16,7 @@ import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, ClientRequests, ServiceState
-from kernel.router.call import RoutedCall, current_session, new_trace
+from kernel.router.call import RoutedCall, Waiting, current_session, new_trace
 from kernel.router.instance import Limits
 from kernel.router.lane import Lane
 from proto import frames
@@ -140,23 +140,7 @@ class Router:
         body = frames.pack_body(params)
         if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
             raise InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
-        finished = trio.Event()
-        outcome: Raw | LinckiaError | None = None
-        items: list[Raw] = []
-
-        def done(result: Raw | LinckiaError) -> None:
-            nonlocal outcome
-            outcome = result
-            finished.set()
-
-        def item(piece: Raw) -> None:
-            items.append(piece)
-            lane.grant(routed, 1)
-
-        def progress(frame: Progress) -> None:
-            if client_requests is not None:
-                client_requests.progress(frame.done, frame.total, frame.message)
-
+        waiting = Waiting(lambda: lane.grant(routed, 1), client_requests)
         routed = RoutedCall(
             operation,
             body,
@@ -164,29 +148,23 @@ class Router:
             trace=trace or new_trace(),
             deadline=trio.current_time() + limit_s,
             credit=WINDOW if operation.stream else 0,
-            done=done,
-            item=item,
-            progress=None if client_requests is None else progress,
+            done=waiting.done,
+            item=waiting.item,
+            progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
             session=current_session.get(),
         )
         lane.submit(routed)
         try:
             with trio.move_on_at(routed.deadline):
-                await finished.wait()
+                await waiting.finished.wait()
         finally:
-            delivered = lane.withdraw(routed, "withdrawn by the caller") if outcome is None else True
-        if outcome is None:
+            delivered = waiting.finished.is_set() or lane.withdraw(routed, "withdrawn by the caller")
+        if waiting.outcome is None:
             lane.failures["timeout"] += 1
             late = f"{operation.name}: no answer from service {operation.service} within {limit_s:.3g} s"
             raise operation.failure(Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
-        if isinstance(outcome, LinckiaError):
-            raise outcome
-        try:
-            return _gather(operation, outcome, items, written=written)
-        except msgspec.DecodeError as error:
-            wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
-            raise operation.failure(Internal(wrong)) from error
+        return waiting.result(operation, written=written)
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
         """See `kernel.ports.Dispatcher.subscribe`; an awaitable that `receive` returns is run in the router's
@@ -396,13 +374,3 @@ class Router:
 
 async def _await(pending: Awaitable[None]) -> None:
     await pending
-
-
-def _gather(operation: Operation[Any], body: Raw, items: list[Raw], *, written: bool) -> object:
-    if written and operation.stream is None and (json := frames.written(body)) is not None:
-        return json
-    result: object = frames.read_body(body)
-    if operation.stream is not None and isinstance(result, dict):
-        streamed = [msgspec.msgpack.decode(item) for item in items]
-        result[operation.stream] = [*result.get(operation.stream, ()), *streamed]
-    return result

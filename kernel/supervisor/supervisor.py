@@ -226,8 +226,7 @@ class Supervisor:
         try:
             birth = self._births(generation.spec, number, generation.mode)
             ended = await generation.run(self._placement, birth)
-        except Exception as error:
-            # A defect of ours, in one service's birth or watch, must not end the system.
+        except Exception as error:  # noqa: BLE001  # a defect in one service's birth or watch must not end the system
             _log.exception("%s generation %d could not be supervised", name, number)
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""The kernel's end of a zygote: started when first wanted, asked to fork, started anew when it dies.
+"""The kernel's end of a zygote: started when first wanted, asked to fork, restarted when it dies.
 
 A zygote is a convenience: whatever is wrong with it (not loaded yet, dead, hung, unfit to fork), `fork` says so with
 `ZygoteDown` within its time, and the service is started from nothing.
@@ -108,7 +108,7 @@ class Zygote:
         self._waiting: dict[int, tuple[trio.Event, list[Forked]]] = {}
 
     def rest(self) -> None:
-        """Nobody will want a fork for a while: end it, if it can fork and does not; who wants one has it load again."""
+        """No fork is wanted for a while: end it unless it is forking or loading; the next fork has it load again."""
         if self.state is ZygoteState.READY and not self._waiting:
             self._wanted = trio.Event()
             self._set(ZygoteState.IDLE)
@@ -263,7 +263,7 @@ class Zygote:
                 waiting[1].append(message)
                 waiting[0].set()
             elif message.pid is not None:
-                # Nobody waits for it any more: its link is closed by now, and it would end by itself a little later.
+                # The caller has given up: its link is closed by now, and it would end by itself a little later.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(message.pid, signal.SIGKILL)
             return

@@ -49,7 +49,7 @@ from services.runtime.handlers import Birth, GiveBack, Handler, Handlers, OpenSe
 R = TypeVar("R")
 
 PROGRESS_INTERVAL_S = 0.05
-"""More often than twenty times a second, nobody can read it."""
+"""A person cannot read it more often than twenty times a second."""
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
@@ -231,7 +231,7 @@ class ServiceLoop:
                         await self._read(env)
                     except (LinkClosed, ProtocolViolation) as error:
                         if isinstance(error, ProtocolViolation):
-                            _log.error("the kernel sent what is no frame: %s", error)
+                            _log.error("the kernel sent an invalid frame: %s", error)
                         link_lost = True
                         outer.cancel_scope.cancel()
 
@@ -245,7 +245,7 @@ class ServiceLoop:
                         await self._drained.wait()
                         await self._finish_calls(calls)
                     finally:
-                        # What still arrives finds nobody to serve it.
+                        # Calls that still arrive are refused.
                         self._nursery = None
                     # Only now, with every handler at its end, may the service close what they use.
                 background.cancel_scope.cancel()
@@ -361,7 +361,7 @@ class ServiceLoop:
                 answer = Return(call.id, frames.pack_body(await served.handler(params, context)))
         except LinckiaError as failed:
             error = failed
-        except Exception as defect:  # a defect of one call must not end the calls of others
+        except Exception as defect:  # noqa: BLE001  # a defect of one call must not end the calls of others
             error = self._defect(call, defect)
         finally:
             if answer is not None and len(memoryview(answer.body)) > frames.MAX_MESSAGE_BYTES:

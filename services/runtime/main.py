@@ -70,7 +70,7 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
     except* (LinkClosed, parent_death.KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
-    except* Exception:
+    except* Exception:  # noqa: BLE001  # the exit code says it
         _log.exception("%s generation %d ends with an error", birth.service, birth.generation)
         code = EXIT_FAILED
     return code

@@ -48,7 +48,7 @@ def preload(names: tuple[str, ...]) -> dict[str, str]:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a module raises, the others are loaded
             traceback.print_exc()
             failed[name] = f"{type(error).__name__}: {error}"
     return failed
@@ -66,7 +66,7 @@ def warm_up(names: tuple[str, ...]) -> dict[str, str]:
         if hook is not None:
             try:
                 hook()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # as above
                 traceback.print_exc()
                 failed[name] = f"warm_up: {type(error).__name__}: {error}"
     return failed
@@ -147,7 +147,7 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
     """In the forked child: be the service, or wait to be."""
     code = EXIT_FAILED
     try:
-        # Its own session and process group: what it spawns dies with it, and nobody else does.
+        # Its own session and process group: what it spawns dies with it, and nothing else does.
         os.setsid()
         _take_descriptors(fd, log_fd)
         os.environ.update(request.env)
@@ -156,12 +156,12 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
             limit_heaps(int(heaps))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if "numpy.random" in sys.modules:
-            # `random` seeds itself anew after a fork; numpy's old generator would repeat in every child.
+            # `random` seeds itself again after a fork; numpy's old generator would repeat in every child.
             importlib.import_module("numpy.random").seed()
         _await_adoption(parent_pid)
         gc.enable()
         code = service_main.run(request.birth, fd, standby=request.standby)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # nothing may return into the zygote's own code
         traceback.print_exc()
     finally:
         sys.stdout.flush()

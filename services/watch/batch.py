@@ -1,4 +1,4 @@
-"""A batch: what is to be looked at together, and what has to wait within it until all of it was."""
+"""A batch: entries that are looked at together, and decisions that wait until all of them were."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Missed(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Work that is done together, so that what is gone in one place can be found in another.
+    """Work that is done together, so that an entry gone from one place can be found in another.
 
     `sweep` has all folders of these trees looked at; `poll` says that the work is what cannot be watched.
     """

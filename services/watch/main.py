@@ -41,7 +41,7 @@ MAX_PROBLEMS = 100
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """A folder with a file in it, from the subscription to what is told of it."""
+    """A folder with a file in it, from the subscription to its first change."""
     (root / "folder").mkdir()
     (root / "folder/file").touch()
     name = "rehearsal"

@@ -1,6 +1,6 @@
 """The tasks that keep the tracker at work: read events, wait a moment, look; sweep after an overflow and now and then.
 
-The event loop only reads the queue and marks what is to be looked at; the looking is done in a worker thread, in turns.
+The event loop only reads the queue and marks entries to look at; a worker thread looks at them, in turns.
 A batch that takes long (a large tree moved here) goes on beside later ones, so that single events do not wait for it.
 """
 
@@ -348,7 +348,7 @@ class Watcher:
         self._pause_s = min(MAX_DEBOUNCE_S, max(DEBOUNCE_S, batch.seconds))
 
     async def _spend(self, batch: Batch) -> None:
-        """One turn for a new batch; what is left of it goes on beside others."""
+        """One turn for a new batch; the rest of it goes on beside others."""
         self._now = batch
         try:
             done = await self._one_turn(batch, TURN_S)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.knowledge.ingest.walking import Walk, Walker
-from services.knowledge.notes.files import Place, Stamp, digest, text_if_readable
+from services.knowledge.notes.files import Place, digest, text_if_readable
 from services.knowledge.store.nodes import Known
 
 
@@ -65,11 +65,3 @@ def within(
     if below:
         places += (place for place in known if place.absolute.startswith(below))
     return {place: known[place] for place in places if place in known}
-
-
-def renamed(changes: Changes, before: Mapping[Place, Stamp], walk: Walk) -> frozenset[Place]:
-    """Files that were another note's a moment ago; `before` is how all were last seen."""
-    old = {before[place].inode: place for place in (*changes.gone, *changes.changed) if place in before}
-    return frozenset(
-        place for place in (*changes.arrived, *changes.changed) if old.get(walk.notes[place].inode, place) != place
-    )

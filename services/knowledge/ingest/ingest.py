@@ -18,12 +18,12 @@ import apsw
 import trio
 
 from proto.errors import Cancelled, LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
-from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
+from proto.ops.retrieve import MAX_WAIT_S, Group, RetrieveDelete, RetrieveEpoch, RetrieveGroups, RetrievePut
 from proto.ops.watch import Change
 from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
-from services.knowledge.ingest.changes import Changes, compare, moves, renamed, within
+from services.knowledge.ingest.changes import Changes, compare, moves, within
 from services.knowledge.ingest.invalidations import Invalidations, invalidated
-from services.knowledge.ingest.progress import SCAN_CPU_SHARE, SCAN_INTERVAL_S, SCAN_TIME_SHARE, Failed, Progress
+from services.knowledge.ingest.progress import SCAN_INTERVAL_S, SCAN_SHARE, Failed, Progress
 from services.knowledge.ingest.walking import Walk, Walker
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Place, Stamp
@@ -41,6 +41,7 @@ RECONCILE_SHARE = 0.01
 
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
+ASK_AGAIN_S = 1.0
 FULL_PAUSE_S = 0.5
 """Between two attempts on a full disk: work goes on within a second of room being made."""
 
@@ -88,7 +89,8 @@ class Ingest:
         self._on_step = on_step
         self._least_interval_s = _interval(env.settings)
         self.known: dict[Place, Known] = {}
-        self.pending: dict[Place, None] = {}
+        self.pending: dict[Place, Stamp | None] = {}
+        """Notes to be indexed, in this order, with the stamps that a walk saw."""
         self.failed: dict[Place, Failed] = {}
         self.leaving = True
         """Whether the search may still hold notes that are gone."""
@@ -96,9 +98,7 @@ class Ingest:
         """Notified after each step."""
         self._loaded: int | None = None
         """The generation of the database that `known` was read from."""
-        self._seen: dict[Place, Stamp] = {}
         self._invalid = Invalidations()
-        self._renamed: frozenset[Place] = frozenset()
         self._reconciled = False
         self._wake = trio.Event()
         self._next_scan = 0.0
@@ -158,15 +158,13 @@ class Ingest:
             self._next_scan = 0.0
         self._wake.set()
 
-    async def take_in(self, path: str) -> None:
-        """Look at this file now, until it is indexed as it is, but no longer than `WRITER_PATIENCE_S`."""
+    async def take_in(self, path: str, hash_: str) -> None:
+        """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`."""
         self.invalidate([path], wait=False)
-        taken = self._invalid.taken
+        place = self._walker.place_of(path)
         with trio.move_on_after(WRITER_PATIENCE_S):
             async with self.passed:
-                while self._invalid.taken == taken or self._invalid.is_in_hand(path):
-                    await self.passed.wait()
-                while any(place.absolute == path for place in self.pending):
+                while place is not None and ((known := self.known.get(place)) is None or known.hash != hash_):
                     await self.passed.wait()
 
     @property
@@ -197,7 +195,6 @@ class Ingest:
                 while True:
                     self._wake = trio.Event()
                     worked = await self._work()
-                    self._invalid.done()
                     self._env.info(notes=str(len(self.known)), pending=str(self.outstanding))
                     self._on_step()
                     async with self.passed:
@@ -206,6 +203,26 @@ class Ingest:
                         await self._rest()
         finally:
             self._ended.set()
+
+    async def watch_search(self) -> None:
+        """Compare again whenever the search begins its database again, and tell it once all notes are in it."""
+        filled = ""
+        while True:
+            try:
+                asked = RetrieveEpoch(collection=COLLECTION, filled=filled, wait_s=MAX_WAIT_S)
+                found = (await self._env.call(asked)).epoch
+            except LinckiaError as error:
+                await trio.sleep(max(ASK_AGAIN_S, (error.failure.retry_after_ms or 0) / 1000))
+                continue
+            if found == filled:
+                continue
+            if filled:
+                self._reconciled = False
+                self._wake.set()
+            async with self.passed:
+                while self._has_work() or not self.progress.scanned:
+                    await self.passed.wait()
+            filled = found
 
     async def stop(self) -> None:
         """End the task; once this returns it uses neither the database nor a file, cancelled or not."""
@@ -251,7 +268,7 @@ class Ingest:
         generation = self._database.generation
         self.known = await self._database.write(start)
         self._loaded = generation
-        self.pending, self.failed, self._seen, self._renamed = {}, {}, {}, frozenset()
+        self.pending, self.failed = {}, {}
         self.leaving, self._reconciled, self.progress.scanned = True, False, False
         self._next_scan = 0.0
 
@@ -267,7 +284,7 @@ class Ingest:
         for place, failed in list(self.failed.items()):
             if now >= failed.retry_at:
                 del self.failed[place]
-                self.pending[place] = None
+                self.pending[place] = failed.stamp
 
     def _has_work(self) -> bool:
         return bool(self.pending) or self.leaving or not self._reconciled
@@ -289,51 +306,45 @@ class Ingest:
     async def _scan(self) -> None:
         """Walk all roots."""
 
-        def timed() -> tuple[Walk, Changes, float, float]:
-            wall, cpu = time.perf_counter(), time.thread_time()
+        def timed() -> tuple[Walk, Changes, float]:
+            began = time.perf_counter()
             walk = self._walker.walk()
             changes = compare(self.known, walk)
-            return walk, changes, time.perf_counter() - wall, time.thread_time() - cpu
+            return walk, changes, time.perf_counter() - began
 
         began_at = time.time()
         invalid = self._invalid.take()
         try:
-            walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
+            walk, changes, took_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
             await self._follow(changes, walk)
         except BaseException:
             self.invalidate(*invalid)
             raise
-        self._seen = walk.notes
         progress = self.progress
         progress.scanned = True
         progress.scan_began_at = began_at
         progress.scanned_at = time.time()
-        progress.scan_ms = wall_s * 1000
+        progress.scan_ms = took_s * 1000
         progress.walk_problems = walk.problems
-        if progress.unwatched is None:
-            progress.interval_s = max(RECONCILE_INTERVAL_S, wall_s / RECONCILE_SHARE)
-        else:
-            progress.interval_s = max(self._least_interval_s, cpu_s / SCAN_CPU_SHARE, wall_s / SCAN_TIME_SHARE)
+        least_s = RECONCILE_INTERVAL_S if progress.unwatched is None else self._least_interval_s
+        share = RECONCILE_SHARE if progress.unwatched is None else SCAN_SHARE
+        progress.interval_s = max(least_s, took_s / share)
         self._next_scan = trio.current_time() + progress.interval_s
 
     async def _look(self) -> None:
         """Look at what was invalidated."""
         files, folders = self._invalid.take()
 
-        def look() -> tuple[dict[Place, Known], Walk, Changes]:
-            known = within(self.known, self._walker, files, folders)
+        def look() -> tuple[Walk, Changes]:
             walk = self._walker.look(files, folders)
-            return known, walk, compare(known, walk)
+            return walk, compare(within(self.known, self._walker, files, folders), walk)
 
         try:
-            known, walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
+            walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
             await self._follow(changes, walk)
         except BaseException:
             self.invalidate(files, folders)
             raise
-        for place in known:
-            self._seen.pop(place, None)
-        self._seen.update(walk.notes)
         looked = (*files, *folders)
         below = tuple(folder.rstrip("/") + "/" for folder in folders)
         kept = {
@@ -345,14 +356,13 @@ class Ingest:
 
     async def _follow(self, changes: Changes, walk: Walk) -> None:
         """Add the difference to the work."""
-        self._renamed |= renamed(changes, self._seen, walk)
         if changes.arrived or changes.gone:
             await self._come_and_go(changes, walk)
         for place in changes.changed:
             failed = self.failed.get(place)
             if failed and walk.notes[place] != failed.stamp:
                 del self.failed[place]
-        fresh = dict.fromkeys(place for place in (*changes.arrived, *changes.changed) if place not in self.failed)
+        fresh = {place: walk.notes[place] for place in (*changes.arrived, *changes.changed) if place not in self.failed}
         # New changes go before the work of the start.
         if fresh.keys() - self.pending.keys():
             self.pending = {**fresh, **self.pending} if self.progress.scanned else {**self.pending, **fresh}
@@ -378,7 +388,7 @@ class Ingest:
         """Do one piece of work; answers whether there was any."""
         if not self._reconciled:
             await self._reconcile()
-        elif self.leaving and await self._take_out():
+        elif self.leaving and await self._take_out(reused=bool(self.pending)):
             pass
         elif self.pending:
             await self._batch()
@@ -406,14 +416,12 @@ class Ingest:
         self.leaving = True
         self._reconciled = True
 
-    async def _take_out(self) -> bool:
+    async def _take_out(self, *, reused: bool) -> bool:
         """Take ids out of the search; answers whether there were any that can go now.
 
-        Those of renamed notes stay until the new ones are there, which take over their vectors; unless a note has
-        the id again.
+        While notes wait to be put, only those go that a note has again: the new note of a renamed file takes over the
+        vectors of the old one. Searches leave out what is gone.
         """
-        self._renamed &= self.pending.keys()
-        reused = bool(self._renamed)
         ids = await self._database.read(lambda db: nodes.leaving(db, 4096, reused=reused))
         if not ids:
             self.leaving = reused
@@ -436,7 +444,7 @@ class Ingest:
         if updates:
             self.known.update(await self._database.write(lambda db: nodes.settle(db, updates)))
         for place, reason in batch.failed.items():
-            self.failed[place] = Failed(reason, retry_at, self._seen.get(place))
+            self.failed[place] = Failed(reason, retry_at, self.pending.get(place))
         for place in batch.read:
             self.pending.pop(place, None)
         self._look_again(batch)

@@ -9,9 +9,8 @@ from services.knowledge.notes.files import Place, Stamp
 from services.knowledge.store.nodes import Known
 
 SCAN_INTERVAL_S = 1.0
-SCAN_CPU_SHARE = 0.05
-SCAN_TIME_SHARE = 0.25
-"""Of one processor, and of the time (a walk of a network folder waits more than it works)."""
+SCAN_SHARE = 0.05
+"""Of the time, for walks of everything while no watcher reports changes."""
 
 PROMPT_S = 3.0
 """The time within which a change is promised to show."""

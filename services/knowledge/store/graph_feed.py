@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
+from proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
 from services.knowledge.store import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
@@ -48,6 +48,10 @@ class GraphFeed:
             return
         theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
         await self._database.write(lambda db: begin(db, epoch, theirs))
+
+    async def epoch(self, known: str) -> str:
+        """The graph's epoch, once it is another than `known`."""
+        return (await self._env.call(GraphEpoch(known=known, wait_s=MAX_WAIT_S))).epoch
 
     async def take(self) -> Due | None:
         due = await self._database.read(take)

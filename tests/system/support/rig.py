@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, ServiceState
+from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.status import ServiceReport
 from kernel.supervisor.supervisor import Supervisor
@@ -174,7 +175,9 @@ async def supervised(
 ) -> AsyncIterator[Rig]:
     """A running supervisor; ended in order at the end."""
     sink = Sink()
-    supervisor = Supervisor(specs, zygotes, sink, births(folder, settings), folder / "logs")
+    logs = folder / "logs"
+    placement = LocalPlacement(zygotes, logs, standby_first_s=0)
+    supervisor = Supervisor(specs, zygotes, sink, births(folder, settings), logs, placement=placement)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         try:
