@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from kernel.json_types import JsonObject
 from proto.channel import Channel
 from proto.frames import AnyFrame, Event, Hello
 from proto.operation import Operation, Params
@@ -95,7 +96,7 @@ class ClientRequests(Protocol):
 
     def log(self, level: str, logger: str, message: str) -> None: ...
 
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
         """A request to the client.  Raises LinckiaError where it cannot be made or is refused."""
 
 
@@ -104,8 +105,8 @@ class Dispatcher(Protocol):
 
     async def call(
         self,
-        operation: Operation[Any],
-        params: Params[Any],
+        operation: Operation[object],
+        params: Params[object],
         *,
         caller: str = "client",
         timeout_s: float | None = None,

@@ -22,7 +22,8 @@ from proto.spelling import respelled
 from proto.validation import JsonSchema, json_schema, validate
 
 R = TypeVar("R")
-P = TypeVar("P", bound="Params[Any]")
+R_co = TypeVar("R_co", covariant=True)
+P = TypeVar("P", bound="Params[object]")
 
 CLIENT = "client"
 """The caller's name of everyone outside who comes through MCP or HTTP."""
@@ -50,8 +51,8 @@ class Role(enum.StrEnum):
     INTERNAL = "internal"
 
 
-class Params(msgspec.Struct, Generic[R], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every operation's parameters; `R` is the type of its result.
+class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every operation's parameters; `R_co` is the type of its result.
 
     `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say (one of two fields
     must be there); the handler checks it, or `check`.
@@ -132,7 +133,7 @@ class Options(TypedDict, total=False):
     open_world: bool
 
 
-class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True):
+class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
     """One capability of the system, as its declaration in `proto/ops` states it.
 
     Attributes:
@@ -158,7 +159,7 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
     title: str
     description: str
     service: str
-    params: type[Params[Any]]
+    params: type[Params[object]]
     result: Any  # a type, or what typing makes of several
     access: Access
     idempotent: bool
@@ -210,7 +211,7 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         """Whether the result is wrapped as `{"result": …}` to be structured content."""
         return not self.is_content and json_schema(self.result).get("type") != "object"
 
-    def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[Any]:
+    def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[object]:
         """The parameters from decoded JSON; not `strict`, numbers and booleans may be given as text.
 
         Raises:
@@ -291,7 +292,7 @@ def operation_of(params: type[Params[R]] | Params[R]) -> Operation[R]:
     return typing.cast("Operation[R]", declared)
 
 
-def _result_type(params: type[Params[Any]]) -> Any:
+def _result_type(params: type[Params[object]]) -> Any:
     for base in getattr(params, "__orig_bases__", ()):
         if typing.get_origin(base) is Params:
             return typing.get_args(base)[0]

@@ -243,6 +243,7 @@ def _torch() -> Iterator[Finding]:
             capture_output=True,
             text=True,
             timeout=PROBE_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         yield Finding("torch", Verdict.BAD, f"did not import within {PROBE_TIMEOUT_S:.0f} s", "is the disk very busy?")

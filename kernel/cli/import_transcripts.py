@@ -1,7 +1,7 @@
 """`linckia import-transcripts`: conversations out of the files that agents leave on disk.
 
-The files are read here, for the service may touch none of them. What has been kept of a file is remembered with it, so
-that the same command, interrupted or repeated, goes on where it was.
+The files are read here, since the service may touch none of them. The service remembers how far each was read, so
+that the same command, interrupted or repeated, resumes where it was.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The scratchpad: long answers of knowledge tools are kept for their session, and a preview is sent in their place.
 
-Whoever searches a large base would otherwise have its context filled with what it does not need. The preview lets it
+A search of a large base would otherwise fill the client's context with text it does not need. The preview lets it
 choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the session: a local client's
 connection, or a session over HTTP. Requests over HTTP without a session share a scratchpad by their token, without a
 token by their host.
@@ -178,12 +178,12 @@ class Scratchpads:
 # Answers
 
 
-def caches(operation: Operation[Any]) -> bool:
+def caches(operation: Operation[object]) -> bool:
     """Whether long answers of this operation are kept."""
     return set(SURFACES) <= set(operation.surfaces) and operation.service != SERVICE and not operation.is_content
 
 
-def output_schema(operation: Operation[Any]) -> JsonObject | None:
+def output_schema(operation: Operation[object]) -> JsonObject | None:
     """The schema of the structured result: the operation's own, or what stands for an answer that was kept."""
     own = operation.output_schema
     if own is None or not caches(operation):
@@ -213,7 +213,7 @@ _CACHED = {
 }
 
 
-def shortened(operation: Operation[Any], value: object, text: str, structured: bytes) -> tuple[str, bytes]:
+def shortened(operation: Operation[object], value: object, text: str, structured: bytes) -> tuple[str, bytes]:
     """Text and structured content of an answer: as they are, or what stands for them once they are kept."""
     pad = current.get()
     # No character is more than four bytes.

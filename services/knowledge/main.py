@@ -34,7 +34,8 @@ from proto.ops.knowledge import (
 )
 from proto.ops.retrieve import RetrieveSimilar, RetrieveStatus
 from services.knowledge.discovery.operations import Discovery
-from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files, tags
@@ -210,7 +211,7 @@ class Notes:
         ingest, progress = self._ingest, self._ingest.progress
         problems = sorted(ingest.problems().items())
         # Before the counts, so that with nothing pending the counts are whole.
-        pending, scanning, scanned_at = ingest.outstanding, not progress.scanned, progress.scanned_at
+        pending, scanning, scanned_at = ingest.index.outstanding, not progress.scanned, progress.scanned_at
         notes, links, graph_pending = await self._database.read(
             lambda db: (nodes.count(db), edges.count(db), graph_feed.waiting(db))
         )

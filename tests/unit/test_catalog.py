@@ -42,7 +42,7 @@ def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() 
     assert {entry.service for entry in every} - {entry.service for entry in left} == {"transcripts"}
 
 
-def test_every_service_has_somebody_who_waits_to_take_its_place() -> None:
+def test_every_service_has_a_standby() -> None:
     assert [name for name, entry in BY_NAME.items() if not entry.spec.standby] == []
 
 

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from kernel.gateway.composite.references import is_reference, resolve
 from kernel.gateway.composite.steps import Category, Steps
+from kernel.json_types import JsonObject
 from proto.errors import InvalidParams
 from proto.operation import Operation, Params
 from proto.spelling import respelled
@@ -28,11 +29,11 @@ class Planned(msgspec.Struct, frozen=True):
 
     where: str
     name: str
-    operation: Operation[Any]
+    operation: Operation[object]
     arguments: dict[str, object]
     references: frozenset[str]
 
-    def params(self, previous: object) -> Params[Any]:
+    def params(self, previous: object) -> Params[object]:
         """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.
 
         Raises:
@@ -57,7 +58,7 @@ class Planned(msgspec.Struct, frozen=True):
             raise InvalidParams(said, field=error.failure.field) from None
 
 
-def plan(tool: Category, steps: Steps, given: list[dict[str, Any]], field: str, *, chained: bool) -> list[Planned]:
+def plan(tool: Category, steps: Steps, given: list[JsonObject], field: str, *, chained: bool) -> list[Planned]:
     """The steps, in order; `chained`, their parameters may refer to the result before.
 
     Raises:
@@ -71,7 +72,7 @@ def plan(tool: Category, steps: Steps, given: list[dict[str, Any]], field: str, 
     return planned
 
 
-def _planned(tool: Category, steps: Steps, step: dict[str, Any], where: str, *, chained: bool) -> Planned:
+def _planned(tool: Category, steps: Steps, step: JsonObject, where: str, *, chained: bool) -> Planned:
     if step.get("op") is None:
         raise InvalidParams(f"{where}: missing required parameter `op`", field=f"{where}.op")
     name = step["op"]
@@ -86,7 +87,7 @@ def _planned(tool: Category, steps: Steps, step: dict[str, Any], where: str, *, 
 
 
 def check(
-    operation: Operation[Any],
+    operation: Operation[object],
     name: str,
     beside: Mapping[str, object],
     params: Mapping[str, object],
@@ -124,7 +125,7 @@ def _named(where: str, name: str, call: Callable[..., T], *args: Any) -> T:
 
 
 @lru_cache(maxsize=1024)
-def _admits_null(tp: type[Params[Any]], name: str) -> bool:
+def _admits_null(tp: type[Params[object]], name: str) -> bool:
     """Whether null is a value of its own for this parameter; for all others it is as if it were not there."""
     for field in structs.fields(tp):
         if field.encode_name == name:
@@ -136,7 +137,7 @@ def _admits_null(tp: type[Params[Any]], name: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _with_anything_for(tp: type[Params[Any]], names: frozenset[str]) -> type[Params[Any]]:
+def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[Params[object]]:
     """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
     # As `defstruct` takes them: a name, or a tuple of two or three.
     fields: list[Any] = []
@@ -152,4 +153,4 @@ def _with_anything_for(tp: type[Params[Any]], names: frozenset[str]) -> type[Par
     relaxed = msgspec.defstruct(
         tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
     )
-    return cast("type[Params[Any]]", relaxed)
+    return cast("type[Params[object]]", relaxed)

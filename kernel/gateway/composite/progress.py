@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernel.json_types import JsonObject
 from kernel.ports import ClientRequests
 
 _HALF_WAY = 100.0
@@ -32,5 +33,5 @@ class StepUpcalls:
     def log(self, level: str, logger: str, message: str) -> None:
         self._call.log(level, logger, message)
 
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
         return await self._call.ask(method, params)

@@ -7,7 +7,6 @@ client that cancels withdraws the step that runs, and no further one begins.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from msgspec import Raw
 
@@ -17,12 +16,13 @@ from kernel.gateway.composite.plan import Planned, check, plan
 from kernel.gateway.composite.progress import StepUpcalls
 from kernel.gateway.composite.steps import Category, Steps
 from kernel.gateway.protocol.failures import as_failure
+from kernel.json_types import JsonObject
 from kernel.ports import ClientRequests
 from proto.errors import InvalidParams, LinckiaError
 from proto.operation import Operation, Params
 from proto.ops.composite import Execute, Query, Session
 
-CallStep = Callable[[Operation[Any], Params[Any], ClientRequests | None], Awaitable[object]]
+CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step for the caller of the tool."""
 
 
@@ -40,7 +40,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
     if len(planned) == 1:
         (only,) = planned
         return direct(only.operation, await call(only.operation, only.params({}), client_requests))
-    entries: list[dict[str, Any]] = []
+    entries: list[JsonObject] = []
     completed = size = 0
     previous: object = {}
     for index, step in enumerate(planned):
@@ -49,7 +49,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
             value = await call(step.operation, step.params(previous), step_upcalls)
             result = sized(value, size)
             is_error = _is_error(step.operation, value)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
             entries.append(_entry(index, step, failed(as_failure(error, step.operation.name)), is_error=True))
             break
         entries.append(_entry(index, step, result, is_error=is_error))
@@ -75,7 +75,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
         step_upcalls = _begin(client_requests, index, len(planned), step)
         try:
             value = await call(step.operation, step.params({}), step_upcalls)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
             success = False
             entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
         else:
@@ -130,20 +130,20 @@ def _begin(client_requests: ClientRequests | None, index: int, count: int, step:
     return own
 
 
-def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> dict[str, Any]:
+def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> JsonObject:
     return {"stepIndex": index, "op": step.name, "result": result, "isError": is_error}
 
 
-def _is_error(operation: Operation[Any], value: object) -> bool:
+def _is_error(operation: Operation[object], value: object) -> bool:
     """Whether the result itself says that it is one of failure, as content of a tool may."""
     return operation.is_content and isinstance(value, dict) and value.get("isError") is True
 
 
-def _says_failed(operation: Operation[Any], value: object) -> bool:
+def _says_failed(operation: Operation[object], value: object) -> bool:
     return _is_error(operation, value) or (isinstance(value, dict) and value.get("success") is False)
 
 
-def _head(step: Planned, success: bool) -> dict[str, Any]:
+def _head(step: Planned, success: bool) -> JsonObject:
     return {"op": step.name, "success": success}
 
 

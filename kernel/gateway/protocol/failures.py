@@ -8,7 +8,6 @@ errors (`kernel.gateway.protocol.sdk_errors`).
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from kernel.gateway.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from kernel.json_types import JsonObject
@@ -78,7 +77,7 @@ def as_data(failure: Failure) -> JsonObject:
     return data
 
 
-def is_protocol_error(operation: Operation[Any], failure: Failure, *, modern: bool) -> bool:
+def is_protocol_error(operation: Operation[object], failure: Failure, *, modern: bool) -> bool:
     """Whether the failure is answered as a JSON-RPC error and not as a tool result."""
     return bool(operation.codes) or (modern and failure.code == MISSING_CAPABILITY)
 

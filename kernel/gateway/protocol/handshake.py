@@ -135,7 +135,7 @@ class Offered:
 class Handshake:
     """The first messages of one client.
 
-    `taken` are the messages that the SDK has yet to be told of, in order; `answered` are the ids of those requests
+    `taken` are the messages that the SDK has not seen yet, in order; `answered` are the ids of those requests
     among them that have their answer.
     """
 

@@ -32,7 +32,7 @@ GRACE_S = 3.0
 """For requests in flight when the server is told to end."""
 
 KEEP_ALIVE_S = 120.0
-"""Clients that pause between calls need not connect anew."""
+"""Clients that pause between calls need not connect again."""
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.operation import validate
 from proto.ops.files_resources import (
     EntryPage,
     ResourceChildren,
@@ -21,6 +20,7 @@ from proto.ops.files_resources import (
     ResourceSum,
     ResourceTimeRange,
 )
+from proto.validation import validate
 from services.files.index.tree import find
 from services.files.sets import sets
 from services.files.store.database import open_database

@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.operation import validate
 from proto.ops.files_index import CancelJob, Index, Job, JobProgress, ListJobs
 from proto.ops.files_reading import Navigate
+from proto.validation import validate
 from services.files import settings
 from services.files.index import comparing, scan
 from services.files.index.listing import open_folder
