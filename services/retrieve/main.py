@@ -232,6 +232,12 @@ class Collections:
             self._troubled.add(name)
             self._env.info(**{name: trouble or "in order"})
 
+    async def release(self) -> None:
+        """At the service's end, answer the calls that wait for a collection to be begun again."""
+        await self._env.ending.wait()
+        for collection in self._open.values():
+            collection.ended.set()
+
     async def filled(self, collection: Collection) -> None:
         """The corpus says that the collection has all that it should."""
         await collection.filled()
@@ -391,6 +397,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     collections = Collections(env, settings)
     await collections.open_all()
     env.at_rest(collections.give_back)
+    env.background.start_soon(collections.release)
     try:
         yield Handlers(RetrieveService(env, settings, collections))
     finally:
