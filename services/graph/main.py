@@ -133,7 +133,7 @@ class Graph:
 
     @handles(GraphStats)
     async def stats(self, params: GraphStats, ctx: Context) -> GraphStatsResult:
-        # Taken before the snapshot: what is committed meanwhile makes the figures stale, never the reverse.
+        # Taken before the snapshot: a commit in between makes the figures stale, never the reverse.
         version = self._database.version
         if self._counted is None or self._counted[0] != version:
             size, rebuilt = self._database.size_bytes(), bool(self._database.rebuilt)
