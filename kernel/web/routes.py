@@ -181,7 +181,7 @@ async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]
         nursery.start_soon(watch)
         try:
             outcome = await answer()
-        except Exception as error:  # raised again below: the nursery would wrap it in a group
+        except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
             outcome = error
         nursery.cancel_scope.cancel()
     if isinstance(outcome, Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.files.index.invalidations import Touched
+from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
 from services.files.index.listing import Ignored
 from services.files.paths import Roots
@@ -21,6 +21,6 @@ class Core:
     settings: Settings
     database: Database
     roots: Roots
-    touched: Touched
+    invalidations: Invalidations
     ignored: Ignored | None
     jobs: Jobs

@@ -18,30 +18,30 @@ from proto.operation import Params
 from proto.ops.files_index import Index, ListJobs
 from proto.ops.files_reading import Inspect, Navigate
 from services.files import settings
-from services.files.browse.indexing import add_indexing
-from services.files.browse.reading import add_reading, node_uri
-from services.files.browse.uris import add_uris
+from services.files.browse.indexing import Indexing
+from services.files.browse.reading import Reading, node_uri
+from services.files.browse.uris import Uris
 from services.files.changes import trashed
 from services.files.changes.changes import Changes
-from services.files.changes.changing import add_changing, rejoin, scan_all
+from services.files.changes.changing import Changing, rejoin, scan_all
 from services.files.changes.following import Follow
 from services.files.core import Core
 from services.files.index import ignoring
-from services.files.index.compare_client import Others
-from services.files.index.invalidations import Touched
+from services.files.index.compare_client import CompareClient
+from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
 from services.files.paths import Roots
-from services.files.plans.classifying import Classifying, add_classifying
+from services.files.plans.classifying import ClassifierTools, Classifying
 from services.files.plans.executions import Executions
 from services.files.plans.outcomes import Doing
-from services.files.plans.plan_uris import add_plan_uris
-from services.files.plans.plans import add_plans
-from services.files.query.queries import add_queries
-from services.files.sets.grouping import add_grouping
-from services.files.sets.resources import add_resources
+from services.files.plans.plan_uris import PlanUris
+from services.files.plans.plans import PlanTools
+from services.files.query.queries import Queries
+from services.files.sets.grouping import Grouping
+from services.files.sets.resources import SetSearch
 from services.files.sources.followers import Followers
-from services.files.sources.sources import add_sources, resume_sources
-from services.files.space.space import add_space
+from services.files.sources.sources import SourceTools, resume_sources
+from services.files.space.space import Space
 from services.files.store.database import open_database, steadily
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.storage import DiskFull
@@ -69,12 +69,14 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.at_rest(database.give_back)
     try:
         async with trio.open_nursery() as scans:
-            touched = Touched()
-            others = Others(env, chosen.ignore)
-            scans.start_soon(others.run)
-            jobs = Jobs(env, database, touched, ignored, scans, others, lambda *change: _tell(env, *change))
-            core = Core(env, chosen, database, roots, touched, ignored, jobs)
-            changes = Changes(database, roots, Follow(touched, ignored), env.data_dir)
+            invalidations = Invalidations()
+            compare_client = CompareClient(env, chosen.ignore)
+            scans.start_soon(compare_client.run)
+            jobs = Jobs(
+                env, database, invalidations, ignored, scans, compare_client, lambda *change: _tell(env, *change)
+            )
+            core = Core(env, chosen, database, roots, invalidations, ignored, jobs)
+            changes = Changes(database, roots, Follow(invalidations, ignored), env.data_dir)
             await _take_up(core, changes, scans)
             recovery = Recovery(core, rebuilt)
             scans.start_soon(recovery.run)
@@ -92,7 +94,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             recovery.close()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
-            others.close()
+            compare_client.close()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
@@ -171,20 +173,21 @@ def handlers_of(
     core: Core, changes: Changes, following: Followers, executions: Executions, classifying: Classifying
 ) -> Handlers:
     """The operations, a family after the other."""
-    handlers = Handlers()
-    add_indexing(handlers, core)
-    add_reading(handlers, core)
-    add_resources(handlers, core)
-    add_changing(handlers, core, changes)
-    add_space(handlers, core)
-    add_uris(handlers, core)
-    add_plan_uris(handlers, core)
-    add_queries(handlers, core)
-    add_grouping(handlers, core)
-    add_sources(handlers, core, following)
-    add_plans(handlers, core, executions)
-    add_classifying(handlers, core, classifying)
-    return handlers
+    indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
+    return Handlers(
+        indexing,
+        reading,
+        searches,
+        Changing(core, changes),
+        Space(core),
+        Uris(core, indexing, reading, searches),
+        PlanUris(core),
+        Queries(core),
+        Grouping(core),
+        SourceTools(core, following),
+        PlanTools(core, executions),
+        ClassifierTools(core, classifying),
+    )
 
 
 def _tell(env: Environment, job: int, status: str, root: str) -> None:

@@ -88,7 +88,6 @@ class Graph:
         ended = self._epoch_ended
         epoch = await self._database.read(store.epoch)
         if epoch == params.known:
-            ctx.rests()
             with trio.move_on_after(params.wait_s):
                 await ended.wait()
             epoch = await self._database.read(store.epoch)

@@ -112,7 +112,6 @@ class Watching:
                 answer = found
                 if found.changes or found.resync or watcher.ending:
                     break
-                ctx.rests()
                 await news.wait()
         if answer is None:
             answer = await self._database.read(query)

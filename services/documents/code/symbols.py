@@ -143,15 +143,14 @@ def _define(parsed: Parsed, matches: Sequence[Mapping[str, list[tree_sitter.Node
         while open_ and open_[-1][0] <= start:
             open_.pop()
         around = open_[-1] if open_ else (0, -1, "", "")
-        name = re.sub(r"<.*", "", name) if kind == "impl" else name
-        qualified = ".".join(part for part in (around[2], owner, name) if part)[:MAX_NAME]
+        plain = re.sub(r"<.*", "", name) if kind == "impl" else name
+        qualified = ".".join(part for part in (around[2], owner, plain) if part)[:MAX_NAME]
         symbol = around[1]
         if kind != "impl":
-            if kind == "function" and (around[3] in _HOLDERS or owner):
-                kind = "method"
-            parsed.symbols.append(
-                Symbol(name, qualified, kind, node.start_point[0] + 1, node.end_point[0] + 1, around[1])
-            )
+            is_method = kind == "function" and (around[3] in _HOLDERS or owner)
+            own = "method" if is_method else kind
+            first, last = node.start_point[0] + 1, node.end_point[0] + 1
+            parsed.symbols.append(Symbol(plain, qualified, own, first, last, around[1]))
             symbol = len(parsed.symbols) - 1
         spans.append((start, end, symbol))
         open_.append((end, symbol, qualified, kind))

@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 to whoever asks, too."""
 
 
-class Others:
+class CompareClient:
     """`ask` is for any thread, while `run` runs."""
 
     def __init__(self, env: Environment, ignore: list[str]) -> None:

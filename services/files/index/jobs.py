@@ -21,8 +21,8 @@ from proto.errors import OperationError, Unavailable
 from proto.ops.files_index import Job, JobStatus
 from services.files import paths, times
 from services.files.index import history
-from services.files.index.compare_client import Others
-from services.files.index.invalidations import Touched
+from services.files.index.compare_client import CompareClient
+from services.files.index.invalidations import Invalidations
 from services.files.index.listing import Ignored
 from services.files.index.mounts import without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
@@ -82,20 +82,20 @@ class Jobs:
     """All jobs. `start` and `wait` belong to trio's thread."""
 
     def __init__(
-        self, env: Environment, database: Database, touched: Touched, ignored: Ignored | None, nursery: trio.Nursery,
-        others: Others, on_change: Callable[[int, str, str], None],
+        self, env: Environment, database: Database, invalidations: Invalidations, ignored: Ignored | None,
+        nursery: trio.Nursery, compare_client: CompareClient, on_change: Callable[[int, str, str], None],
     ) -> None:  # fmt: skip
         """
         Args:
-            others: look at a part of what is scanned again.
+            compare_client: looks at a part of what is scanned again.
             on_change: told of each job whose status changed: its id, its status and its root.
         """
         self._env = env
         self._database = database
-        self._touched = touched
+        self._invalidations = invalidations
         self._ignored = ignored
         self._nursery = nursery
-        self._others = others
+        self._compare_client = compare_client
         self._on_change = on_change
         self._running: dict[int, Running] = {}
         self._recorded: dict[str, int] = {}
@@ -341,8 +341,8 @@ class Jobs:
         self._on_change(job.id, "running", job.root)
         empty = without_files(job.root)
         job.scan = Scan(
-            self._database, job.root, self._touched, self._ignored,
-            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._others.ask(folders, empty),
+            self._database, job.root, self._invalidations, self._ignored,
+            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._compare_client.ask(folders, empty),
         )  # fmt: skip
         if job.cancelled:
             job.scan.cancel()
@@ -370,7 +370,7 @@ class Jobs:
         status, error, skipped = outcome
         now = time.time_ns()
         counts = job.counts or Counts()
-        mark = self._touched.mark
+        mark = self._invalidations.mark
 
         def finish(db: apsw.Connection) -> None:
             db.execute(

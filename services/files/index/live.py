@@ -18,7 +18,7 @@ from typing import NamedTuple
 import apsw
 
 from services.files import paths
-from services.files.index.invalidations import Touched
+from services.files.index.invalidations import Invalidations
 from services.files.index.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
 from services.files.index.tree import Edit, Stored, below, find
 from services.files.store import schema
@@ -49,7 +49,7 @@ class Live:
     def __init__(
         self,
         database: Database,
-        touched: Touched,
+        invalidations: Invalidations,
         ignored: Ignored | None,
         root: str,
         *,
@@ -62,7 +62,7 @@ class Live:
             skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
         """
         self._database = database
-        self._touched = touched
+        self._invalidations = invalidations
         self._ignored = ignored
         self._root = root
         self._recursive = recursive
@@ -319,7 +319,7 @@ class Live:
     def _end(self, edit: Edit) -> None:
         edit.finish()
         # Before the transaction ends: a scan that read any of these earlier shall not write after it.
-        self._touched.touch(*self._marks)
+        self._invalidations.add(*self._marks)
         self._marks.clear()
 
 

@@ -174,7 +174,7 @@ class _Execution:
         if await trio.to_thread.run_sync(look, path) is None:
             raise FileNotFoundError(f"{path} does not exist")
         live = Live(
-            core.database, core.touched, core.ignored, path, recursive=False, skipped_devices=without_files(path)
+            core.database, core.invalidations, core.ignored, path, recursive=False, skipped_devices=without_files(path)
         )
         await trio.to_thread.run_sync(live.list_root)
 

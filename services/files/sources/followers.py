@@ -197,7 +197,7 @@ class Follower:
     def _live(self) -> Live:
         core, path = self._core, self._followed.path
         return Live(
-            core.database, core.touched, core.ignored, path,
+            core.database, core.invalidations, core.ignored, path,
             recursive=self._followed.recursive, skipped_devices=without_files(path),
         )  # fmt: skip
 

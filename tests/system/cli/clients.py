@@ -34,6 +34,7 @@ def linckia(data_dir: Path, *arguments: str, stdin: str = "", **variables: str) 
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
+        check=False,
     )
 
 

@@ -151,7 +151,12 @@ def test_stdin_may_be_a_file(kernel: RunningKernel, data: Path, tmp_path: Path) 
     (tmp_path / "requests").write_text('{"jsonrpc": "2.0", "id": 7, "method": "ping"}\n')
     with (tmp_path / "requests").open("rb") as requests:
         done = subprocess.run(
-            [*LINCKIA, "stdio"], env=environment(data), stdin=requests, capture_output=True, timeout=TIMEOUT_S
+            [*LINCKIA, "stdio"],
+            env=environment(data),
+            stdin=requests,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     assert done.returncode == 0
     assert b'"id":7' in done.stdout.replace(b" ", b"")
@@ -207,6 +212,7 @@ def test_without_stdin_or_stdout_it_says_so(data: Path, closed: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         timeout=TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 2
     assert "stdin or stdout is closed" in done.stderr
