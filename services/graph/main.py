@@ -94,7 +94,6 @@ class Graph:
         ended = self._epoch_ended
         epoch = await self._database.read(store.epoch)
         if epoch == params.known:
-            ctx.rests()
             with trio.move_on_after(params.wait_s):
                 await ended.wait()
             epoch = await self._database.read(store.epoch)
@@ -139,7 +138,7 @@ class Graph:
 
     @handles(GraphStats)
     async def stats(self, params: GraphStats, ctx: Context) -> GraphStatsResult:
-        # Taken before the snapshot: what is committed meanwhile makes the figures stale, never the reverse.
+        # Taken before the snapshot: a commit in between makes the figures stale, never the reverse.
         version = self._database.version
         if self._counted is None or self._counted[0] != version:
             size, rebuilt = self._database.size_bytes(), bool(self._database.rebuilt)

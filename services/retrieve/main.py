@@ -307,7 +307,6 @@ class RetrieveService:
         collection = await self._made(params.collection)
         if collection.epoch == params.filled:
             await self._collections.filled(collection)
-            ctx.rests()
             with trio.move_on_after(params.wait_s):
                 await collection.ended.wait()
             collection = await self._made(params.collection)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored, best_first
-from services.runtime.sqlite_files import sync_folder
+from services.runtime.storage import sync_folder
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
