@@ -24,7 +24,7 @@ import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
 from services.embed.encoder import Vectors
 from services.embed.weights import ModelFiles, Pooling, fingerprint
-from services.runtime.models.checkpoint import ModelMissing
+from services.runtime.models.checkpoint import ModelMissing, load_transformer
 from services.runtime.models.device import Precision
 from services.runtime.models.tokens import Ids
 
@@ -135,12 +135,10 @@ def _export(files: ModelFiles, graph: Path, precision: Precision) -> None:
         MatMulNBitsQuantizer,
     )
 
-    from services.embed.families import load_transformer
-
     class States(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.encoder = load_transformer(files, torch.float32)
+            self.encoder = load_transformer(files, "AutoModel", torch.float32)
 
         def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             states: torch.Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from services.embed.bert import Layout, PackedBert, supports
 from services.embed.encoder import Vectors
-from services.embed.families import PaddedFamily
 from services.embed.weights import ModelFiles, Pooling
+from services.runtime.models.checkpoint import load_transformer
 from services.runtime.models.device import Precision, resolve_precision, survives
 from services.runtime.models.tokens import Ids
 
@@ -99,6 +99,30 @@ class TorchEncoder:
             pooled.append(pool(states[row : row + length * count].view(count, length, -1), self._pooling))
             row += length * count
         return torch.cat(pooled)
+
+
+class PaddedFamily:
+    """Any other encoder family (MPNet, ModernBERT, DistilBERT, …) by transformers' own class, padded: slower than the
+    packed encoder on mixed lengths, and exact."""
+
+    def __init__(self, files: ModelFiles, dtype: torch.dtype, device: torch.device) -> None:
+        self._model = load_transformer(files, "AutoModel", dtype).to(device)
+        self._padding = int(getattr(self._model.config, "pad_token_id", None) or 0)
+        self.hidden = int(self._model.config.hidden_size)
+        self.device = device
+
+    def __call__(self, sequences: Sequence[Tensor]) -> list[Tensor]:
+        """The last hidden states of each sequence of ids, shape (length, hidden)."""
+        length = max(len(ids) for ids in sequences)
+        batch = torch.full((len(sequences), length), self._padding, dtype=torch.int64)
+        mask = torch.zeros((len(sequences), length), dtype=torch.int64)
+        for row, ids in enumerate(sequences):
+            batch[row, : len(ids)] = ids
+            mask[row, : len(ids)] = 1
+        states: Tensor = self._model(
+            input_ids=batch.to(self.device), attention_mask=mask.to(self.device)
+        ).last_hidden_state
+        return [states[row, : len(ids)] for row, ids in enumerate(sequences)]
 
 
 def pool(states: Tensor, pooling: Pooling) -> Tensor:

@@ -293,12 +293,8 @@ class Batcher(Generic[T]):
             if outcomes is None:
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
             self._learn(tokens, trio.current_time() - started)
-            self._settle(batch, outcomes)
-
-    @staticmethod
-    def _settle(batch: Sequence[tuple[_Request[T], int]], outcomes: Sequence[Rows | Exception]) -> None:
-        for (request, index), outcome in zip(batch, outcomes, strict=True):
-            request.settle(index, outcome)
+            for (request, index), outcome in zip(batch, outcomes, strict=True):
+                request.settle(index, outcome)
 
     def _take(self) -> list[tuple[_Request[T], int]]:
         prompt, bulk = self._queues[Lane.PROMPT], self._queues[Lane.BULK]
