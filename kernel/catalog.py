@@ -162,8 +162,9 @@ _ENTRIES = (
             zygote="vectors",
             # A million vectors with their text are 2 GB; the page cache does not count.
             memory_limit_bytes=8 * GIB,
-            # A search is work for one core, in many small steps: more at once would only make all of them late.
-            in_flight=8,
+            # A search is work for one core, in many small steps: more than eight at once would only make all of them
+            # late. Three more wait for a collection that is begun again.
+            in_flight=11,
         ),
     ),
     Entry(

@@ -129,7 +129,8 @@ class GraphEpochResult(msgspec.Struct, frozen=True, kw_only=True):
     "graph_epoch",
     service=SERVICE,
     access=Access.READ,
-    idempotent=True,
+    # As `retrieve_epoch`.
+    idempotent=False,
     deadline_s=MAX_WAIT_S + 15,
     role=Role.INTERNAL,
     callers=("*",),
