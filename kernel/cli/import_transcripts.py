@@ -81,17 +81,8 @@ class _Importer:
         unreadable, problem, layout = 0, "", ""
         given = 0
         for part in records.parts(file, state["position"], state["tail"]):
-            answer = self._call(
-                "transcript_import",
-                {
-                    "source": str(file),
-                    "start": part.start,
-                    "position": part.position,
-                    "tail": part.tail,
-                    "records": part.records,
-                    "final": part.final,
-                },
-            )
+            given_part = {"start": part.start, "position": part.position, "tail": part.tail, "final": part.final}
+            answer = self._call("transcript_import", {"source": str(file), "records": part.records, **given_part})
             self.messages += answer["messages"]
             self.nodes += answer["nodes"]
             self.read_bytes += part.position - part.start

@@ -295,7 +295,7 @@ class _Connection:
         )
         if not request.progress:
             return await call()
-        client_requests = _Upcalls()
+        client_requests = _Reports()
         failure: LinckiaError | None = None
         result: object = None
         async with trio.open_nursery() as nursery:
@@ -348,7 +348,7 @@ def _refusal(why: str) -> JsonObject:
     return {"failure": Failure(kind=Kind.INVALID_PARAMS, message=why)}
 
 
-class _Upcalls:
+class _Reports:
     """What a call tells the command line while it runs; the command line cannot be asked anything."""
 
     def __init__(self) -> None:

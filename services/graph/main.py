@@ -49,6 +49,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.at_rest(database.give_back)
     try:
         graph = Graph(database)
+        env.background.start_soon(graph.release, env.ending)
         yield Handlers(graph)
     finally:
         with trio.CancelScope(shield=True):
@@ -75,6 +76,11 @@ class Graph:
         self._epoch_ended.set()
         self._epoch_ended = trio.Event()
 
+    async def release(self, ending: trio.Event) -> None:
+        """At the service's end, answer the calls that wait for another epoch."""
+        await ending.wait()
+        self._epoch_ended.set()
+
     @handles(GraphPut)
     async def put(self, params: GraphPut, ctx: Context) -> FeedResult:
         return await self._database.write(lambda db: store.put(db, params.corpus, params.nodes, params.behind))
@@ -88,7 +94,6 @@ class Graph:
         ended = self._epoch_ended
         epoch = await self._database.read(store.epoch)
         if epoch == params.known:
-            ctx.rests()
             with trio.move_on_after(params.wait_s):
                 await ended.wait()
             epoch = await self._database.read(store.epoch)
@@ -133,7 +138,7 @@ class Graph:
 
     @handles(GraphStats)
     async def stats(self, params: GraphStats, ctx: Context) -> GraphStatsResult:
-        # Taken before the snapshot: what is committed meanwhile makes the figures stale, never the reverse.
+        # Taken before the snapshot: a commit in between makes the figures stale, never the reverse.
         version = self._database.version
         if self._counted is None or self._counted[0] != version:
             size, rebuilt = self._database.size_bytes(), bool(self._database.rebuilt)

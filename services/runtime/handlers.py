@@ -72,9 +72,6 @@ class Context(Protocol):
     async def emit(self, item: object) -> None:
         """Send one item of a streamed result; waits while the caller has no room for it."""
 
-    def rests(self) -> None:
-        """Say that from here on this call only waits for something to happen, and that others need not wait for it."""
-
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service, through the kernel, within this call's deadline and trace.
 

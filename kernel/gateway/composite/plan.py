@@ -6,6 +6,7 @@ step's result will give.  Whether a reading step has all that it needs is its ow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -13,7 +14,6 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import structs
 
-from kernel.gateway.composite.references import is_reference, resolve
 from kernel.gateway.composite.steps import Category, Steps
 from kernel.json_types import JsonObject
 from proto.errors import InvalidParams
@@ -154,3 +154,33 @@ def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[
         tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
     )
     return cast("type[Params[object]]", relaxed)
+
+
+# A parameter that is a string and starts with `$prev` is the last step's result or a part of it, with its JSON type.
+# Text within lists and objects, and `$prev` in the middle of a text, stay as they are.
+
+MARK = "$prev"
+
+_PATH = re.compile(r"\$prev((?:\.[^.\[\]]+|\[[0-9]{1,9}\])*)")
+_PIECE = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
+
+
+def is_reference(value: object) -> bool:
+    """Whether the value of a parameter is replaced before the step runs."""
+    return isinstance(value, str) and value.startswith(MARK)
+
+
+def resolve(reference: str, previous: object) -> object:
+    """What `reference` names in the last step's result; None where that leads nowhere."""
+    match = _PATH.fullmatch(reference)
+    if match is None:
+        return None
+    found = previous
+    for field, index in _PIECE.findall(match[1]):
+        if field and isinstance(found, Mapping) and field in found:
+            found = found[field]
+        elif index and isinstance(found, list) and int(index) < len(found):
+            found = found[int(index)]
+        else:
+            return None
+    return found

@@ -13,7 +13,6 @@ from msgspec import Raw
 from kernel.gateway import scratchpad
 from kernel.gateway.composite.answer import Composed, as_json, composed, direct, failed, sized
 from kernel.gateway.composite.plan import Planned, check, plan
-from kernel.gateway.composite.progress import StepUpcalls
 from kernel.gateway.composite.steps import Category, Steps
 from kernel.gateway.protocol.failures import as_failure
 from kernel.json_types import JsonObject
@@ -44,9 +43,9 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
     completed = size = 0
     previous: object = {}
     for index, step in enumerate(planned):
-        step_upcalls = _begin(client_requests, index, len(planned), step)
+        step_requests = _begin(client_requests, index, len(planned), step)
         try:
-            value = await call(step.operation, step.params(previous), step_upcalls)
+            value = await call(step.operation, step.params(previous), step_requests)
             result = sized(value, size)
             is_error = _is_error(step.operation, value)
         except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
@@ -72,9 +71,9 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
     results: list[Raw] = []
     succeeded = size = 0
     for index, step in enumerate(planned):
-        step_upcalls = _begin(client_requests, index, len(planned), step)
+        step_requests = _begin(client_requests, index, len(planned), step)
         try:
-            value = await call(step.operation, step.params({}), step_upcalls)
+            value = await call(step.operation, step.params({}), step_requests)
         except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
             success = False
             entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
@@ -125,9 +124,34 @@ async def session(params: Session, steps: Steps, call: CallStep, client_requests
 def _begin(client_requests: ClientRequests | None, index: int, count: int, step: Planned) -> ClientRequests | None:
     if client_requests is None or count == 1:
         return client_requests
-    own = StepUpcalls(client_requests, index, count, step.name)
-    own.begin()
-    return own
+    return _StepRequests(client_requests, index, count, step.name)
+
+
+_HALF_WAY = 100.0
+"""Where a step that does not know its end stands half-way, in its own units."""
+
+
+class _StepRequests:
+    """`kernel.ports.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
+
+    def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
+        self._call = call
+        self._index = index
+        self._count = count
+        self._name = name
+        call.progress(index, count, name)
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        # Short of the whole: that is reached when the result is there, and is the next step's beginning.
+        part = done / total if total else done / (done + _HALF_WAY) if done > 0 else 0.0
+        text = self._name if message is None else f"{self._name}: {message}"
+        self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
+
+    def log(self, level: str, logger: str, message: str) -> None:
+        self._call.log(level, logger, message)
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        return await self._call.ask(method, params)
 
 
 def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> JsonObject:

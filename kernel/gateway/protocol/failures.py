@@ -2,7 +2,7 @@
 
 Most operations answer a failure as a tool result with `isError`, so that the model can read it and do better; the
 failure as data is under `_meta["linckia/failure"]`.  Operations that declare codes of their own answer JSON-RPC
-errors (`kernel.gateway.protocol.sdk_errors`).
+errors (`kernel.gateway.protocol.server.as_error`).
 """
 
 from __future__ import annotations

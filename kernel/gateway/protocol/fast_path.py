@@ -25,8 +25,7 @@ from kernel.gateway.protocol.calls import encoded_tool_result, may_be_written, p
 from kernel.gateway.protocol.client_requests import CallRequests, Client
 from kernel.gateway.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from kernel.gateway.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
-from kernel.gateway.protocol.sdk_errors import as_error
-from kernel.gateway.protocol.server import SurfaceServer
+from kernel.gateway.protocol.server import SurfaceServer, as_error
 from kernel.json_types import JsonObject
 from proto.operation import Operation
 from proto.ops.composite import SERVICE

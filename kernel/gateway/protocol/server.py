@@ -29,13 +29,21 @@ from kernel.gateway.protocol.client_requests import LEVELS, CallRequests, InputR
 from kernel.gateway.protocol.completion import Completer, completion_result
 from kernel.gateway.protocol.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
 from kernel.gateway.protocol.events import News
-from kernel.gateway.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.protocol.failures import (
+    as_data,
+    as_failure,
+    as_tool_result,
+    code_of,
+    is_protocol_error,
+    message_of,
+)
 from kernel.gateway.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Offered
-from kernel.gateway.protocol.sdk_errors import as_error
 from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.surfaces import Surface
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
+from proto.asking import MISSING_CAPABILITY
+from proto.errors import Failure
 from proto.operation import Operation, Params
 
 Context = ServerRequestContext[Any, Any]
@@ -295,3 +303,11 @@ def _failures_as_errors(operation: Operation[object]) -> Any:
         raise
     except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
         raise as_error(as_failure(error, operation.name)) from None
+
+
+def as_error(failure: Failure) -> MCPError:
+    """The failure as the JSON-RPC error that the SDK sends."""
+    data = as_data(failure)
+    if failure.code == MISSING_CAPABILITY:
+        data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
+    return MCPError(code=code_of(failure), message=message_of(failure), data=data)

@@ -61,13 +61,15 @@ class Raw(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """A file that was read, ready to be stored."""
+    """A document, such as a file that was read, ready to be stored."""
 
     path: str
     stamp: str
     modified_ns: int
     mode: int
     content: Content
+    name: str | None = None
+    """Of the document; None: what its path ends with."""
 
 
 @dataclass(slots=True)

@@ -101,9 +101,6 @@ class _Context:
     async def emit(self, item: object) -> None:
         raise NotImplementedError
 
-    def rests(self) -> None:
-        """No caller waits here."""
-
     async def call(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
         raise NotImplementedError
 
