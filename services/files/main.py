@@ -61,7 +61,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     ignored = ignore_rules(chosen.ignore, roots.paths)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
-    rebuilt = trio.Event()
+    rebuilt = Rebuilt()
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "files.db", rebuilt.set)
     if database.rebuilt:
         rebuilt.set()
@@ -119,11 +119,25 @@ async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
         nursery.start_soon(steadily, core.env, "recovery", take_up)
 
 
+class Rebuilt:
+    """Says that the database was begun again; may be waited for again and again."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
 class Recovery:
     """Has what came back to the index in its sets again: from the trash before the last process died, or from a
     database that was damaged."""
 
-    def __init__(self, core: Core, rebuilt: trio.Event) -> None:
+    def __init__(self, core: Core, rebuilt: Rebuilt) -> None:
         self._core = core
         self._rebuilt = rebuilt
         self._scope = trio.CancelScope()
@@ -136,11 +150,11 @@ class Recovery:
         """Until `close`."""
         with self._scope:
             await steadily(self._core.env, "recovery", self._from_trash)
-            await self._rebuilt.wait()
-            self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
-            await steadily(self._core.env, "recovery", self._from_damage)
-            self._core.env.info(index="")
-            await trio.sleep_forever()
+            while True:
+                await self._rebuilt.wait()
+                self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
+                await steadily(self._core.env, "recovery", self._from_damage)
+                self._core.env.info(index="")
 
     async def _from_trash(self) -> None:
         waiting = await self._core.database.read(trashed.waiting)
