@@ -77,7 +77,7 @@ ZYGOTES = (
             "services.runtime.main",
             "torch",
             "services.embed.main",
-            "services.embed.model",
+            "services.embed.torch_encoder",
             "services.rerank.main",
             "services.rerank.model",
         ),
@@ -122,7 +122,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
     has no process while it is not called."""
     rests_by: str = ""
-    """Its own setting, if it has one, for the time after which it rests; 0 there keeps it from that as well."""
+    """Its own setting, if it has one, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
@@ -162,8 +162,9 @@ _ENTRIES = (
             zygote="vectors",
             # A million vectors with their text are 2 GB; the page cache does not count.
             memory_limit_bytes=8 * GIB,
-            # A search is work for one core, in many small steps: more at once would only make all of them late.
-            in_flight=8,
+            # A search is work for one core, in many small steps: more than eight at once would only make all of them
+            # late. Three more wait for a collection that is begun again.
+            in_flight=11,
         ),
     ),
     Entry(
@@ -201,6 +202,7 @@ _ENTRIES = (
         ),
         reads_models=True,
         light_with=("model", "none"),
+        rests_by="unload_after_s",
         rests=True,
         pooled=True,
     ),
@@ -395,12 +397,15 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, sta
     Its standby is given up then, and the service's own process too where it may rest.
     """
     own = settings.get(entry.rests_by)
-    rests_after_s = max(0.0, own) if after_s and isinstance(own, int | float) else after_s
+    stated = max(0.0, own) if isinstance(own, int | float) else None
+    rests_after_s = after_s if stated is None else stated
     spec = structs.replace(
         entry.spec,
         standby=standby,
         standby_rests_after_s=after_s or None,
         rests_after_s=(rests_after_s or None) if entry.rests else None,
+        # A time that its own setting states counts whatever its process holds.
+        rests_while=None if stated else entry.spec.rests_while,
     )
     return structs.replace(entry, spec=spec)
 

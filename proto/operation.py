@@ -32,6 +32,13 @@ OPERATOR = "operator"
 """The caller's name of the command line on this machine: whatever a client may do, and more."""
 
 
+ALL = "all"
+"""The surface of every tool, which clients get that name none."""
+
+SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
+"""The tool surfaces that a client may ask for; each is an URL, `/mcp/NAME`."""
+
+
 class Access(enum.StrEnum):
     """What an operation may do to what is stored."""
 
@@ -137,7 +144,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     """One capability of the system, as its declaration in `proto/ops` states it.
 
     Attributes:
-        surfaces: tool surfaces besides `all` and `compact` that show it.
+        surfaces: tool surfaces besides `all` that show it, of `SURFACES`.
         callers: who may call it: `client`, names of services, or `*`.
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
             parameters included, as JSON-RPC errors, others as tool results with `isError`.
@@ -255,6 +262,8 @@ def operation(
     """
     if idempotent is None and access is not Access.READ:
         raise TypeError(f"operation {name}: it changes something, so say whether it is idempotent")
+    if unknown := set(options.get("surfaces", ())).difference(SURFACES):
+        raise TypeError(f"operation {name}: there is no surface {', '.join(unknown)}")
 
     def declare(params: type[P]) -> type[P]:
         doc = inspect.getdoc(params)

@@ -23,9 +23,10 @@ import trio
 
 from kernel.json_types import JsonObject
 from proto.content import Message, PromptResult, Text
-from proto.ops.prompts import Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
+from proto.operation import ALL
+from proto.ops.prompts import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
 
-SHOWN_ON = frozenset({"all", "compact", "documents"})
+SHOWN_ON = frozenset({ALL, *SURFACES})
 """Surfaces with prompts."""
 
 FOLDER = "prompts"

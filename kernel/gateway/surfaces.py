@@ -17,14 +17,8 @@ from kernel.gateway.composite.describe import shown
 from kernel.gateway.composite.steps import Steps
 from kernel.gateway.scratchpad import output_schema
 from kernel.json_types import JsonObject
-from proto.operation import CLIENT, Access, Operation, Resource, Role
+from proto.operation import ALL, CLIENT, Access, Operation, Resource, Role
 from proto.ops import Table
-
-ALL = "all"
-"""Every tool; the surface of those who name none."""
-
-SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
-"""The names a client may ask for."""
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from proto.errors import UnknownOperation
 from proto.http import Bound, endpoint_of
-from proto.operation import Operation, Params, Role
+from proto.operation import Operation, Params
 
 
 class Table(Mapping[str, Operation[object]]):
@@ -47,9 +47,6 @@ class Table(Mapping[str, Operation[object]]):
 
     def of_service(self, service: str) -> tuple[Operation[object], ...]:
         return tuple(op for op in self._by_name.values() if op.service == service)
-
-    def of_role(self, role: Role) -> tuple[Operation[object], ...]:
-        return tuple(op for op in self._by_name.values() if op.role is role)
 
 
 def modules() -> tuple[str, ...]:

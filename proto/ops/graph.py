@@ -112,7 +112,7 @@ class NodeNames(msgspec.Struct, frozen=True, kw_only=True):
     callers=("*",),
 )
 class GraphNodes(Params[NodeNames], frozen=True, kw_only=True):
-    """The ids of a corpus's known nodes, page by page: what a corpus needs to put two records in step."""
+    """The ids of a corpus's known nodes, page by page, for the corpus to compare with its own."""
 
     corpus: Corpus
     after: Annotated[str, Meta(description="Ids greater than this one")] = ""
@@ -129,7 +129,8 @@ class GraphEpochResult(msgspec.Struct, frozen=True, kw_only=True):
     "graph_epoch",
     service=SERVICE,
     access=Access.READ,
-    idempotent=True,
+    # As `retrieve_epoch`.
+    idempotent=False,
     deadline_s=MAX_WAIT_S + 15,
     role=Role.INTERNAL,
     callers=("*",),
@@ -266,7 +267,7 @@ class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Annotated[list[KindCount], Meta(description="The most frequent first")]
     hubs: Annotated[list[Hub], Meta(description="The ten nodes with the most edges, both directions")]
     size_bytes: int
-    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and is being rebuilt")]
 
 
 @operation("graph_stats", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)

@@ -1,7 +1,7 @@
 """Writing the files of a snapshot or of a collection below one directory, and nowhere else.
 
 Every folder on the way is opened from the one above without following a link, so that neither a stored name nor a
-link that somebody put there leads out.  A file is there whole or not at all; all of it is on disk at the end.
+link that was put there leads out.  A file is there whole or not at all; all of it is on disk at the end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,13 +183,18 @@ def restore(
             reason = f"the stored content is damaged: {error}"
         outcome.add(one, reason)
     if not dry_run and outcome.restored:
-        if each:
-            for folder in touched:
-                with _folder(target, folder.split("/") if folder else []) as descriptor:
-                    os.fsync(descriptor)
-        else:
-            os.sync()
+        _sync(target, touched if each else None)
     return outcome
+
+
+def _sync(target: Path, folders: Iterable[str] | None) -> None:
+    """Make the names in these folders durable; None: everything there is."""
+    if folders is None:
+        os.sync()
+        return
+    for folder in folders:
+        with _folder(target, folder.split("/") if folder else []) as descriptor:
+            os.fsync(descriptor)
 
 
 def _parts(path: str) -> list[str] | None:

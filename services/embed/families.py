@@ -17,29 +17,34 @@ from services.embed.weights import ModelFiles
 from services.runtime.models.checkpoint import ModelMissing
 
 
+def load_transformer(files: ModelFiles, dtype: torch.dtype) -> Any:
+    """The model of transformers' class for its family, whose forward pass has no type in common with the others'.
+
+    Raises:
+        ModelMissing: transformers cannot load it.
+    """
+    # A second of imports that the packed encoder does without.
+    from transformers import AutoModel
+    from transformers.utils.logging import disable_progress_bar
+
+    # It would be lines in a log.
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers gives it no types
+    try:
+        model = AutoModel.from_pretrained(
+            files.folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+        )
+    except (ValueError, OSError, KeyError) as error:
+        raise ModelMissing(f"transformers cannot load {files.folder}: {error}", field="model") from error
+    return model.eval()
+
+
 class PaddedFamily:
     """A transformers encoder on one device; several threads may call it."""
 
     def __init__(self, files: ModelFiles, dtype: torch.dtype, device: torch.device) -> None:
-        # A second of imports that the packed encoder does without.
-        from transformers import AutoConfig, AutoModel
-
-        try:
-            config = AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
-            # Whichever class the family has: its forward pass has no type in common with the others'.
-            model: Any = AutoModel.from_pretrained(
-                files.folder,
-                config=config,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=dtype,
-            )
-        except (ValueError, OSError, KeyError) as error:
-            raise ModelMissing(f"transformers cannot load {files.folder}: {error}", field="model") from error
-        self._model = model.eval().to(device)
-        self._padding = int(getattr(config, "pad_token_id", None) or 0)
-        self.hidden = int(config.hidden_size)
+        self._model = load_transformer(files, dtype).to(device)
+        self._padding = int(files.config.get("pad_token_id") or 0)
+        self.hidden = int(self._model.config.hidden_size)
         self.device = device
 
     def __call__(self, sequences: Sequence[Tensor]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Which embedding model is taken, how it pools and what it wants before a text, and the name its vectors carry."""
+"""Finds the embedding model, its pooling and its prefixes, and the fingerprint that its vectors carry."""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.at_rest(database.give_back)
     try:
         graph = Graph(database)
+        env.background.start_soon(graph.release, env.ending)
         yield Handlers(graph)
     finally:
         with trio.CancelScope(shield=True):
@@ -74,6 +75,11 @@ class Graph:
         """The database was begun again, under another epoch."""
         self._epoch_ended.set()
         self._epoch_ended = trio.Event()
+
+    async def release(self, ending: trio.Event) -> None:
+        """At the service's end, answer the calls that wait for another epoch."""
+        await ending.wait()
+        self._epoch_ended.set()
 
     @handles(GraphPut)
     async def put(self, params: GraphPut, ctx: Context) -> FeedResult:
@@ -132,7 +138,7 @@ class Graph:
 
     @handles(GraphStats)
     async def stats(self, params: GraphStats, ctx: Context) -> GraphStatsResult:
-        # Taken before the snapshot: what is committed meanwhile makes the figures stale, never the reverse.
+        # Taken before the snapshot: a commit in between makes the figures stale, never the reverse.
         version = self._database.version
         if self._counted is None or self._counted[0] != version:
             size, rebuilt = self._database.size_bytes(), bool(self._database.rebuilt)

@@ -83,7 +83,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
             env.background.start_soon(task)
         env.background.start_soon(outbox.watch_epoch, feed.epoch)
-        env.background.start_soon(refiner.learn, env.call)
         search = Search(database, ingest, refiner)
         try:
             yield Handlers(search, Discovery(database, ingest, search, refiner), Notes(database, ingest, outbox))

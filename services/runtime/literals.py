@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from re import _constants, _parser  # type: ignore[attr-defined]  # typeshed does not describe the parser of `re`
 from typing import Any
@@ -54,7 +54,7 @@ def trigrams_of(pattern: str, *, literal: bool = False, ignore_case: bool = Fals
     return _in_any_case(found) if ignore_case or any_case else found
 
 
-def trigrams_of_any(texts: Iterable[str], *, ignore_case: bool) -> Query:
+def trigrams_of_any(texts: Collection[str], *, ignore_case: bool) -> Query:
     """The trigrams of every text that holds one of these."""
     found = _of_any(texts)
     return _in_any_case(found) if ignore_case else found
@@ -287,9 +287,9 @@ def _of_text(text: str) -> Query:
     return Query("and", frozenset(usable)) if usable else ANYTHING
 
 
-def _of_any(texts: Iterable[str]) -> Query:
+def _of_any(texts: Collection[str]) -> Query:
     """What a text that holds one of these has."""
-    return functools.reduce(either, map(_of_text, sorted(texts)))
+    return functools.reduce(either, map(_of_text, sorted(texts))) if texts else ANYTHING
 
 
 def _in_any_case(query: Query) -> Query:

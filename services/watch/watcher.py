@@ -257,7 +257,8 @@ class Watcher:
 
     @property
     def settled(self) -> bool:
-        return self._tracker is not None and not (self._dirty or self._long or self._now or self._sweeps or self._roots)
+        waiting = self._dirty or self._long or self._now or self._sweeps or self._roots
+        return self._tracker is not None and self._failure is None and not waiting
 
     @property
     def reconcile_interval_s(self) -> float:

@@ -16,7 +16,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from kernel.gateway.protocol.messages import RequestId, result_message
-from kernel.gateway.surfaces import ALL, Surface
+from kernel.gateway.surfaces import Surface
+from proto.operation import ALL
 
 NAME = "linckia"
 TITLE = "Linckia"

@@ -10,16 +10,14 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-import apsw
 import trio
 
 from proto.cores import usable_cores
 from proto.errors import OperationError
 from proto.ops.documents_change import AddResult
-from services.documents.add.intake import Taken, stamp_of
-from services.documents.add.places import NotARegularFile, open_regular
+from services.documents.add import bulk
+from services.documents.add.intake import Ready, Taken, stamp_of
 from services.documents.add.progress import Progress
-from services.documents.store import objects, rows
 from services.documents.store.compress import Codec
 from services.documents.store.incoming import Incoming
 from services.documents.store.objects import Content
@@ -27,6 +25,7 @@ from services.documents.store.rows import Given
 from services.documents.store.store import Store
 from services.documents.store.training import Trainer
 from services.runtime.handlers import Context
+from services.runtime.roots import OutsideRoots, open_regular
 
 READ_BYTES = 1024 * 1024
 GIVE_WAY_S = 30.0
@@ -80,25 +79,19 @@ class Adding:
         progress = Progress()
         now_ns = time.time_ns()
         data = text.encode("utf-8", "surrogatepass")
-
-        def change(db: apsw.Connection) -> None:
-            self.put(db, progress, name, content, given, now_ns, now_ns, "", name=None)
-
         with self.receiving_chunks():
             content = await self.whole(Incoming(self.codec), iter((data,)), name, given.mime)
-            await self.store.write(change)
+            ready = Ready(taken=[Taken(name, "", now_ns, 0, content)])
+            await self.store.write(lambda db: bulk.write(db, ready, given, progress, now_ns))
         return progress.answer(name, hash_=content.hash.hex(), name=name.rsplit("/", 1)[-1]), progress.objects
 
     async def file(self, path: str, given: Given, ctx: Context) -> tuple[AddResult, list[int]]:
         """Store one file.  Raises OperationError where it cannot be read."""
         progress = Progress()
-
-        def change(db: apsw.Connection) -> None:
-            self.put(db, progress, path, taken.content, given, time.time_ns(), taken.modified_ns, taken.stamp)
-
         with self.receiving_chunks():
             taken = await self.large(path, given.mime, ctx)
-            await self.store.write(change)
+            ready = Ready(taken=[taken])
+            await self.store.write(lambda db: bulk.write(db, ready, given, progress, time.time_ns()))
         return progress.answer(path, hash_=taken.content.hash.hex(), name=os.path.basename(path)), progress.objects
 
     async def large(self, path: str, mime: str | None, ctx: Context | None = None) -> Taken:
@@ -108,7 +101,7 @@ class Adding:
             descriptor, status = await trio.to_thread.run_sync(open_regular, path, self.roots, limiter=self.threads)
         except OSError as error:
             raise OperationError(f"{path} cannot be read: {error.strerror}", field="path") from None
-        except NotARegularFile as error:
+        except OutsideRoots as error:
             raise OperationError(str(error), field="path") from None
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             incoming = Incoming(self.codec)
@@ -147,13 +140,3 @@ class Adding:
         elif self.trainer.see(incoming.small, is_text=True):
             await self.trainer.train_if_due()
         return await trio.to_thread.run_sync(incoming.content, name, mime, limiter=self.threads)
-
-    def put(self, db: apsw.Connection, progress: Progress, path: str, content: Content, given: Given, now_ns: int,
-             modified_ns: int, stamp: str, name: str | None = None) -> int:  # fmt: skip
-        id_, new = objects.put(db, content)
-        outcome = rows.write(db, path, id_, given, now_ns=now_ns, modified_ns=modified_ns, name=name, stamp=stamp)
-        progress.count(outcome, content.size)
-        if new:
-            progress.stored += content.size
-            progress.objects.append(id_)
-        return id_

@@ -1,7 +1,7 @@
 """Parsing stored code in the background: what each content defines and uses comes into the index, once.
 
 A content that killed the process while it was parsed is tried once more, alone, and then counts as parsed with nothing
-in it.  What is parsed already, and what still waits, is told by the documents' outbox for the graph.
+in it.  The outbox of documents for the graph tells which are parsed already, and which still wait.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
 
 
 def forget(db: apsw.Connection, object_: int) -> None:
-    """A content is gone, or parsed anew."""
+    """A content is gone, or will be parsed again."""
     if db.execute("SELECT 1 FROM code WHERE object=?", (object_,)).fetchone() is None:
         return
     note_changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})

@@ -88,7 +88,7 @@ class Discovery:
         if found.pairs or not lacking:
             return
         if found.complete and not self._ingest.index.pending and self._ingest.progress.scanned:
-            # Pieces that the model fails on for good must not hold the answer back for ever.
+            # Pieces that the model fails on for good must not delay the answer for ever.
             status = await ctx.call(RetrieveStatus(collection=COLLECTION))
             if found.compared.vectors_waiting <= status.vectors_failed:
                 return

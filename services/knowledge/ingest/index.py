@@ -1,12 +1,13 @@
-"""What is known of the notes, and the work that brings the search in step with it.
+"""The known notes, and the work that brings the search in step with them.
 
 A batch of notes is read, put into the search, then recorded as done. Between those two steps the process may be killed
-at any point: what was put and not recorded is put again, which changes nothing; an id that was given is kept.
+at any point: a batch that was put and not recorded is put again, which changes nothing; an id that was given is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import apsw
 import trio
@@ -15,7 +16,6 @@ from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Tim
 from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
 from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
 from services.knowledge.ingest.changes import Changes, moves
-from services.knowledge.ingest.progress import Failed
 from services.knowledge.ingest.walking import Walk
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Place, Stamp
@@ -29,11 +29,20 @@ COLLECTION = "notes"
 
 RETRY_FILE_S = 60.0
 MAX_LONE_FAILURES = 8
-"""So many notes refused one by one mean that it is not the notes."""
+"""With more notes refused one by one, the fault is not in the notes."""
 
 TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
 
 _VERSION = "markdown_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A file that could not be indexed; tried again once it changes, or after `retry_at` on trio's clock."""
+
+    reason: str
+    retry_at: float
+    stamp: Stamp | None
 
 
 class Index:
@@ -171,7 +180,7 @@ class Index:
         """Take ids out of the search; answers whether there were any that can go now.
 
         While notes wait to be put, only those go that a note has again: the new note of a renamed file takes over the
-        vectors of the old one. Searches leave out what is gone.
+        vectors of the old one. Searches leave out notes that are gone.
         """
         ids = await self._database.read(lambda db: nodes.leaving(db, 4096, reused=reused))
         if not ids:

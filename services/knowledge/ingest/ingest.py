@@ -10,8 +10,11 @@ away the work waits, with growing pauses; on a full disk it waits with short one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
+import msgspec
 import trio
 
 from proto.errors import LinckiaError, OperationError
@@ -20,10 +23,15 @@ from proto.ops.watch import Change
 from services.knowledge.ingest.changes import Changes, compare, within
 from services.knowledge.ingest.index import COLLECTION, Index
 from services.knowledge.ingest.invalidations import Invalidations, invalidated
-from services.knowledge.ingest.progress import SCAN_INTERVAL_S, SCAN_SHARE, Progress
 from services.knowledge.ingest.walking import Walk, Walker
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
+
+SCAN_SHARE = 0.05
+"""Of the time, for walks of everything while no watcher reports changes."""
+
+PROMPT_S = 3.0
+"""The time within which a change is promised to show."""
 
 RECONCILE_INTERVAL_S = 300.0
 RECONCILE_SHARE = 0.01
@@ -43,20 +51,29 @@ WRITER_PATIENCE_S = 1.0
 the note is changed on disk all the same."""
 
 
-def _interval(settings: Mapping[str, object]) -> float:
-    """Setting `scan_interval_s`: the least seconds between two walks.
+class Settings(msgspec.Struct):
+    """What the table `[services.knowledge]` of the settings may hold."""
 
-    Raises:
-        ValueError: it is not a number above 0.
-    """
-    value = settings.get("scan_interval_s", SCAN_INTERVAL_S)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ValueError(f"setting `scan_interval_s` of knowledge: {value!r} is not a number of seconds above 0")
-    return float(value)
+    scan_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """The least seconds between two walks."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the index is in step."""
+
+    scanned: bool = False
+    scanned_at: float | None = None
+    scan_began_at: float = 0.0
+    scan_ms: float = 0.0
+    interval_s: float = 0.0
+    unwatched: str | None = "the watcher of folders has not answered yet"
+    waiting: str | None = None
+    walk_problems: dict[str, str] = field(default_factory=dict)
 
 
 class Ingest:
-    """The task, and its state. As a `Listener` it is told what changes below the roots."""
+    """The task, and its state. It is the `Listener` of the follower."""
 
     def __init__(self, env: Environment, database: Database, on_step: Callable[[], None]) -> None:
         """
@@ -69,7 +86,7 @@ class Ingest:
         self.roots = self._walker.roots
         self.progress = Progress()
         self._on_step = on_step
-        self._least_interval_s = _interval(env.settings)
+        self._least_interval_s = msgspec.convert(env.settings, Settings).scan_interval_s
         self.passed = trio.Condition()
         """Notified after each step."""
         self._invalid = Invalidations()
@@ -103,7 +120,7 @@ class Ingest:
         self._next_scan = 0.0
         self._wake.set()
 
-    # Told by the follower
+    # Called by the follower
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
         self.invalidate(*invalidated(changes))
@@ -142,18 +159,29 @@ class Ingest:
 
     def degraded(self) -> list[str]:
         """How an answer from the index may fall short of the files at this moment."""
-        return self.progress.degraded(
-            rebuilt=self._database.rebuilt,
-            notes=len(self.index.known),
-            pending=self.index.pending,
-            failed=self.index.failed,
-            unsettled=self.index.leaving or not self.index.reconciled,
-            roots=self.roots,
-        )
+        progress, index = self.progress, self.index
+        said = ["index: the database of notes was damaged, and is being rebuilt"] if self._database.rebuilt else []
+        if not progress.scanned:
+            said.append("index: the first scan of the folders is under way")
+        if index.pending:
+            said.append(f"index: {len(index.pending)} of {len(index.known)} notes are still to be indexed")
+        if index.failed:
+            said.append(
+                f"index: {len(index.failed)} of {len(index.known)} notes could not be indexed, see knowledge_status"
+            )
+        if progress.unwatched is not None and progress.scanned and progress.interval_s > PROMPT_S:
+            said.append(f"index: a change shows after up to {progress.interval_s:.0f} s, for {progress.unwatched}")
+        if progress.waiting and index.has_work:
+            said.append(f"index: waits, {progress.waiting}")
+        problems = progress.walk_problems
+        return said + [f"index: {root}: {problems[root]}" for root in self.roots if root in problems]
 
     def problems(self) -> dict[str, str]:
         """Files and folders that are not, or not wholly, indexed, and why."""
-        return self.progress.problems(self.index.known, self.index.failed)
+        found = dict(self.progress.walk_problems)
+        found.update({place.absolute: each.problem for place, each in self.index.known.items() if each.problem})
+        found.update({place.absolute: each.reason for place, each in self.index.failed.items()})
+        return found
 
     async def run(self) -> None:
         """Work until `stop`, or until cancelled."""

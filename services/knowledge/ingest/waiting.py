@@ -1,7 +1,6 @@
-"""Waiting for the ingest on somebody's behalf, with progress.
+"""Waiting for the ingest, with progress.
 
-The ingest is nobody's in particular: who stops waiting, or is killed, stops nothing, and who asks again is told what is
-left.
+The ingest runs by itself: a caller that stops waiting stops nothing, and one that calls again waits for the rest.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
     before = {place: known.hash for place, known in ingest.index.known.items()}
     await _indexed(seats, ingest, ctx)
     places = [place for place in ingest.index.known if _is_below(place, seats)]
-    anew = sum(ingest.index.known[place].hash not in (None, before.get(place)) for place in places)
+    fresh = sum(ingest.index.known[place].hash not in (None, before.get(place)) for place in places)
     failed = {place: ingest.index.failed[place].reason for place in places if place in ingest.index.failed}
     waiting = await _embedded(ctx) if params.vectors else (await _status(ctx)).vectors_waiting
     return KnowledgeIngestResult(
         notes=len(places),
-        indexed=anew,
+        indexed=fresh,
         failed=[
             Problem(path=printable(place.absolute), reason=reason)
             for place, reason in sorted(failed.items())[:MAX_FAILED]
