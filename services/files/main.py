@@ -17,7 +17,6 @@ from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files_index import Index, ListJobs
 from proto.ops.files_reading import Inspect, Navigate
-from services.files import settings
 from services.files.browse.indexing import Indexing
 from services.files.browse.reading import Reading, node_uri
 from services.files.browse.uris import Uris
@@ -25,11 +24,11 @@ from services.files.changes import trashed
 from services.files.changes.changes import Changes
 from services.files.changes.changing import Changing, rejoin, scan_all
 from services.files.changes.following import Follow
-from services.files.core import Core
-from services.files.index import ignoring
+from services.files.core import Core, read_settings
 from services.files.index.compare_client import CompareClient
 from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
+from services.files.index.listing import ignore_rules
 from services.files.paths import Roots
 from services.files.plans.classifying import ClassifierTools, Classifying
 from services.files.plans.executions import Executions
@@ -57,9 +56,9 @@ took an eighth of its time."""
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open. Raises ValueError where a setting is wrong."""
-    chosen = settings.read(env.settings)
+    chosen = read_settings(env.settings)
     roots = Roots(env.roots)
-    ignored = ignoring.rules(chosen.ignore, roots.paths)
+    ignored = ignore_rules(chosen.ignore, roots.paths)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
     rebuilt = trio.Event()
