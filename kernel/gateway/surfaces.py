@@ -15,10 +15,9 @@ import msgspec
 
 from kernel.gateway.composite.describe import shown
 from kernel.gateway.composite.steps import Steps
-from kernel.gateway.scratchpad import output_schema
 from kernel.json_types import JsonObject
 from proto.operation import ALL, CLIENT, Access, Operation, Resource, Role
-from proto.ops import Table
+from proto.ops import Table, scratchpad
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -135,6 +134,42 @@ def annotations_of(operation: Operation[object]) -> dict[str, bool]:
         "idempotentHint": operation.idempotent,
         "openWorldHint": operation.open_world,
     }
+
+
+def caches(operation: Operation[object]) -> bool:
+    """Whether long answers of this operation are kept in the scratchpad."""
+    kept_on = set(scratchpad.SURFACES) <= set(operation.surfaces)
+    return kept_on and operation.service != scratchpad.SERVICE and not operation.is_content
+
+
+def output_schema(operation: Operation[object]) -> JsonObject | None:
+    """The schema of the structured result: the operation's own, or what stands for an answer that was kept."""
+    own = operation.output_schema
+    if own is None or not caches(operation):
+        return own
+    own = dict(own)
+    definitions = own.pop("$defs", None)
+    schema: JsonObject = {"type": "object", "anyOf": [own, _CACHED]}
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+_CACHED = {
+    "type": "object",
+    "description": "A long answer that was cached; scratchpad_read has the whole of it",
+    "properties": {
+        "cached": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "description": "For scratchpad_read"},
+                "tool": {"type": "string"},
+                "size_bytes": {"type": "integer"},
+                "preview": {"type": "string"},
+            },
+            "required": ["id", "tool", "size_bytes", "preview"],
+        }
+    },
+    "required": ["cached"],
+}
 
 
 def _literal_chars(op: Operation[object]) -> int:

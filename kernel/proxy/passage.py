@@ -94,6 +94,7 @@ class Exchange:
     method: bytes
     path: str
     upgrade: bool
+    max_bytes: int
     request: bytearray = field(default_factory=bytearray)
     request_encoding: str = ""
     response: bytearray = field(default_factory=bytearray)
@@ -107,7 +108,7 @@ class Exchange:
         """Keep a piece of a body, while both together are not too long."""
         if self.too_long:
             return
-        if len(self.request) + len(self.response) + len(data) > MAX_RECORDED_BYTES:
+        if len(self.request) + len(self.response) + len(data) > self.max_bytes:
             self.too_long = True
             self.request.clear()
             self.response.clear()
@@ -118,8 +119,11 @@ class Exchange:
 class Passage:
     """A client's connection; `recorded` is called with every exchange that has passed whole."""
 
-    def __init__(self, upstream: Upstream, recorded: Callable[[Exchange], None]) -> None:
+    def __init__(
+        self, upstream: Upstream, recorded: Callable[[Exchange], None], *, max_bytes: int = MAX_RECORDED_BYTES
+    ) -> None:
         self._upstream = upstream
+        self._max_bytes = max_bytes
         self._recorded = recorded
         self._waiting: deque[Exchange] = deque()
         self._readable = True
@@ -183,7 +187,7 @@ class Passage:
             return await self._raw(held, client, server)
         left = len(parser.trailing_data[0])
         head, piece = bytes(held[: len(held) - left]), bytes(held[len(held) - left :])
-        exchange = _exchange(event)
+        exchange = _exchange(event, self._max_bytes)
         self._waiting.append(exchange)
         out = self._rewritten(head)
         while True:
@@ -295,12 +299,13 @@ class Passage:
             exchange.decided.set()
 
 
-def _exchange(request: h11.Request) -> Exchange:
+def _exchange(request: h11.Request, max_bytes: int) -> Exchange:
     return Exchange(
         method=request.method,
         # What follows the path may hold a key.
         path=request.target.partition(b"?")[0].decode("latin-1"),
         upgrade=bool(_field(request, b"upgrade")) or request.method == b"CONNECT",
+        max_bytes=max_bytes,
         request_encoding=_field(request, b"content-encoding"),
     )
 

@@ -18,10 +18,10 @@ from proto.errors import LinckiaError
 from proto.ops.watch import Change
 from services.documents.add.folders import VERSION_CONTROL, Walk
 from services.documents.add.pipeline import add_changes
-from services.documents.add.places import is_below
 from services.documents.parts import Parts
 from services.documents.store.rows import Given
 from services.runtime.follower import Follower
+from services.runtime.roots import is_below
 
 _log = logging.getLogger("linckia.documents")
 

@@ -17,7 +17,6 @@ from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files_index import Index, ListJobs
 from proto.ops.files_reading import Inspect, Navigate
-from services.files import settings
 from services.files.browse.indexing import Indexing
 from services.files.browse.reading import Reading, node_uri
 from services.files.browse.uris import Uris
@@ -25,11 +24,11 @@ from services.files.changes import trashed
 from services.files.changes.changes import Changes
 from services.files.changes.changing import Changing, rejoin, scan_all
 from services.files.changes.following import Follow
-from services.files.core import Core
-from services.files.index import ignoring
+from services.files.core import Core, read_settings
 from services.files.index.compare_client import CompareClient
 from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
+from services.files.index.listing import ignore_rules
 from services.files.paths import Roots
 from services.files.plans.classifying import ClassifierTools, Classifying
 from services.files.plans.executions import Executions
@@ -57,12 +56,12 @@ took an eighth of its time."""
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open. Raises ValueError where a setting is wrong."""
-    chosen = settings.read(env.settings)
+    chosen = read_settings(env.settings)
     roots = Roots(env.roots)
-    ignored = ignoring.rules(chosen.ignore, roots.paths)
+    ignored = ignore_rules(chosen.ignore, roots.paths)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
-    rebuilt = trio.Event()
+    rebuilt = Rebuilt()
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "files.db", rebuilt.set)
     if database.rebuilt:
         rebuilt.set()
@@ -120,11 +119,25 @@ async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
         nursery.start_soon(steadily, core.env, "recovery", take_up)
 
 
+class Rebuilt:
+    """Says that the database was begun again; may be waited for again and again."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
 class Recovery:
     """Has what came back to the index in its sets again: from the trash before the last process died, or from a
     database that was damaged."""
 
-    def __init__(self, core: Core, rebuilt: trio.Event) -> None:
+    def __init__(self, core: Core, rebuilt: Rebuilt) -> None:
         self._core = core
         self._rebuilt = rebuilt
         self._scope = trio.CancelScope()
@@ -137,11 +150,11 @@ class Recovery:
         """Until `close`."""
         with self._scope:
             await steadily(self._core.env, "recovery", self._from_trash)
-            await self._rebuilt.wait()
-            self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
-            await steadily(self._core.env, "recovery", self._from_damage)
-            self._core.env.info(index="")
-            await trio.sleep_forever()
+            while True:
+                await self._rebuilt.wait()
+                self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
+                await steadily(self._core.env, "recovery", self._from_damage)
+                self._core.env.info(index="")
 
     async def _from_trash(self) -> None:
         waiting = await self._core.database.read(trashed.waiting)

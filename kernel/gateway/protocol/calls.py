@@ -15,7 +15,8 @@ from mcp_types import INVALID_PARAMS
 
 from kernel.gateway.composite.answer import Composed
 from kernel.gateway.protocol.client_requests import CallRequests
-from kernel.gateway.scratchpad import caches, shortened
+from kernel.gateway.scratchpad import shortened
+from kernel.gateway.surfaces import caches
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
 from kernel.router.call import accept_trace

@@ -17,7 +17,6 @@ from proto.errors import OperationError
 from proto.ops.documents_change import AddResult
 from services.documents.add import bulk
 from services.documents.add.intake import Ready, Taken, stamp_of
-from services.documents.add.places import NotARegularFile, open_regular
 from services.documents.add.progress import Progress
 from services.documents.store.compress import Codec
 from services.documents.store.incoming import Incoming
@@ -26,6 +25,7 @@ from services.documents.store.rows import Given
 from services.documents.store.store import Store
 from services.documents.store.training import Trainer
 from services.runtime.handlers import Context
+from services.runtime.roots import OutsideRoots, open_regular
 
 READ_BYTES = 1024 * 1024
 GIVE_WAY_S = 30.0
@@ -101,7 +101,7 @@ class Adding:
             descriptor, status = await trio.to_thread.run_sync(open_regular, path, self.roots, limiter=self.threads)
         except OSError as error:
             raise OperationError(f"{path} cannot be read: {error.strerror}", field="path") from None
-        except NotARegularFile as error:
+        except OutsideRoots as error:
             raise OperationError(str(error), field="path") from None
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             incoming = Incoming(self.codec)

@@ -19,7 +19,8 @@ from proto.ops.files_index import (
 )
 from services.files import paths
 from services.files.core import Core
-from services.files.index.jobs import ACTIVE, skip_reason
+from services.files.index.job_rows import skip_reason
+from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.scan import Counts
 from services.files.query.entries import MAX_BYTES, fitting

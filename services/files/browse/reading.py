@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import mimetypes
 import os
+import struct
 import time
 import urllib.parse
 from collections.abc import Sequence
@@ -31,9 +34,8 @@ from proto.ops.files_reading import (
 )
 from services.files import paths, times
 from services.files.browse import media
-from services.files.browse.birth import birth_ns
 from services.files.core import Core
-from services.files.index.jobs import last_scan
+from services.files.index.job_rows import last_scan
 from services.files.index.tree import Stored, find
 from services.files.query.conditions import EXTENSIONS
 from services.files.query.entries import MAX_BYTES, fitting, known
@@ -203,7 +205,7 @@ class Reading:
                         "INSERT OR REPLACE INTO session_preference VALUES(?,?,?,?)",
                         (ctx.session, name, msgspec.json.encode(value).decode(), now),
                     )
-            # Nobody says when a session is over.
+            # The end of a session is not announced.
             db.execute("DELETE FROM session_preference WHERE session <> '' AND at < ?", (now - PREFERENCES_KEPT_NS,))
             return Preferences(preferences=_preferences(db, ctx.session))
 
@@ -289,3 +291,35 @@ def _stale(db: apsw.Connection, since: int) -> int:
     bindings = [part for folder in fresh for part in (folder, folder[:-1] + "0", folder)]
     row = fetch_one(db, f"SELECT count(*) FROM node n WHERE n.scanned < ? AND {outside}", (since, *bindings))
     return row[0] if row is not None else 0
+
+
+# When a file was created, which `os.stat` does not tell on Linux: statx(2)
+
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+_SIZE = 256
+_MASK_AT, _BTIME_AT = 0, 80
+
+
+@functools.cache
+def _statx() -> ctypes._NamedFuncPointer | None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p)
+    return function
+
+
+def birth_ns(path: str) -> int | None:
+    """When the file at a clean path was created, in nanoseconds; None where that is unknown or it does not exist."""
+    statx = _statx()
+    if statx is None:
+        return None
+    buffer = ctypes.create_string_buffer(_SIZE)
+    if statx(_AT_FDCWD, os.fsencode(paths.to_os(path)), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, buffer) != 0:
+        return None
+    (mask,) = struct.unpack_from("=I", buffer, _MASK_AT)
+    if not mask & _STATX_BTIME:
+        return None
+    seconds, nanoseconds = struct.unpack_from("=qI", buffer, _BTIME_AT)
+    return int(seconds) * times.NS + int(nanoseconds)

@@ -81,7 +81,7 @@ class Uris:
     async def _of_file(
         self, path: str, name: str, mime_type: str, ctx: Context, made: Callable[[str], Awaitable[bytes]]
     ) -> ResourceResult:
-        """What is made of a file; what is called `name` below a directory is an entry like any other."""
+        """Data derived from a file; below a directory, `name` is an ordinary entry."""
         found = await self._reading.inspect(Inspect(path=f"/{path}"), ctx)
         uri = f"{found.resource_uri}/{name}"
         if found.kind == "directory":

@@ -43,7 +43,7 @@ from services.runtime.handlers import Context, handles
 T = TypeVar("T", RelocationOutcome, DeletionOutcome)
 
 MAX_TOLD = 100
-"""Of a call's changed paths that subscribers are told of."""
+"""Changed paths of one call that are published to subscribers."""
 
 
 class Changing:

@@ -11,7 +11,7 @@ import apsw
 
 from services.files import paths
 from services.files.index.invalidations import Invalidations
-from services.files.index.jobs import last_scan
+from services.files.index.job_rows import last_scan
 from services.files.index.listing import Found, Ignored, look
 from services.files.index.tree import Edit, below, find
 from services.files.store import schema

@@ -2,8 +2,8 @@
 time.
 
 What is stored already is compared first, in the order of its paths (`comparing`); a directory that is not as it was is
-listed, and what is new in it is walked depth first. Each directory is listed through its descriptor, opened by name in
-the one above or at its real path, so that a path which is swapped for a link meanwhile leads nowhere else. One whose
+listed, and its new directories are walked depth first. Each directory is listed through its descriptor, opened by name
+in the one above or at its real path, so that a path which is swapped for a link meanwhile leads nowhere else. One whose
 fingerprint is as stored costs no write. The others are collected and put into the index in one transaction after
 another, each of which leaves every sum right: a scan that ends early, or with its process, leaves an index that is true
 of a part and consistent as a whole. Memory holds the directories between the root and where the walk is, and one batch.
@@ -91,7 +91,7 @@ class _Folder:
         self.alone = False
         """Whether the stored ones of its subdirectories are looked at for themselves."""
         self.fresh = True
-        """Whether nothing is stored of what is in it."""
+        """Whether none of its entries are stored."""
         self.fingerprint: bytes | None = None
         self.inside = self.own_files = self.own_size = 0
         self.descriptor: int | None = None
@@ -140,7 +140,7 @@ class Scan:
     ) -> None:
         """
         Args:
-            ask: others who look at a part of what is stored.
+            ask: has a part of the stored directories examined elsewhere.
             skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
             on_batch: called in each transaction.
         """
@@ -198,7 +198,7 @@ class Scan:
             edit = Edit(db, time.time_ns())
             if found is None:
                 gone = find(db, self._path)
-                # Where nobody can look into what holds it, or that is gone too, it may be there again tomorrow.
+                # If its parent cannot be read, or is missing too, it may be back later (an unmounted disk).
                 if gone is not None and _readable(folder):
                     edit.remove(gone)
                     edit.finish()
@@ -247,7 +247,7 @@ class Scan:
         return folder
 
     def _again(self, path: str, reader: apsw.Connection) -> None:
-        """List a directory once more, and what is new in it."""
+        """List a directory once more, and its new directories."""
         stored = find(reader, path)
         if stored is None or stored.kind != schema.DIRECTORY:
             return
@@ -323,7 +323,7 @@ class Scan:
         yield from inside
 
     def _inside(self, folder: _Folder, names: list[str] | None, reader: apsw.Connection) -> list[_Folder]:
-        """The subdirectories: those named, or all that are stored; with what is stored of them."""
+        """The subdirectories: those named, or all stored ones; each with its stored state."""
         if names == [] or (names is None and not folder.inside):
             return []
         known: dict[str, tuple[int, bytes | None, int, int, int]] = {}

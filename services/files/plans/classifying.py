@@ -53,7 +53,7 @@ class Classifying:
         self._news.set()
 
     def close(self) -> None:
-        """At the orderly end of the service; what is left is done at the next start."""
+        """At the orderly end of the service; the remaining jobs are done at the next start."""
         self._scope.cancel()
 
     async def run(self) -> None:

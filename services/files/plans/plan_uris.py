@@ -1,4 +1,4 @@
-"""Plans and their executions as resources: what is stored of them, page by page."""
+"""Plans and their executions as resources, page by page."""
 
 from __future__ import annotations
 

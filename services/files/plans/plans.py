@@ -161,8 +161,8 @@ class PlanTools:
                 given["conditions"] = None
             definition = await self._checked(structs.replace(definition, **given))
             status = before.status if params.status is None else params.status
-            # What runs by the definition before is ended, and begun anew by this one where it was to run on.
-            anew = bool(given.keys() - {"description"})
+            # An execution of the previous definition is ended, and restarted with this one if it was to run on.
+            restarts = bool(given.keys() - {"description"})
 
             def change(db: apsw.Connection) -> tuple[Plan, list[tuple[int, Definition]], int | None]:
                 text = msgspec.json.encode(definition).decode()
@@ -176,7 +176,7 @@ class PlanTools:
                     if status != "active":
                         stopped.append((id_, plan))
                         _end(db, id_, plan, f"the plan was {status}")
-                    elif anew and plan.mode == "continuous":
+                    elif restarts and plan.mode == "continuous":
                         stopped.append((id_, plan))
                         _end(db, id_, plan, "the plan was changed")
                         begun = executions.begin(db, params.name, definition)

@@ -30,7 +30,8 @@ from proto.ops.files_sources import (
 )
 from services.files import paths, times
 from services.files.core import Core
-from services.files.index.jobs import ACTIVE, last_scan
+from services.files.index.job_rows import last_scan
+from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.tree import below, find
 from services.files.query import named

@@ -273,7 +273,7 @@ def _file_systems(roots: Sequence[str]) -> list[FileSystem]:
             continue
         if not status.f_blocks:
             continue
-        # The last mounted at a path is what is seen there.
+        # The file system mounted last at a path hides the others.
         found[mount.path] = FileSystem(
             path=mount.path, kind=mount.kind, source=mount.source, size=status.f_blocks * status.f_frsize,
             used=(status.f_blocks - status.f_bfree) * status.f_frsize, free=status.f_bavail * status.f_frsize,

@@ -140,7 +140,7 @@ def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
 
 def _linked(destination: str, place: Place) -> Iterator[Reference]:
     """A relative Markdown link to a note."""
-    path = destination.split("#")[0].split("?")[0].strip()
+    path = destination.partition("#")[0].partition("?")[0].strip()
     if _SCHEME.match(path) or path.startswith("//") or not path.lower().endswith(".md"):
         return
     folder = place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))

@@ -28,7 +28,8 @@ from tests.system.support.ops import Echo, Misbehave
 OPERATIONS = tuple(sorted(operation_of(params).name for params in (Echo, Misbehave)))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-LIGHT = ZygoteSpec(name="light", preload=("tests.system.support.service",))
+LIGHT = ZygoteSpec(name="light", preload=("tests.system.support.service",), wait_s=20)
+"""On a loaded machine it loads for longer than a start would wait by default."""
 
 
 def trial(name: str = "trial", **changes: Any) -> ServiceSpec:

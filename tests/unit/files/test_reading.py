@@ -12,7 +12,7 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.ops.files_reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
-from services.files.browse.birth import birth_ns
+from services.files.browse.reading import birth_ns
 from services.files.main import rehearse
 from services.files.store.database import open_database
 from services.files.times import rfc3339

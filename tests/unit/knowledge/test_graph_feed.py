@@ -109,6 +109,7 @@ async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path
         with pytest.raises(Unavailable, match="being rebuilt"):
             await bench.call(GraphNeighbors(id="n1"))
         assert (await bench.call(GraphEpoch(known=before, wait_s=10))).epoch != before
+        write(root, "new.md", "# New\n")
         with trio.fail_after(10):
             while (await bench.call(GraphStats())).edges < 100:  # noqa: ASYNC110  # no event tells
                 await trio.sleep(0.01)
