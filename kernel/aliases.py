@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kernel.json_types import Layer
 
@@ -25,7 +24,7 @@ class AliasError(Exception):
     """A setting under another name is wrong; the message says what would be right."""
 
 
-def translated(raw: Mapping[str, Any]) -> Layer:
+def translated(raw: Mapping[str, object]) -> Layer:
     """A layer of settings with `[server]` said as `[http]`.
 
     Raises:
@@ -74,7 +73,7 @@ def read_yaml(path: Path) -> Layer:
         AliasError: it is not YAML, or no table of settings.
         OSError: it cannot be read.
     """
-    import yaml  # Not before somebody has such a file: every start would wait for it.
+    import yaml  # Only where there is such a file: every start would wait for the import.
 
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -26,7 +26,6 @@ from kernel.control.address import log_dir
 from kernel.control.server import serve_control
 from kernel.gateway import prompts, scratchpad
 from kernel.gateway.gateway import Gateway, open_gateway
-from kernel.gateway.surfaces import SURFACES
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.roots import RootFolders
@@ -38,6 +37,7 @@ from kernel.supervisor.supervisor import Supervisor
 from proto import ops
 from proto.birth import Birth, Confinement
 from proto.memory import give_back_at_rest
+from proto.operation import SURFACES
 
 LINGER_S = 2.0
 """How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
@@ -231,7 +231,7 @@ async def _collect_garbage(loaded: trio.Event) -> None:
 
 
 async def _collect() -> None:
-    """What has come since then and hangs together; some milliseconds, in which nobody waits."""
+    """What has come since then and hangs together; some milliseconds, while the kernel rests."""
     gc.collect()
     await trio.lowlevel.checkpoint()
 

@@ -10,7 +10,6 @@ import enum
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -78,7 +77,7 @@ ZYGOTES = (
             "services.runtime.main",
             "torch",
             "services.embed.main",
-            "services.embed.model",
+            "services.embed.torch_encoder",
             "services.rerank.main",
             "services.rerank.model",
         ),
@@ -90,7 +89,7 @@ ZYGOTES = (
 
 
 _COSTLY = frozenset({"torch"})
-"""Zygotes of over a hundred megabytes, whose loading somebody who searches would notice."""
+"""Zygotes of over a hundred megabytes, whose loading a search would wait for."""
 
 _LONG_PAUSE = 5
 """Times as long as their services wait do they wait after them: half an hour by default until both are gone."""
@@ -121,9 +120,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Modules of operations that are not part of every system (`OPTIONAL`)."""
     rests: bool = False
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
-    has no process while nobody calls it."""
+    has no process while it is not called."""
     rests_by: str = ""
-    """Its own setting, if it has one, for the time after which it rests; 0 there keeps it from that as well."""
+    """Its own setting, if it has one, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
@@ -163,8 +162,9 @@ _ENTRIES = (
             zygote="vectors",
             # A million vectors with their text are 2 GB; the page cache does not count.
             memory_limit_bytes=8 * GIB,
-            # A search is work for one core, in many small steps: more at once would only make all of them late.
-            in_flight=8,
+            # A search is work for one core, in many small steps: more than eight at once would only make all of them
+            # late. Three more wait for a collection that is begun again.
+            in_flight=11,
         ),
     ),
     Entry(
@@ -202,6 +202,7 @@ _ENTRIES = (
         ),
         reads_models=True,
         light_with=("model", "none"),
+        rests_by="unload_after_s",
         rests=True,
         pooled=True,
     ),
@@ -293,7 +294,7 @@ _ENTRIES = (
         rests=True,
     ),
     Entry(
-        # It dies of hostile files, and is back at once: what is refused is decided by `media`, for each content.
+        # It dies of hostile files, and is back at once: `media` decides what to refuse, for each content.
         spec=ServiceSpec(
             name="decode",
             module="services.decode.main",
@@ -320,7 +321,7 @@ def entries() -> tuple[Entry, ...]:
     )
 
 
-def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, Any]]) -> tuple[Entry, ...]:
+def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
     """Without the services that the settings switch off, and each from the zygote that suits its settings."""
     return tuple(
         _lightened(entry, settings.get(entry.service, {}))
@@ -329,7 +330,7 @@ def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, A
     )
 
 
-def _lightened(entry: Entry, settings: Mapping[str, Any]) -> Entry:
+def _lightened(entry: Entry, settings: Mapping[str, object]) -> Entry:
     if entry.light_with is None or settings.get(entry.light_with[0]) != entry.light_with[1]:
         return entry
     return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light", env={}), rests=True)
@@ -366,7 +367,7 @@ CORES_A_WORKER = 8
 """Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
 
 
-def workers(entry: Entry, settings: Mapping[str, Any]) -> int:
+def workers(entry: Entry, settings: Mapping[str, object]) -> int:
     """How many processes the settings of a service ask for; 1 where they do not say.
 
     Raises:
@@ -374,7 +375,7 @@ def workers(entry: Entry, settings: Mapping[str, Any]) -> int:
     """
     asked = settings.get("workers", 1) if entry.pooled else 1
     if asked == "auto":
-        # One process feeds a GPU; more are for whoever has measured that they help.
+        # One process feeds a GPU; more only where a measurement shows that they help.
         return 1 if gpu_present() else max(1, usable_cores() // CORES_A_WORKER)
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
         raise ValueError(f"services.{entry.spec.name}.workers is {asked!r}; it is 1 to {MAX_WORKERS}, or auto")
@@ -390,29 +391,32 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
     return (entry, *others)
 
 
-def resting(entry: Entry, after_s: float, settings: Mapping[str, Any], *, standby: bool = True) -> Entry:
+def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, standby: bool = True) -> Entry:
     """The same with what it has to spare given up once it was not called for so long; 0: never.
 
     Its standby is given up then, and the service's own process too where it may rest.
     """
     own = settings.get(entry.rests_by)
-    rests_after_s = max(0.0, own) if after_s and isinstance(own, int | float) else after_s
+    stated = max(0.0, own) if isinstance(own, int | float) else None
+    rests_after_s = after_s if stated is None else stated
     spec = structs.replace(
         entry.spec,
         standby=standby,
         standby_rests_after_s=after_s or None,
         rests_after_s=(rests_after_s or None) if entry.rests else None,
+        # A time that its own setting states counts whatever its process holds.
+        rests_while=None if stated else entry.spec.rests_while,
     )
     return structs.replace(entry, spec=spec)
 
 
-def named_files(entry: Entry, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def named_files(entry: Entry, settings: Mapping[str, object]) -> tuple[str, ...]:
     """The files that the settings name for a service to read."""
     given = (settings.get(name) for name in entry.reads_files)
     return tuple(str(Path(path).expanduser().resolve()) for path in given if isinstance(path, str) and path)
 
 
-def model_folders(settings: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The folders that may hold model weights: the hub's cache, and the folder that the settings name."""
     cache = Path(environment.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     home = environment.get("HF_HOME") or str(cache / "huggingface")

@@ -9,7 +9,7 @@ import ipaddress
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -197,7 +197,7 @@ def _token(path: Path, origin: str) -> str:
     return token
 
 
-def _served(layer: Mapping[str, Any]) -> Http | None:
+def _served(layer: Mapping[str, object]) -> Http | None:
     layer = dict(layer)
     if not layer.pop("enabled", True):
         return None

@@ -98,7 +98,7 @@ class KernelOperations:
             data_dir=str(self._config.data_dir),
             roots=[str(root) for root in self._config.roots],
             http_url=self._http_url(),
-            # Whoever has it may restart services.
+            # With it one may restart services.
             page_url=self._page_url() if caller == OPERATOR else None,
             clients=self._clients(),
             rss_bytes=procfs.resident_bytes(pid) or 0,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from kernel.json_types import JsonObject
 from proto.channel import Channel
 from proto.frames import AnyFrame, Event, Hello
 from proto.operation import Operation, Params
@@ -77,7 +78,7 @@ class GenerationSink(Protocol):
         asked."""
 
     def idle_since(self, service: str) -> float | None:
-        """Since when (trio's clock) the service has had no call in hand, whoever made it, and made none itself; None
+        """Since when (trio's clock) the service has had no call in hand, of any caller, and made none itself; None
         while it has, or where calls wait for it."""
 
     def down(self, service: str, generation: int, cause: Cause) -> None:
@@ -95,7 +96,7 @@ class ClientRequests(Protocol):
 
     def log(self, level: str, logger: str, message: str) -> None: ...
 
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
         """A request to the client.  Raises LinckiaError where it cannot be made or is refused."""
 
 
@@ -104,8 +105,8 @@ class Dispatcher(Protocol):
 
     async def call(
         self,
-        operation: Operation[Any],
-        params: Params[Any],
+        operation: Operation[object],
+        params: Params[object],
         *,
         caller: str = "client",
         timeout_s: float | None = None,
@@ -126,4 +127,4 @@ class Dispatcher(Protocol):
         """
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
-        """Be told of each event of `topic` (a prefix ending in `*` matches more); returns the way to stop."""
+        """Receive each event of `topic` (a prefix ending in `*` matches more); returns the way to stop."""

@@ -1,8 +1,8 @@
-"""The roots as folders: which one each path names, and what is done when it names another.
+"""The roots as folders: which one each path names, and the restart of services when it names another.
 
-A service is confined to the folders that were there when it was born. A root that is deleted and made anew, or that a
+A service is confined to the folders that were there when it was born. A root that is deleted and recreated, or that a
 file system is mounted on, is another folder under the same name, and closed to those who were born before: so they are
-ended in order and born anew. A root that is merely gone changes nothing until something stands in its place.
+ended in order and restarted. A root that is merely gone changes nothing until something stands in its place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RootFolders:
         now = tuple(new or old for new, old in zip(found, self.identities, strict=True))
         if now != self.identities:
             changed = [root for root, new, old in zip(self._roots, now, self.identities, strict=True) if new != old]
-            _log.warning("%s is another folder than before: the services that use it are started anew", changed)
+            _log.warning("%s is another folder than before: the services that use it are restarted", changed)
             self.identities = now
             replaced()
 

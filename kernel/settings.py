@@ -12,7 +12,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -195,7 +195,7 @@ def _address(text: str, origin: str) -> Layer:
     return {"enabled": True, "port": int(port)} | ({"host": host} if host else {})
 
 
-def _toml_value(text: str) -> Any:
+def _toml_value(text: str) -> object:
     """A number, a truth value or a list as TOML writes them; else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -245,7 +245,7 @@ def check(raw: Layer, origin: str) -> Settings:
         raise ConfigError(f"{origin}: {name}: {what[0].lower()}{what[1:]}{hint}") from None
 
 
-def _check_names(raw: Mapping[str, Any], tp: type[msgspec.Struct], prefix: str, origin: str) -> None:
+def _check_names(raw: Mapping[str, object], tp: type[msgspec.Struct], prefix: str, origin: str) -> None:
     known = [field.encode_name for field in msgspec.structs.fields(tp)]
     for name in raw:
         if name not in known:

@@ -16,7 +16,7 @@ INPUTS = "linckia/inputs"
 asked by its plain method gets a name of the kernel's."""
 
 CAPABILITIES = "linckia/capabilities"
-"""The capabilities that the client declared, as the protocol writes them: `{"sampling": {}, …}`.  Asks nobody."""
+"""The capabilities that the client declared, as the protocol writes them (`{"sampling": {}, …}`); it is not asked."""
 
 CAPABILITY_OF: dict[str, str] = {
     "elicitation/create": "elicitation",

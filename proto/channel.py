@@ -19,7 +19,7 @@ from proto.link import Link, LinkClosed
 
 
 class ProtocolViolation(Exception):
-    """The other end sent what is no frame, or parts that make none."""
+    """The other end sent an invalid frame, or parts that make none."""
 
 
 _CALL_FRAMES = (Call, Return, Fault, Item, Credit, Progress, Cancel)
@@ -99,7 +99,7 @@ class Channel:
             self._end()
 
     def _end(self) -> None:
-        """The link is closed: what could not be sent never will be, and nobody is to wait for it."""
+        """The link is closed: what could not be sent never will be, and no task may wait for it."""
         self._closed = True
         self._small.clear()
         self._large.clear()

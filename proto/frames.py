@@ -146,7 +146,7 @@ class Pong(Frame, frozen=True, tag=13):
 
 
 class Drain(Frame, frozen=True, tag=14):
-    """Finish what is in hand, take no more, then say bye."""
+    """Finish the calls in hand, take no more, then say bye."""
 
     timeout_ms: int
 

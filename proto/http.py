@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Call(Protocol):
     async def __call__(self, params: Params[R], /) -> R:
         """The result.  Raises LinckiaError."""
 
-    async def json(self, params: Params[Any], /) -> msgspec.Raw:
+    async def json(self, params: Params[object], /) -> msgspec.Raw:
         """The result as JSON; where its service has written it so, it is not encoded again.  Raises LinckiaError."""
 
 

@@ -53,7 +53,7 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close this end; idempotent.  Whoever waits at either end gets LinkClosed."""
+        """Close this end; idempotent.  Tasks that wait at either end get LinkClosed."""
 
     async def send(self, message: bytes) -> None:
         """Send, waiting for room.  Raises LinkClosed."""
@@ -113,7 +113,7 @@ class NngLink(Link):
             try:
                 token.run_sync_soon(self._on_peer_gone)
             except trio.RunFinishedError:
-                # The loop ended first; nobody is left to be told.
+                # The loop ended first: no task waits any more.
                 return
 
         self._socket.add_post_pipe_remove_cb(on_pipe_removed)

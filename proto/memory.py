@@ -18,7 +18,7 @@ RESTS_S = 0.05
 """Processor time between two looks that is no work: pings are answered, outboxes looked at."""
 WORTH_S = 0.1
 """Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
-takes its pages anew, a millisecond for each 10 MB."""
+takes its pages again, a millisecond for each 10 MB."""
 
 
 HEAPS = "MALLOC_ARENA_MAX"

@@ -22,13 +22,21 @@ from proto.spelling import respelled
 from proto.validation import JsonSchema, json_schema, validate
 
 R = TypeVar("R")
-P = TypeVar("P", bound="Params[Any]")
+R_co = TypeVar("R_co", covariant=True)
+P = TypeVar("P", bound="Params[object]")
 
 CLIENT = "client"
 """The caller's name of everyone outside who comes through MCP or HTTP."""
 
 OPERATOR = "operator"
 """The caller's name of the command line on this machine: whatever a client may do, and more."""
+
+
+ALL = "all"
+"""The surface of every tool, which clients get that name none."""
+
+SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
+"""The tool surfaces that a client may ask for; each is an URL, `/mcp/NAME`."""
 
 
 class Access(enum.StrEnum):
@@ -50,8 +58,8 @@ class Role(enum.StrEnum):
     INTERNAL = "internal"
 
 
-class Params(msgspec.Struct, Generic[R], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every operation's parameters; `R` is the type of its result.
+class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every operation's parameters; `R_co` is the type of its result.
 
     `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say (one of two fields
     must be there); the handler checks it, or `check`.
@@ -132,11 +140,11 @@ class Options(TypedDict, total=False):
     open_world: bool
 
 
-class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True):
+class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
     """One capability of the system, as its declaration in `proto/ops` states it.
 
     Attributes:
-        surfaces: tool surfaces besides `all` and `compact` that show it.
+        surfaces: tool surfaces besides `all` that show it, of `SURFACES`.
         callers: who may call it: `client`, names of services, or `*`.
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
             parameters included, as JSON-RPC errors, others as tool results with `isError`.
@@ -158,7 +166,7 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
     title: str
     description: str
     service: str
-    params: type[Params[Any]]
+    params: type[Params[object]]
     result: Any  # a type, or what typing makes of several
     access: Access
     idempotent: bool
@@ -210,7 +218,7 @@ class Operation(msgspec.Struct, Generic[R], frozen=True, kw_only=True, dict=True
         """Whether the result is wrapped as `{"result": …}` to be structured content."""
         return not self.is_content and json_schema(self.result).get("type") != "object"
 
-    def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[Any]:
+    def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[object]:
         """The parameters from decoded JSON; not `strict`, numbers and booleans may be given as text.
 
         Raises:
@@ -254,6 +262,8 @@ def operation(
     """
     if idempotent is None and access is not Access.READ:
         raise TypeError(f"operation {name}: it changes something, so say whether it is idempotent")
+    if unknown := set(options.get("surfaces", ())).difference(SURFACES):
+        raise TypeError(f"operation {name}: there is no surface {', '.join(unknown)}")
 
     def declare(params: type[P]) -> type[P]:
         doc = inspect.getdoc(params)
@@ -291,7 +301,7 @@ def operation_of(params: type[Params[R]] | Params[R]) -> Operation[R]:
     return typing.cast("Operation[R]", declared)
 
 
-def _result_type(params: type[Params[Any]]) -> Any:
+def _result_type(params: type[Params[object]]) -> Any:
     for base in getattr(params, "__orig_bases__", ()):
         if typing.get_origin(base) is Params:
             return typing.get_args(base)[0]

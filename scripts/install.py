@@ -41,7 +41,7 @@ class SetupFailed(Exception):
 
 
 def say(text: str) -> None:
-    # Never stdout: that belongs to whoever runs `linckia stdio`.
+    # Never stdout: `linckia stdio` speaks MCP there.
     print(f"linckia: {text}", file=sys.stderr, flush=True)
 
 
@@ -64,7 +64,7 @@ def is_complete(extra: str) -> bool:
 @contextlib.contextmanager
 def only_one() -> Iterator[None]:
     """Hold the set-up's lock; says so where another set-up has it."""
-    # Beside .venv and not inside, since .venv may be made anew.
+    # Beside .venv and not inside, since .venv may be made again.
     with (ROOT / ".venv-lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,7 +77,7 @@ def only_one() -> Iterator[None]:
 def pip(*arguments: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
     """Run pip quietly, for what it answers."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def pip_install(*arguments: str) -> None:
@@ -89,7 +89,7 @@ def pip_install(*arguments: str) -> None:
     bar = "on" if sys.stderr.isatty() else "off"
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", bar, *quiet]
-    done = subprocess.run([*command, *arguments], stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    done = subprocess.run([*command, *arguments], stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise SetupFailed(
             "pip could not install what is needed (its message is above). With the network back, or room on the disk, "
@@ -104,7 +104,9 @@ def make_venv() -> None:
     say(f"making {VENV} with Python {'.'.join(map(str, sys.version_info[:3]))}")
     clear = ["--clear"] if VENV.exists() and not os.access(PYTHON, os.X_OK) else []
     for options in (clear, ["--clear"]):
-        done = subprocess.run([sys.executable, "-m", "venv", *options, str(VENV)], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "venv", *options, str(VENV)], capture_output=True, text=True, check=False
+        )
         if done.returncode == 0 and usable():
             return
     raise SetupFailed(
@@ -117,7 +119,7 @@ def usable() -> bool:
     """Whether .venv has a Python that is new enough, with pip."""
     probe = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
     try:
-        return subprocess.run([str(PYTHON), "-c", probe], capture_output=True).returncode == 0
+        return subprocess.run([str(PYTHON), "-c", probe], capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
@@ -282,12 +284,12 @@ def compile_checkout() -> None:
     """So that the first start need not: an MCP client waits for that one."""
     packages = [str(ROOT / name) for name in ("proto", "kernel", "services") if (ROOT / name).is_dir()]
     command = [str(PYTHON), "-m", "compileall", "-q", "-q", "-j", "0", *packages]
-    if subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL).returncode:
+    if subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False).returncode:
         say("this checkout could not be compiled beforehand; the first start will take a second longer")
 
 
 def check(wanted: Sequence[str], site: Path) -> None:
-    """Raises SetupFailed where pip reported success and something is missing all the same."""
+    """Raises SetupFailed where pip reported success and something is still missing."""
     have = installed(site)
     if missing := [requirement for requirement in wanted if not is_there(requirement, have)]:
         raise SetupFailed(

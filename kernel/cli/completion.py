@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kernel.cli.parser import build_parser
-from kernel.gateway.surfaces import SURFACES
-from proto.operation import OPERATOR
+from proto.operation import OPERATOR, SURFACES
 from proto.ops import load
 
 

@@ -73,18 +73,13 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json([asdict(finding) for finding in findings])
     else:
-        show_table(
-            ("", "WHAT", "FOUND"),
-            [
-                (
-                    (finding.verdict.value, _STYLES[finding.verdict]),
-                    finding.what,
-                    finding.found + (f" -> {finding.remedy}" if finding.remedy else ""),
-                )
-                for finding in findings
-            ],
-        )
+        rows = [((one.verdict.value, _STYLES[one.verdict]), one.what, _with_remedy(one)) for one in findings]
+        show_table(("", "WHAT", "FOUND"), rows)
     return 1 if any(finding.verdict is Verdict.BAD for finding in findings) else 0
+
+
+def _with_remedy(finding: Finding) -> str:
+    return finding.found + (f" -> {finding.remedy}" if finding.remedy else "")
 
 
 def verified(data_dir: Path) -> Iterator[Finding]:
@@ -156,10 +151,8 @@ def _kernel(data_dir: Path) -> Finding:
 
 
 def _memory() -> Finding:
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
+    meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(meminfo["MemAvailable"].split()[0]) * 1024
     verdict = Verdict.NOTE if available < 2 * 2**30 else Verdict.OK
     remedy = "search by meaning needs about 1 GiB" if verdict is Verdict.NOTE else ""
     return Finding("memory", verdict, f"{available / 2**30:.1f} GiB available", remedy)
@@ -243,6 +236,7 @@ def _torch() -> Iterator[Finding]:
             capture_output=True,
             text=True,
             timeout=PROBE_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         yield Finding("torch", Verdict.BAD, f"did not import within {PROBE_TIMEOUT_S:.0f} s", "is the disk very busy?")

@@ -1,7 +1,7 @@
 """`linckia import-transcripts`: conversations out of the files that agents leave on disk.
 
-The files are read here, for the service may touch none of them. What has been kept of a file is remembered with it, so
-that the same command, interrupted or repeated, goes on where it was.
+The files are read here, since the service may touch none of them. The service remembers how far each was read, so
+that the same command, interrupted or repeated, resumes where it was.
 """
 
 from __future__ import annotations
@@ -81,17 +81,8 @@ class _Importer:
         unreadable, problem, layout = 0, "", ""
         given = 0
         for part in records.parts(file, state["position"], state["tail"]):
-            answer = self._call(
-                "transcript_import",
-                {
-                    "source": str(file),
-                    "start": part.start,
-                    "position": part.position,
-                    "tail": part.tail,
-                    "records": part.records,
-                    "final": part.final,
-                },
-            )
+            given_part = {"start": part.start, "position": part.position, "tail": part.tail, "final": part.final}
+            answer = self._call("transcript_import", {"source": str(file), "records": part.records, **given_part})
             self.messages += answer["messages"]
             self.nodes += answer["nodes"]
             self.read_bytes += part.position - part.start

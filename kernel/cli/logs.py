@@ -32,7 +32,7 @@ def logs(arguments: argparse.Namespace) -> int:
         near = difflib.get_close_matches(arguments.service, there, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(there) or 'none yet'}"
         raise Failed(f"no log of {arguments.service!r} in {folder}; {hint}")
-    # As it is written to whoever processes it further; for eyes, the JSON lines among it are put in words.
+    # Unchanged for programs; on a terminal, JSON lines are put in words.
     show = in_words if sys.stdout.isatty() else str
     for line in last_lines(path, arguments.lines):
         print(show(line))

@@ -52,7 +52,7 @@ def describe(error: CallFailed) -> str:
     failure = error.failure
     text = str(failure.get("message", "failed"))
     if failure.get("executed") == "maybe":
-        text += "\nIt may have been done all the same: look before you repeat it."
+        text += "\nIt may have been done: look before you repeat it."
     if retry_after_ms := failure.get("retry_after_ms"):
         text += f"\nTry again in {retry_after_ms / 1000:.1f} s."
     if look := _WHERE_TO_LOOK.get(failure.get("kind", "")):

@@ -1,4 +1,4 @@
-"""`linckia restart`, `start` and `stop`: the operator's hand on the services, and on the kernel itself."""
+"""`linckia restart`, `start` and `stop`: control of the services, and of the kernel itself."""
 
 from __future__ import annotations
 
@@ -19,32 +19,26 @@ END_TIMEOUT_S = 30.0
 POLL_S = 0.02
 
 
-def restart(arguments: argparse.Namespace) -> int:
-    """Raises ControlError."""
-    return _say(arguments, "kernel_restart")
+def _operate(arguments: argparse.Namespace) -> int:
+    """Call the kernel's operation of the command's name for one service.  Raises ControlError."""
+    with connect(arguments) as client:
+        result: JsonObject = client.call(f"kernel_{arguments.command}", {"service": arguments.service})
+    print(result["message"])
+    return 0
 
 
-def start(arguments: argparse.Namespace) -> int:
-    """Raises ControlError."""
-    return _say(arguments, "kernel_start")
+restart = start = _operate
 
 
 def stop(arguments: argparse.Namespace) -> int:
     """Raises ControlError, Failed."""
     if arguments.service:
-        return _say(arguments, "kernel_stop")
+        return _operate(arguments)
     data_dir = find_data_dir(arguments.data, os.environ)
     with Client(data_dir) as client:
         client.call("kernel_shutdown", {})
     _wait_until_gone(data_dir)
     print("The kernel has ended.")
-    return 0
-
-
-def _say(arguments: argparse.Namespace, operation: str) -> int:
-    with connect(arguments) as client:
-        result: JsonObject = client.call(operation, {"service": arguments.service})
-    print(result["message"])
     return 0
 
 

@@ -50,7 +50,7 @@ def parts(
     part_bytes: int = PART_BYTES,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Iterator[Part]:
-    """What is new in a file since `position`; all of it, from 0, where it did more than grow since.
+    """The new part of a file since `position`; all of it, from 0, where it did more than grow since.
 
     Raises:
         OSError: it cannot be read.

@@ -46,7 +46,7 @@ def _run(config: Config, held: Held, *, ephemeral: bool, conformance: bool) -> N
     # A tenth of the start would go into looking for garbage among a million objects that are all needed.  The kernel
     # switches the collector on again once it is up.
     gc.disable()
-    # Not before: half a second that nobody should wait for who only finds the directory held.
+    # Not before: importing it takes half a second, which a start that finds the directory held need not take.
     import trio
 
     from proto.memory import limit_heaps

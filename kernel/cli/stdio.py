@@ -108,7 +108,7 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         restore()
-        # At once: the kernel sees the control connection close, and cancels what is in hand.
+        # At once: the kernel sees the control connection close, and cancels the requests in flight.
         os._exit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from kernel.cli import Usage
 from kernel.cli.calls import show_json
 from kernel.cli.terminal import show_table
-from kernel.gateway.surfaces import SURFACES, Surface
-from proto.operation import CLIENT, Access, Role
+from kernel.gateway.surfaces import Surface
+from proto.operation import CLIENT, SURFACES, Access, Role
 from proto.ops import Table, load
 
 _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}

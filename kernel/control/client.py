@@ -34,7 +34,7 @@ class KernelGone(ControlError):
 class CallFailed(ControlError):
     """The kernel answered with a failure; `failure` has the fields of `proto.errors.Failure`."""
 
-    def __init__(self, failure: Mapping[str, Any]) -> None:
+    def __init__(self, failure: JsonObject) -> None:
         super().__init__(str(failure.get("message", "")))
         self.failure = dict(failure)
 
@@ -75,7 +75,7 @@ class Client:
     def call(
         self,
         name: str,
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
         *,
         timeout_s: float | None = None,
         on_progress: Callable[[JsonObject], None] | None = None,
@@ -146,7 +146,7 @@ class Client:
                 return str(message["detached"]["reason"])
         raise KernelGone("the kernel has died")
 
-    def _send(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    def _send(self, message: Mapping[str, object], descriptors: Sequence[int]) -> None:
         data = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         try:
             sent = socket.send_fds(self._socket, [data], list(descriptors)) if descriptors else 0

@@ -1,6 +1,6 @@
 """Holding a data directory: one kernel each, by an advisory lock, with its control socket bound and listening.
 
-`hold` comes first of all in the kernel's life, before anything slow is imported, so that whoever wants to join can
+`hold` comes first of all in the kernel's life, before anything slow is imported, so that a second kernel or client can
 connect at once and wait in the socket's backlog.
 """
 

@@ -251,7 +251,7 @@ class _Connection:
     async def send(self, message: JsonObject) -> None:
         data = memoryview(msgspec.json.encode(message) + b"\n")
         try:
-            # `acquire` lets every other task have its turn first, also where nobody else sends.
+            # `acquire` lets every other task have its turn first, also where no other task sends.
             self._sending.acquire_nowait()
         except trio.WouldBlock:
             await self._sending.acquire()
@@ -295,7 +295,7 @@ class _Connection:
         )
         if not request.progress:
             return await call()
-        client_requests = _Upcalls()
+        client_requests = _Reports()
         failure: LinckiaError | None = None
         result: object = None
         async with trio.open_nursery() as nursery:
@@ -348,7 +348,7 @@ def _refusal(why: str) -> JsonObject:
     return {"failure": Failure(kind=Kind.INVALID_PARAMS, message=why)}
 
 
-class _Upcalls:
+class _Reports:
     """What a call tells the command line while it runs; the command line cannot be asked anything."""
 
     def __init__(self) -> None:
@@ -369,7 +369,7 @@ class _Upcalls:
         raise Unavailable(f"the command line cannot answer {method}; use an MCP client that can")
 
     def finish(self) -> None:
-        """The call has ended: send what is left and return.  Not by cancelling, which could cut a line in two."""
+        """The call has ended: send the rest and return.  Not by cancelling, which could cut a line in two."""
         self._finished.set()
         self._news.set()
 

@@ -17,12 +17,13 @@ from kernel.gateway.composite.dispatch import Composites
 from kernel.gateway.prompts import FilePrompts, Folder
 from kernel.gateway.protocol.handshake import Handshake
 from kernel.gateway.scratchpad import Scratchpads
-from kernel.gateway.surfaces import ALL, SURFACES, Surface
+from kernel.gateway.surfaces import Surface
 from kernel.gateway.transport.session_memory import SessionMemory
 from kernel.gateway.transport.stdio import DRAIN_S, serve_stdio
 from kernel.ports import Dispatcher
 from kernel.version import VERSION
 from proto.errors import InvalidParams
+from proto.operation import ALL, SURFACES
 from proto.ops import Table
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Prompts: those that come with the system, filled in here, and the user's own, which are Markdown files.
 
 A file `PROMPT-some-task.md` in a folder of prompts is the prompt `some_task`: its first heading is the description,
-the whole of it the one message.  Files are looked at anew with every request, so a prompt is what the file says now;
+the whole of it the one message.  Files are read again for every request, so a prompt is what the file says now;
 clients are told within `POLL_S` when the list has changed.
 
 A root may hold other people's files, so what lies there never takes the place of a prompt that comes with the system,
@@ -21,10 +21,12 @@ from typing import Any
 import msgspec
 import trio
 
+from kernel.json_types import JsonObject
 from proto.content import Message, PromptResult, Text
-from proto.ops.prompts import Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
+from proto.operation import ALL
+from proto.ops.prompts import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
 
-SHOWN_ON = frozenset({"all", "compact", "documents"})
+SHOWN_ON = frozenset({ALL, *SURFACES})
 """Surfaces with prompts."""
 
 FOLDER = "prompts"
@@ -33,7 +35,7 @@ FOLDER = "prompts"
 PREFIX, SUFFIX = "PROMPT-", ".md"
 
 MAX_BYTES = 1024 * 1024
-"""Of one file; what is longer is no prompt, and no message for a model."""
+"""Of one file; a longer one is not served as a prompt."""
 
 POLL_S = 1.0
 
@@ -67,7 +69,7 @@ class FilePrompt(msgspec.Struct, frozen=True):
     path: Path
     is_own: bool
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> JsonObject:
         """An item of `prompts/list`."""
         return {"name": self.name, "description": self.description, "arguments": []}
 
@@ -89,7 +91,7 @@ class FilePrompts:
             return {}
         return await trio.to_thread.run_sync(self._scan, limiter=self._limiter)
 
-    async def get(self, name: str, *, own: bool) -> dict[str, Any] | None:
+    async def get(self, name: str, *, own: bool) -> JsonObject | None:
         """The result of `prompts/get`; None where there is no such file among the user's `own`, or in the roots."""
         prompt = (await self.current()).get(name)
         if prompt is None or prompt.is_own is not own:
@@ -109,7 +111,7 @@ class FilePrompts:
         told = self._changes
         while True:
             await self.current()
-            # Counted from the first list that anyone has seen, whoever looked.
+            # Counted from the first list that any client has seen.
             if told != self._changes:
                 told = self._changes
                 await changed()

@@ -1,6 +1,6 @@
 """The scratchpad: long answers of knowledge tools are kept for their session, and a preview is sent in their place.
 
-Whoever searches a large base would otherwise have its context filled with what it does not need. The preview lets it
+A search of a large base would otherwise fill the client's context with text it does not need. The preview lets it
 choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the session: a local client's
 connection, or a session over HTTP. Requests over HTTP without a session share a scratchpad by their token, without a
 token by their host.
@@ -22,13 +22,11 @@ from typing import Any
 
 import msgspec
 
-from kernel.json_types import JsonObject
+from kernel.gateway.surfaces import caches
 from kernel.router.call import current_session
 from proto.errors import OperationError
 from proto.operation import Operation
 from proto.ops.scratchpad import (
-    SERVICE,
-    SURFACES,
     ScratchpadContent,
     ScratchpadEntry,
     ScratchpadList,
@@ -178,42 +176,7 @@ class Scratchpads:
 # Answers
 
 
-def caches(operation: Operation[Any]) -> bool:
-    """Whether long answers of this operation are kept."""
-    return set(SURFACES) <= set(operation.surfaces) and operation.service != SERVICE and not operation.is_content
-
-
-def output_schema(operation: Operation[Any]) -> JsonObject | None:
-    """The schema of the structured result: the operation's own, or what stands for an answer that was kept."""
-    own = operation.output_schema
-    if own is None or not caches(operation):
-        return own
-    own = dict(own)
-    definitions = own.pop("$defs", None)
-    schema: JsonObject = {"type": "object", "anyOf": [own, _CACHED]}
-    return {**schema, "$defs": definitions} if definitions else schema
-
-
-_CACHED = {
-    "type": "object",
-    "description": "A long answer that was cached; scratchpad_read has the whole of it",
-    "properties": {
-        "cached": {
-            "type": "object",
-            "properties": {
-                "id": {"type": "string", "description": "For scratchpad_read"},
-                "tool": {"type": "string"},
-                "size_bytes": {"type": "integer"},
-                "preview": {"type": "string"},
-            },
-            "required": ["id", "tool", "size_bytes", "preview"],
-        }
-    },
-    "required": ["cached"],
-}
-
-
-def shortened(operation: Operation[Any], value: object, text: str, structured: bytes) -> tuple[str, bytes]:
+def shortened(operation: Operation[object], value: object, text: str, structured: bytes) -> tuple[str, bytes]:
     """Text and structured content of an answer: as they are, or what stands for them once they are kept."""
     pad = current.get()
     # No character is more than four bytes.

@@ -10,21 +10,14 @@ import re
 import urllib.parse
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import msgspec
 
 from kernel.gateway.composite.describe import shown
 from kernel.gateway.composite.steps import Steps
-from kernel.gateway.scratchpad import output_schema
-from proto.operation import CLIENT, Access, Operation, Resource, Role
-from proto.ops import Table
-
-ALL = "all"
-"""Every tool; the surface of those who name none."""
-
-SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
-"""The names a client may ask for."""
+from kernel.json_types import JsonObject
+from proto.operation import ALL, CLIENT, Access, Operation, Resource, Role
+from proto.ops import Table, scratchpad
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -37,10 +30,10 @@ class Surface:
         self.steps = Steps(name, table)
         """What the composite tools reach here."""
         here = [op for op in table.values() if op.admits(CLIENT) and (name == ALL or name in op.surfaces)]
-        self.tools: Mapping[str, Operation[Any]] = {op.name: op for op in here if op.role is Role.TOOL}
-        self.prompts: Mapping[str, Operation[Any]] = {op.name: op for op in here if op.role is Role.PROMPT}
-        self._resources: dict[str, Operation[Any]] = {}
-        self._templates: list[tuple[re.Pattern[str], Operation[Any]]] = []
+        self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
+        self.prompts: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.PROMPT}
+        self._resources: dict[str, Operation[object]] = {}
+        self._templates: list[tuple[re.Pattern[str], Operation[object]]] = []
         for op in here:
             if op.role is Role.RESOURCE and op.resource is not None:
                 if op.resource.is_template:
@@ -51,22 +44,22 @@ class Surface:
         self._templates.sort(key=lambda each: _literal_chars(each[1]), reverse=True)
 
     @cached_property
-    def listed_tools(self) -> list[dict[str, Any]]:
+    def listed_tools(self) -> list[JsonObject]:
         """`tools` of `tools/list`."""
         return [self._tool(op) for op in self.tools.values()]
 
     @cached_property
-    def listed_prompts(self) -> list[dict[str, Any]]:
+    def listed_prompts(self) -> list[JsonObject]:
         """`prompts` of `prompts/list`; a prompt's arguments are its operation's parameters."""
         return [_prompt(op) for op in self.prompts.values()]
 
     @cached_property
-    def listed_resources(self) -> list[dict[str, Any]]:
+    def listed_resources(self) -> list[JsonObject]:
         """`resources` of `resources/list`: those with a URI of their own."""
         return [_resource(op, "uri") for op in self._resources.values()]
 
     @cached_property
-    def listed_templates(self) -> list[dict[str, Any]]:
+    def listed_templates(self) -> list[JsonObject]:
         """`resourceTemplates` of `resources/templates/list`."""
         return [_resource(op, "uriTemplate") for _, op in self._templates]
 
@@ -77,7 +70,7 @@ class Surface:
             op.name for op in self.tools.values() if b"x-mcp-header" in msgspec.json.encode(op.input_schema)
         )
 
-    def _tool(self, op: Operation[Any]) -> dict[str, Any]:
+    def _tool(self, op: Operation[object]) -> JsonObject:
         # The schema goes without the description, which a model need not read twice.
         description, schema = shown(op, self.name, self.steps)
         tool = {
@@ -91,7 +84,7 @@ class Surface:
             tool["outputSchema"] = {key: value for key, value in result.items() if key != "description"}
         return tool
 
-    def find_resource(self, uri: str) -> tuple[Operation[Any], dict[str, str]] | None:
+    def find_resource(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
         """The operation that reads `uri` and the arguments that `uri` carries; None where nothing does."""
         found = self._matching(uri)
         bare, mark, query = uri.partition("?")
@@ -102,7 +95,7 @@ class Surface:
             return None
         return found[0], dict(urllib.parse.parse_qsl(query, keep_blank_values=True)) | found[1]
 
-    def _matching(self, uri: str) -> tuple[Operation[Any], dict[str, str]] | None:
+    def _matching(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
         op = self._resources.get(uri)
         if op is not None:
             return op, {}
@@ -112,7 +105,7 @@ class Surface:
                 return candidate, {key: urllib.parse.unquote(value) for key, value in match.groupdict().items()}
         return None
 
-    def find_template(self, template: str) -> Operation[Any] | None:
+    def find_template(self, template: str) -> Operation[object] | None:
         """The operation of a URI template (or plain URI), as completion references name it."""
         for _, op in self._templates:
             if op.resource is not None and op.resource.uri == template:
@@ -133,7 +126,7 @@ def _variable(name: str) -> str:
     return f"(?P<{name[1:]}>[^?#]*)" if name.startswith("+") else f"(?P<{name}>[^/?#]+)"
 
 
-def annotations_of(operation: Operation[Any]) -> dict[str, bool]:
+def annotations_of(operation: Operation[object]) -> dict[str, bool]:
     """The hints of a tool: what it may do to what is stored, and whether it reaches beyond this machine's own."""
     return {
         "readOnlyHint": operation.access is Access.READ,
@@ -143,11 +136,47 @@ def annotations_of(operation: Operation[Any]) -> dict[str, bool]:
     }
 
 
-def _literal_chars(op: Operation[Any]) -> int:
+def caches(operation: Operation[object]) -> bool:
+    """Whether long answers of this operation are kept in the scratchpad."""
+    kept_on = set(scratchpad.SURFACES) <= set(operation.surfaces)
+    return kept_on and operation.service != scratchpad.SERVICE and not operation.is_content
+
+
+def output_schema(operation: Operation[object]) -> JsonObject | None:
+    """The schema of the structured result: the operation's own, or what stands for an answer that was kept."""
+    own = operation.output_schema
+    if own is None or not caches(operation):
+        return own
+    own = dict(own)
+    definitions = own.pop("$defs", None)
+    schema: JsonObject = {"type": "object", "anyOf": [own, _CACHED]}
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+_CACHED = {
+    "type": "object",
+    "description": "A long answer that was cached; scratchpad_read has the whole of it",
+    "properties": {
+        "cached": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "description": "For scratchpad_read"},
+                "tool": {"type": "string"},
+                "size_bytes": {"type": "integer"},
+                "preview": {"type": "string"},
+            },
+            "required": ["id", "tool", "size_bytes", "preview"],
+        }
+    },
+    "required": ["cached"],
+}
+
+
+def _literal_chars(op: Operation[object]) -> int:
     return 0 if op.resource is None else len(_VARIABLE.sub("", op.resource.uri))
 
 
-def _prompt(op: Operation[Any]) -> dict[str, Any]:
+def _prompt(op: Operation[object]) -> JsonObject:
     properties = op.input_schema.get("properties", {})
     arguments = [
         {
@@ -160,7 +189,7 @@ def _prompt(op: Operation[Any]) -> dict[str, Any]:
     return {"name": op.name, "title": op.title, "description": op.description, "arguments": arguments}
 
 
-def _resource(op: Operation[Any], key: str) -> dict[str, Any]:
+def _resource(op: Operation[object], key: str) -> JsonObject:
     resource = op.resource
     assert isinstance(resource, Resource)
     return {

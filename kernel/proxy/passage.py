@@ -94,6 +94,7 @@ class Exchange:
     method: bytes
     path: str
     upgrade: bool
+    max_bytes: int
     request: bytearray = field(default_factory=bytearray)
     request_encoding: str = ""
     response: bytearray = field(default_factory=bytearray)
@@ -107,7 +108,7 @@ class Exchange:
         """Keep a piece of a body, while both together are not too long."""
         if self.too_long:
             return
-        if len(self.request) + len(self.response) + len(data) > MAX_RECORDED_BYTES:
+        if len(self.request) + len(self.response) + len(data) > self.max_bytes:
             self.too_long = True
             self.request.clear()
             self.response.clear()
@@ -116,10 +117,13 @@ class Exchange:
 
 
 class Passage:
-    """A client's connection; `recorded` is told of every exchange that has passed whole."""
+    """A client's connection; `recorded` is called with every exchange that has passed whole."""
 
-    def __init__(self, upstream: Upstream, recorded: Callable[[Exchange], None]) -> None:
+    def __init__(
+        self, upstream: Upstream, recorded: Callable[[Exchange], None], *, max_bytes: int = MAX_RECORDED_BYTES
+    ) -> None:
         self._upstream = upstream
+        self._max_bytes = max_bytes
         self._recorded = recorded
         self._waiting: deque[Exchange] = deque()
         self._readable = True
@@ -183,7 +187,7 @@ class Passage:
             return await self._raw(held, client, server)
         left = len(parser.trailing_data[0])
         head, piece = bytes(held[: len(held) - left]), bytes(held[len(held) - left :])
-        exchange = _exchange(event)
+        exchange = _exchange(event, self._max_bytes)
         self._waiting.append(exchange)
         out = self._rewritten(head)
         while True:
@@ -235,7 +239,7 @@ class Passage:
     async def _replies(self, server: trio.abc.Stream, client: trio.SocketStream, scope: trio.CancelScope) -> None:
         parser: h11.Connection | None = None
         while data := bytes(await server.receive_some(RECEIVE_BYTES)):
-            # To the client first; what is done with a copy delays the next piece at most.
+            # To the client first; reading a copy delays at most the next piece.
             await client.send_all(data)
             parser = self._follow(parser, data)
         if parser is not None:
@@ -250,7 +254,7 @@ class Passage:
             while data or parser is not None:
                 if parser is None:
                     if not self._waiting:
-                        raise h11.RemoteProtocolError("a reply that nobody asked for")
+                        raise h11.RemoteProtocolError("a reply without a request")
                     parser = _parser_of(self._waiting[0])
                 parser.receive_data(data)
                 if not self._read(parser, self._waiting[0]):
@@ -295,12 +299,13 @@ class Passage:
             exchange.decided.set()
 
 
-def _exchange(request: h11.Request) -> Exchange:
+def _exchange(request: h11.Request, max_bytes: int) -> Exchange:
     return Exchange(
         method=request.method,
         # What follows the path may hold a key.
         path=request.target.partition(b"?")[0].decode("latin-1"),
         upgrade=bool(_field(request, b"upgrade")) or request.method == b"CONNECT",
+        max_bytes=max_bytes,
         request_encoding=_field(request, b"content-encoding"),
     )
 
@@ -326,7 +331,7 @@ async def _answer_unreachable(client: trio.SocketStream, url: str, error: OSErro
     head = f"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     await client.send_all(head.encode() + b"Connection: close\r\n\r\n" + body)
     await client.send_eof()
-    # What is still coming must not make the system throw away the answer.
+    # Bytes that still arrive must not make the system drop the answer.
     with trio.move_on_after(2):
         while await client.receive_some(RECEIVE_BYTES):
             continue

@@ -1,4 +1,4 @@
-"""Handing exchanges over to `transcripts`, after their replies and beside the traffic: nobody waits for this.
+"""Handing exchanges over to `transcripts`, after their replies and beside the traffic: no client waits for this.
 
 What cannot be handed over (no kernel runs, the service is being started) is kept in the spool and handed over later.
 A turn that was handed over twice is kept once, so that whatever is not certain is repeated.
@@ -84,7 +84,7 @@ class Recorder:
         self._filled.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hand over until cancelled; what is left then goes to the spool."""
+        """Hand over until cancelled; the rest then goes to the spool."""
         pause_s = FIRST_PAUSE_S
         task_status.started()
         try:
@@ -113,7 +113,7 @@ class Recorder:
             with trio.move_on_after(END_PATIENCE_S):
                 await self._hand_over()
         except Away:
-            log.debug("what is left is handed over by the next proxy")
+            log.debug("the rest is handed over by the next proxy")
         await self._set_aside()
 
     async def _hand_over(self) -> None:

@@ -26,7 +26,7 @@ from kernel.supervisor.procfs import OomCounter
 from kernel.supervisor.reaper import Reaper, become_subreaper
 from kernel.supervisor.spawn import settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from kernel.supervisor.standby import Standbys
+from kernel.supervisor.standby import AT_FIRST_S, Standbys
 from kernel.supervisor.status import ZygoteReport
 from kernel.supervisor.zygote import LoadingOrder, Zygote, ZygoteDown
 from proto import frames
@@ -71,7 +71,7 @@ class LocalProcess:
         try:
             result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
         except ChildProcessError:
-            # Somebody in this process collected it; that it is dead is certain all the same.
+            # Another part of this process collected it; that it is dead is certain all the same.
             result = None
         self._reaper.own.discard(self.pid)
         self._reaper.left_behind(self.pid)
@@ -130,8 +130,9 @@ class LocalProcess:
 class LocalPlacement:
     """`placement.Placement`: `log_dir` holds NAME.log of each service."""
 
-    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path) -> None:
+    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path, *, standby_first_s: float = AT_FIRST_S) -> None:
         self._log_dir = log_dir
+        self._standby_first_s = standby_first_s
         self._reaper = Reaper()
         self._oom = OomCounter()
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
@@ -151,7 +152,7 @@ class LocalPlacement:
         self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self._standbys = Standbys(self._reaper, nursery)
+            self._standbys = Standbys(self._reaper, nursery, self._standby_first_s)
             nursery.start_soon(self._reaper.run)
             for zygote in self.zygotes.values():
                 nursery.start_soon(zygote.run)

@@ -37,7 +37,7 @@ class ServiceLog:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with contextlib.suppress(OSError):
             os.write(self.fd, f"{stamp} supervisor: {text}\n".encode())
-        # What the supervisor says is nobody's last words.
+        # The supervisor's own lines are not the last words of a process.
         self._start = os.fstat(self.fd).st_size
 
     async def tend(self) -> None:

@@ -68,7 +68,7 @@ class Running(Protocol):
         """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""
 
     async def tend(self) -> None:
-        """What is to be looked after now and then, such as the size of its log."""
+        """Housekeeping, with each ping: the size of its log, say."""
 
     def close(self) -> None:
         """Give back what was held for it; after `wait`."""

@@ -1,6 +1,6 @@
 """The restart policy: what becomes of the services when something happens, as a pure function.
 
-`decide` takes the state, what happened, the time and one random number, and gives the new state and what is to be done.
+`decide` takes the state, what happened, the time and one random number, and gives the new state and the decisions.
 It promises Erlang/OTP's semantics for services that are restarted each for itself (restart types, intensity), and
 beyond them:
 
@@ -68,7 +68,7 @@ def decide(
         now: seconds, on one monotonic clock.
         random: in [0, 1), for the jitter.
 
-    Returns: the new state, and what is to be done, in this order.
+    Returns: the new state, and the decisions in the order in which they are carried out.
     """
     step = _Step(plan, state, now, random)
     step.take(happening)

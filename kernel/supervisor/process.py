@@ -217,7 +217,7 @@ class Generation:
     def _accept(self, frame: AnyFrame, channel: Channel, running: Running) -> None:
         if not isinstance(frame, _OURS):
             if self.ready_at is None and isinstance(frame, Call):
-                # Nobody could bring it the answer yet.
+                # The router does not know this generation yet, so no answer could reach it.
                 text = f"service {self.spec.name} made a call before it was ready; calls can be made once it is"
                 channel.post(Fault(frame.id, Unavailable(text).failure))
             else:

@@ -67,7 +67,7 @@ class OomCounter:
         self._path = _counter_path()
 
     def read(self) -> int:
-        """Kills so far; 0 where nobody counts them."""
+        """Kills so far; 0 where they are not counted."""
         try:
             lines = self._path.read_text(encoding="ascii").splitlines()
         except OSError:

@@ -1,6 +1,6 @@
-"""Collects the dead whom nobody waits for: processes that services left behind and that became ours, the subreaper's.
+"""Collects orphaned zombies: processes that services left behind and that became children of the subreaper, us.
 
-It never takes the exit status of a child that somebody in the kernel waits for: those that the supervisor started are
+It never takes the exit status of a child that other code in the kernel waits for: those that the supervisor started are
 registered, the groups of dead services hold nothing but what they spawned, and any other zombie is left alone until it
 has evidently been forgotten.
 """
@@ -18,7 +18,7 @@ INTERVAL_S = 1.0
 """A zombie costs an entry in the process table and nothing else, so there is no hurry."""
 
 FORGOTTEN_AFTER_S = 5.0
-"""Whoever waits for a child of his own has long had its status by then: a pidfd tells within a millisecond."""
+"""Code that waits for a child has long had its status by then: a pidfd tells within a millisecond."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -54,7 +54,7 @@ class Reaper:
         for group in tuple(self._groups - self.own):
             if not self._collect_group(group):
                 self._groups.discard(group)
-        while (pid := _next_zombie()) is not None and self._is_nobodys(pid, now):
+        while (pid := _next_zombie()) is not None and self._is_orphan(pid, now):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
     def _collect_group(self, group: int) -> bool:
@@ -66,12 +66,12 @@ class Reaper:
             return False
         return True
 
-    def _is_nobodys(self, pid: int, now: float) -> bool:
+    def _is_orphan(self, pid: int, now: float) -> bool:
         if pid in self.own:
             return False
         session = procfs.session_of(pid)
         if session not in (self._session, pid):
-            # Its session was made by somebody who is not the kernel, so it was spawned by a service.
+            # The kernel did not make its session, so a service spawned it.
             return True
         if self._seen is None or self._seen[0] != pid:
             self._seen = (pid, now)

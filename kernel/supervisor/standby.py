@@ -2,7 +2,7 @@
 
 A standby has done what can be done before it is known when it will be wanted (see `services.runtime.standby`), so what
 a restart still costs is the service's own start-up.  Like a zygote it is a convenience: where there is none, or it is
-not fit, the service is forked or started from nothing.  A service that nobody calls for a while has none until it is
+not fit, the service is forked or started from nothing.  A service that is not called for a while has none until it is
 called again: it holds some 10 MB.
 """
 
@@ -40,7 +40,7 @@ PREPARED_WITHIN_S = 2.0
 """One that is still at it when it is wanted goes on as the service, unless it has taken this long: then it hangs."""
 
 OOM_SCORE_ADJ = 800
-"""Out of memory, the first to go: nobody is being served by it."""
+"""Out of memory, the first to go: it serves no call."""
 
 _log = logging.getLogger("linckia.supervisor")
 _encoder = msgspec.msgpack.Encoder()
@@ -109,9 +109,13 @@ class Standbys:
     """The standby of each service, by its name; `nursery` is where they are looked after.
 
     Cancelling that nursery ends them all.
+
+    Args:
+        first_s: how long after the first READY of a service its standby is made.
     """
 
-    def __init__(self, reaper: Reaper, nursery: trio.Nursery) -> None:
+    def __init__(self, reaper: Reaper, nursery: trio.Nursery, first_s: float = AT_FIRST_S) -> None:
+        self._first_s = first_s
         self._reaper = reaper
         self._nursery = nursery
         self._waiting: dict[str, Standby] = {}
@@ -152,7 +156,7 @@ class Standbys:
             keeper.scope.cancel()
 
     async def _keep(self, keeper: _Keeper, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
-        delay = AT_FIRST_S if birth.generation == 1 else AFTER_A_RESTART_S
+        delay = self._first_s if birth.generation == 1 else AFTER_A_RESTART_S
         try:
             with keeper.scope:
                 woken = False
@@ -209,7 +213,7 @@ class Standbys:
             del self._waiting[service]
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(standby.pidfd, signal.SIGKILL)
-        # Its status is of no interest to anybody: the reaper collects it.
+        # Its exit status is not needed: the reaper collects it.
         self._reaper.own.discard(standby.pid)
         self._reaper.left_behind(standby.pid)
 

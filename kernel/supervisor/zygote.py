@@ -1,4 +1,4 @@
-"""The kernel's end of a zygote: started when first wanted, asked to fork, started anew when it dies.
+"""The kernel's end of a zygote: started when first wanted, asked to fork, restarted when it dies.
 
 A zygote is a convenience: whatever is wrong with it (not loaded yet, dead, hung, unfit to fork), `fork` says so with
 `ZygoteDown` within its time, and the service is started from nothing.
@@ -102,14 +102,19 @@ class Zygote:
         self._loading = loading
         self._ending = False
         self._wanted = trio.Event()
+        self._unwanted = False
         self._changed = trio.Event()
         self._control: trio.socket.SocketType | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[trio.Event, list[Forked]]] = {}
 
     def rest(self) -> None:
-        """Nobody will want a fork for a while: end it, if it can fork and does not; who wants one has it load again."""
-        if self.state is ZygoteState.READY and not self._waiting:
+        """No fork is wanted for a while: end it, once a fork under way is over; the next fork has it load again."""
+        self._unwanted = True
+        self._end_if_unwanted()
+
+    def _end_if_unwanted(self) -> None:
+        if self._unwanted and self.state is ZygoteState.READY and not self._waiting:
             self._wanted = trio.Event()
             self._set(ZygoteState.IDLE)
             self._kill()
@@ -125,6 +130,7 @@ class Zygote:
         Raises:
             ZygoteDown: no service was forked.
         """
+        self._unwanted = False
         self._wanted.set()
         with trio.move_on_after(self.spec.wait_s):
             while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
@@ -148,6 +154,7 @@ class Zygote:
             raise ZygoteDown(f"zygote {self.spec.name} died: {error}") from error
         finally:
             del self._waiting[request.id]
+            self._end_if_unwanted()
         if not answers:
             if self.pid is not None and not answered.is_set():
                 _log.error("zygote %s did not fork within %g s and is killed", self.spec.name, self.spec.fork_timeout_s)
@@ -263,7 +270,7 @@ class Zygote:
                 waiting[1].append(message)
                 waiting[0].set()
             elif message.pid is not None:
-                # Nobody waits for it any more: its link is closed by now, and it would end by itself a little later.
+                # The caller has given up: its link is closed by now, and it would end by itself a little later.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(message.pid, signal.SIGKILL)
             return
@@ -282,6 +289,7 @@ class Zygote:
             return
         _log.info("zygote %s is ready after %.0f ms", self.spec.name, message.took_ms)
         self._set(ZygoteState.READY)
+        self._end_if_unwanted()
 
     def _kill(self) -> None:
         if self.pid is not None:

@@ -190,4 +190,4 @@ POLICY = (
     f"default-src 'none'; style-src {_source(STYLE)}; script-src {_source(SCRIPT)}; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content-Security-Policy: this script and this style run, and nothing else that somebody may smuggle in."""
+"""Content-Security-Policy: this script and this style run; injected ones do not."""

@@ -64,7 +64,7 @@ def routes(
     call = _Call(dispatcher)
     found = [routing.Route("/ping", _ping, methods=["GET"])]
 
-    def add(route: Route, service: str, params: type[Params[Any]], answer: _Answering) -> None:
+    def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
         answer = partial(_switched_off, service) if service in unserved else answer
         served = _Served(route, params, answer, max_body_bytes)
         found.append(routing.Route(route.path, served.serve, methods=[route.method]))
@@ -105,7 +105,7 @@ _Answering = Callable[[JsonObject, bool], Awaitable[object]]
 class _Served:
     """One route: its requests read, and their answers sent."""
 
-    def __init__(self, route: Route, params: type[Params[Any]], answer: _Answering, max_body_bytes: int) -> None:
+    def __init__(self, route: Route, params: type[Params[object]], answer: _Answering, max_body_bytes: int) -> None:
         self._route = route
         self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(params))
         self._answer = answer
@@ -119,8 +119,7 @@ class _Served:
         except (ClientGone, ClientDisconnect):
             # It reaches no client; the status is the one that other servers log then.
             return Response(status_code=499)
-        except Exception as error:
-            # The edge of the kernel: a defect in one request is that request's answer, and is logged.
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
             return failed(self._route, error)
         if answer is None and self._route.missing:
             return failed(self._route, HttpError(404, self._route.missing))
@@ -151,7 +150,7 @@ class _Call:
         result: R = msgspec.convert(await self._dispatcher.call(op, params), op.result)
         return result
 
-    async def json(self, params: Params[Any], /) -> msgspec.Raw:
+    async def json(self, params: Params[object], /) -> msgspec.Raw:
         answer = await self._dispatcher.call(operation_of(params), params, written=True)
         return answer if isinstance(answer, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(answer))
 
@@ -182,7 +181,7 @@ async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]
         nursery.start_soon(watch)
         try:
             outcome = await answer()
-        except Exception as error:  # raised again below: the nursery would wrap it in a group
+        except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
             outcome = error
         nursery.cancel_scope.cancel()
     if isinstance(outcome, Exception):

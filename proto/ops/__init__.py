@@ -10,25 +10,24 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from proto.errors import UnknownOperation
 from proto.http import Bound, endpoint_of
-from proto.operation import Operation, Params, Role
+from proto.operation import Operation, Params
 
 
-class Table(Mapping[str, Operation[Any]]):
+class Table(Mapping[str, Operation[object]]):
     """Operations by name, and the endpoints that answer over HTTP in a shape of their own; immutable."""
 
-    def __init__(self, operations: Iterable[Operation[Any]], endpoints: Iterable[Bound] = ()) -> None:
+    def __init__(self, operations: Iterable[Operation[object]], endpoints: Iterable[Bound] = ()) -> None:
         self.endpoints = tuple(endpoints)
-        self._by_name: dict[str, Operation[Any]] = {}
+        self._by_name: dict[str, Operation[object]] = {}
         for op in operations:
             other = self._by_name.setdefault(op.name, op)
             if other is not op:
                 raise ValueError(f"operation {op.name!r} is declared twice: {other.params!r} and {op.params!r}")
 
-    def __getitem__(self, name: str) -> Operation[Any]:
+    def __getitem__(self, name: str) -> Operation[object]:
         return self._by_name[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -37,7 +36,7 @@ class Table(Mapping[str, Operation[Any]]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def find(self, name: str) -> Operation[Any]:
+    def find(self, name: str) -> Operation[object]:
         """Raises UnknownOperation, with the nearest names, where there is none of that name."""
         op = self._by_name.get(name)
         if op is None:
@@ -46,11 +45,8 @@ class Table(Mapping[str, Operation[Any]]):
             raise UnknownOperation(f"unknown operation {name!r}{hint}", field="name")
         return op
 
-    def of_service(self, service: str) -> tuple[Operation[Any], ...]:
+    def of_service(self, service: str) -> tuple[Operation[object], ...]:
         return tuple(op for op in self._by_name.values() if op.service == service)
-
-    def of_role(self, role: Role) -> tuple[Operation[Any], ...]:
-        return tuple(op for op in self._by_name.values() if op.role is role)
 
 
 def modules() -> tuple[str, ...]:
@@ -64,7 +60,7 @@ def modules() -> tuple[str, ...]:
 
 def load(extra: Iterable[str] = ()) -> Table:
     """The table of this package's modules and of the `extra` ones named."""
-    operations: list[Operation[Any]] = []
+    operations: list[Operation[object]] = []
     endpoints: list[Bound] = []
     for name in (*modules(), *extra):
         for value in vars(importlib.import_module(name)).values():

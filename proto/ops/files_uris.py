@@ -231,10 +231,3 @@ class OneJob(Params[Job], frozen=True, kw_only=True):
     """An indexing job by its number."""
 
     id: JobId
-
-
-JOBS_OF: tuple[tuple[type[Params[JobList]], tuple[str, ...]], ...] = (
-    (Jobs, ()), (PendingJobs, ("pending",)), (RunningJobs, ("running",)), (CompletedJobs, ("completed",)),
-    (FailedJobs, ("failed",)), (CancelledJobs, ("cancelled",)),
-)  # fmt: skip
-"""The lists of jobs, and the statuses of each; all where none is named."""

@@ -17,6 +17,7 @@ from proto.operation import Access, Params, Role, operation
 SERVICE = "graph"
 SURFACES = ("knowledge",)
 NOTES = "notes"
+MAX_WAIT_S = 600
 
 Corpus = Annotated[
     str,
@@ -111,11 +112,35 @@ class NodeNames(msgspec.Struct, frozen=True, kw_only=True):
     callers=("*",),
 )
 class GraphNodes(Params[NodeNames], frozen=True, kw_only=True):
-    """The ids of a corpus's known nodes, page by page: what a corpus needs to put two records in step."""
+    """The ids of a corpus's known nodes, page by page, for the corpus to compare with its own."""
 
     corpus: Corpus
     after: Annotated[str, Meta(description="Ids greater than this one")] = ""
     limit: Annotated[int, Meta(ge=0, le=10000, description="Ids to answer at most")] = 10000
+
+
+class GraphEpochResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of the database."""
+
+    epoch: str
+
+
+@operation(
+    "graph_epoch",
+    service=SERVICE,
+    access=Access.READ,
+    # As `retrieve_epoch`.
+    idempotent=False,
+    deadline_s=MAX_WAIT_S + 15,
+    role=Role.INTERNAL,
+    callers=("*",),
+)
+class GraphEpoch(Params[GraphEpochResult], frozen=True, kw_only=True):
+    """Wait until the epoch is another than `known`: a damaged database is begun again, empty, for its corpora to feed
+    again."""
+
+    known: Annotated[str, Meta(description="The epoch that the corpus feeds; empty: answer at once")] = ""
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for another one")] = 0.0
 
 
 # Asking
@@ -242,7 +267,7 @@ class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Annotated[list[KindCount], Meta(description="The most frequent first")]
     hubs: Annotated[list[Hub], Meta(description="The ten nodes with the most edges, both directions")]
     size_bytes: int
-    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and is being rebuilt")]
 
 
 @operation("graph_stats", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)

@@ -27,9 +27,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     mode: Annotated[str, Meta(description="Fall-back mode it runs in (cuda, cpu), where it has any")] = ""
     uptime_s: float | None = None
     restarts: Annotated[int, Meta(description="Starts after the first that a crash caused")] = 0
-    deaths: Annotated[dict[str, int], Meta(description="Number of deaths by cause")] = msgspec.field(
-        default_factory=dict
-    )
+    deaths: Annotated[dict[str, int], Meta(description="Number of deaths by cause")] = {}
     last_death: Annotated[str, Meta(description="Cause of the latest death")] = ""
     rss_bytes: int | None = None
     pss_bytes: Annotated[int | None, Meta(description="Memory with shared pages divided among their sharers")] = None
@@ -39,9 +37,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     recovery_ms: Annotated[float | None, Meta(description="From the latest death to ready again")] = None
-    info: Annotated[dict[str, str], Meta(description="What the service says of itself")] = msgspec.field(
-        default_factory=dict
-    )
+    info: Annotated[dict[str, str], Meta(description="What the service says of itself")] = {}
 
 
 class ZygoteStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +68,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
     pss_bytes: int | None
     services: list[ServiceStatus]
-    zygotes: list[ZygoteStatus] = msgspec.field(default_factory=list)
+    zygotes: list[ZygoteStatus] = []
 
 
 @operation(

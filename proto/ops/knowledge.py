@@ -211,15 +211,15 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     scan_interval_s: Annotated[float, Meta(description="Seconds between two scans of all folders")]
     unwatched: Annotated[
         str | None,
-        Meta(description="Why a change shows only with the next scan; null while a watcher tells of each at once"),
+        Meta(description="Why a change shows only with the next scan; null while a watcher reports changes at once"),
     ]
     roots: list[str]
     problems: Annotated[list[Problem], Meta(description="What is not, or not wholly, indexed (the first 100)")]
     problem_count: int
     waiting: Annotated[str | None, Meta(description="Why indexing waits at the moment")]
-    graph_pending: Annotated[int, Meta(description="Notes whose links the graph has still to be told")]
-    graph_waiting: Annotated[str | None, Meta(description="Why telling the graph waits at the moment")]
-    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+    graph_pending: Annotated[int, Meta(description="Notes whose links are still to be fed into the graph")]
+    graph_waiting: Annotated[str | None, Meta(description="Why feeding the graph waits at the moment")]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and rebuilt")]
     size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
 
 
@@ -447,7 +447,7 @@ class KnowledgeIngestResult(msgspec.Struct, frozen=True, kw_only=True):
 class KnowledgeIngest(Params[KnowledgeIngestResult], frozen=True, kw_only=True):
     """Scan the folders now, and answer once every note below the paths is indexed.
 
-    The work is the service's own and goes on whoever waits for it; asking again waits for what is left.
+    The work goes on without a caller; a second call waits for the rest of it.
     """
 
     paths: Annotated[

@@ -38,7 +38,7 @@ class LlmModelResult(msgspec.Struct, frozen=True, kw_only=True):
     callers=("*",),
 )
 class LlmModel(Params[LlmModelResult], frozen=True, kw_only=True):
-    """Which language model is in use, if any; asks nobody."""
+    """Which language model is configured, if any; sends nothing."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class SuggestedLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuggestedLinks(msgspec.Struct, frozen=True, kw_only=True):
-    """For each pair at most one; those that the model passed over are not here."""
+    """For each pair at most one; those that the model skipped are not here."""
 
     links: list[SuggestedLink]
     model: str

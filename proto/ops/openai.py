@@ -70,10 +70,13 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
         count, width = result.vectors.shape
         row_bytes = 4 * width
         rows = [result.vectors.data[n * row_bytes : (n + 1) * row_bytes] for n in range(count)]
-        shown = _as_base64 if self.encoding_format == "base64" else _as_floats
+        if self.encoding_format == "base64":
+            shown: list[object] = [base64.b64encode(row).decode("ascii") for row in rows]
+        else:
+            shown = [struct.unpack(f"<{width}f", row) for row in rows]
         body: Json = {
             "object": "list",
-            "data": [{"object": "embedding", "index": n, "embedding": shown(row)} for n, row in enumerate(rows)],
+            "data": [{"object": "embedding", "index": n, "embedding": one} for n, one in enumerate(shown)],
             "model": model.model,
             "usage": _usage(result.tokens),
         }
@@ -186,11 +189,3 @@ def _require(name: str, model: str) -> None:
 
 def _usage(tokens: int) -> Json:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
-
-
-def _as_base64(row: memoryview) -> str:
-    return base64.b64encode(row).decode("ascii")
-
-
-def _as_floats(row: memoryview) -> list[float]:
-    return list(struct.unpack(f"<{len(row) // 4}f", row))

@@ -25,9 +25,7 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
 
     ranked: Annotated[list[Ranked], Meta(description="Best first; equal scores in the order given")]
     model: str
-    truncated: Annotated[list[int], Meta(description="Indices of the texts that were longer than the model reads")] = (
-        msgspec.field(default_factory=list)
-    )
+    truncated: Annotated[list[int], Meta(description="Indices of the texts that were longer than the model reads")] = []
     query_truncated: Annotated[bool, Meta(description="Whether the query was cut to half of what the model reads")] = (
         False
     )

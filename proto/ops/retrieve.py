@@ -257,7 +257,8 @@ class CollectionEpoch(msgspec.Struct, frozen=True, kw_only=True):
     "retrieve_epoch",
     service="retrieve",
     access=Access.WRITE,
-    idempotent=True,
+    # It may wait for minutes: sent again after a crash, it would keep the others that were in flight waiting.
+    idempotent=False,
     deadline_s=MAX_WAIT_S + 15,
     role=Role.INTERNAL,
     callers=("*",),

@@ -59,7 +59,7 @@ class SearchRequest(Endpoint, frozen=True, kw_only=True):
         """Raises LinckiaError."""
         if not self.query.strip():
             raise HttpError(400, "query parameter is required")
-        # Parsed as an MCP client's arguments are, so that a bound is told and not run into.
+        # Parsed as an MCP client's arguments are, so that a value out of bounds is refused by name.
         arguments = {"query": self.query, "top_k": min(_positive("top_k", self.top_k or "5"), 2**31)}
         return await call.json(operation_of(TranscriptsSearch).parse(arguments))
 

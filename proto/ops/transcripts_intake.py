@@ -1,6 +1,6 @@
 """Operations of `transcripts` by which conversations come in: posted, recorded on their way, or out of files.
 
-What they answer is on disk. Any of them may be repeated: what is there already is not kept twice.
+What they answer is on disk. Any of them may be repeated: nothing is kept twice.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class TranscriptImport(Params[ImportResult], frozen=True, kw_only=True):
     """Take in the next records of a file that an agent left, and remember how far it has been read.
 
     The same part again, as after a lost answer, changes nothing and has the same answer; a part that begins at 0
-    begins the file anew.
+    begins the file again.
     """
 
     source: Source

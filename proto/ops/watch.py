@@ -99,7 +99,7 @@ class WatchSubscribe(Params[Subscribed], frozen=True, kw_only=True):
     recursive: Annotated[bool, Meta(description="Whether folders below those are followed")] = True
     ignore: Annotated[
         list[Annotated[str, Meta(max_length=1024)]],
-        Meta(max_length=1024, description="Patterns as in a .gitignore file, of what is not to be looked at"),
+        Meta(max_length=1024, description="Patterns as in a .gitignore file, of entries to ignore"),
     ] = msgspec.field(default_factory=list)
     include: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=1024)]],
@@ -178,7 +178,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that cannot be looked into; what is known of it is kept as it was."""
+    """A folder that cannot be looked into; its state is kept as it was."""
 
     path: str
     reason: str
@@ -190,7 +190,9 @@ class WatchStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     watches: Annotated[int, Meta(description="Folders from which the operating system tells of changes")]
     watch_limit: Annotated[int, Meta(description="How many that may be for this user, on all programs together")]
     polled: Annotated[int, Meta(description="Folders past that limit; they are looked at every few seconds")]
-    overflows: Annotated[int, Meta(description="How often the system's queue ran over; everything was looked at again")]
+    overflows: Annotated[
+        int, Meta(description="How often the system's queue overflowed; all folders were looked at again")
+    ]
     queue_limit: Annotated[int, Meta(description="Events that fit into that queue")]
     events: Annotated[int, Meta(description="Events since the start")]
     dirty: Annotated[int, Meta(description="Folders that are still to be looked at")]

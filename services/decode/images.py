@@ -10,14 +10,14 @@ from proto.ops.media import THUMBNAIL
 from services.decode.results import MAX_PIXELS, SIDE, NotDecoded, Result, check_pixels, picture, plain
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "AVIF", "PPM", "TGA", "JPEG2000", "PSD", "ICNS")
-"""What is opened at all: not those that call other programs (EPS), and not the rare ones."""
+"""Formats that are opened: none that calls other programs (EPS), and no rare ones."""
 
 _LEFT_OUT = frozenset({"MakerNote", "UserComment", "PrintImageMatching"})
 
 
 def image(file: BinaryIO) -> Result:
     """Dimensions, format, EXIF; and a thumbnail of the first frame."""
-    # Checked below, by the measure of what is truly decoded.
+    # Checked below, on the size that is decoded.
     Image.MAX_IMAGE_PIXELS = None
     result = Result()
     try:

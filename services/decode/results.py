@@ -24,7 +24,7 @@ class NotDecoded(Exception):
 
 @dataclass(slots=True)
 class Result:
-    """What was made so far."""
+    """The result so far."""
 
     # What a format says of a file differs from format to format; it leaves as JSON.
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ def check_pixels(width: int, height: int) -> None:
 
 
 def picture(name: str, kind: str, source: Image.Image, **metadata: object) -> Picture:
-    """A JPEG that fits into 320 by 320, never larger than the source; what is transparent becomes white."""
+    """A JPEG that fits into 320 by 320, never larger than the source; transparency becomes white."""
     image = ImageOps.exif_transpose(source)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     if image.mode.startswith(("I", "F")):

@@ -1,4 +1,4 @@
-"""Describing documents anew, deleting them, and the sessions that they are added and pinned in."""
+"""Changing the tags and metadata of documents, deleting them, and the sessions that they are added and pinned in."""
 
 from __future__ import annotations
 

@@ -17,10 +17,11 @@ import trio
 from proto.errors import LinckiaError
 from proto.ops.watch import Change
 from services.documents.add.folders import VERSION_CONTROL, Walk
-from services.documents.add.places import is_below
+from services.documents.add.pipeline import add_changes
 from services.documents.parts import Parts
 from services.documents.store.rows import Given
 from services.runtime.follower import Follower
+from services.runtime.roots import is_below
 
 _log = logging.getLogger("linckia.documents")
 
@@ -121,7 +122,7 @@ class SessionFollower:
             one.changed = False
             walk = Walk(one.folder, self._parts.adding.roots, avoid=(str(self._parts.env.data_dir),))
             try:
-                await self._parts.adding.changes(walk, Given(session=one.session))
+                await add_changes(self._parts.adding, walk, Given(session=one.session))
             except LinckiaError as error:
                 _log.warning("watching %s: %s", one.folder, error)
                 one.changed = True

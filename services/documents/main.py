@@ -1,6 +1,6 @@
 """The service: opens the databases, does its work in the background, and answers.
 
-It is ready once the databases are open; what is still to be indexed is found all the same, by being looked through.
+It is ready once the databases are open; a text that is not indexed yet is searched directly.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from proto.ops.retrieve import RetrieveStatus
 from services.documents import changing, reading, restore, verify
 from services.documents.add import places
 from services.documents.add.folders import Walk
+from services.documents.add.pipeline import add_directory
 from services.documents.graph import answers
 from services.documents.parts import Parts
 from services.documents.store import snapshots
@@ -175,7 +176,7 @@ class Changing:
             honour_ignores=not params.no_ignore,
             avoid=(str(self._parts.env.data_dir), str(self._parts.env.data_dir.parent)),
         )
-        return await self._parts.added(*await adding.directory(walk, given, params.snapshot_label, ctx))
+        return await self._parts.added(*await add_directory(adding, walk, given, params.snapshot_label, ctx))
 
     @handles(DocumentsUpdate)
     async def update(self, params: DocumentsUpdate, ctx: Context) -> UpdateResult:

@@ -1,7 +1,7 @@
 """Writing the files of a snapshot or of a collection below one directory, and nowhere else.
 
 Every folder on the way is opened from the one above without following a link, so that neither a stored name nor a
-link that somebody put there leads out.  A file is there whole or not at all; all of it is on disk at the end.
+link that was put there leads out.  A file is there whole or not at all; all of it is on disk at the end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,47 +150,51 @@ def restore(
     each = len(wanted) <= FSYNC_EACH
     written: set[str] = set()
     touched: set[str] = set()
-    for done, one in enumerate(wanted):
-        if done % 64 == 0:
-            progress(done)
-        parts = _parts(one.path)
+
+    def one_file(one: Wanted, parts: Sequence[str] | None) -> str:
+        """Answers why it is skipped, or nothing."""
         if parts is None:
-            outcome.add(one, "its name leads out of the output directory")
-            continue
+            return "its name leads out of the output directory"
         place = "/".join(parts)
         if place in written:
-            outcome.add(one, "another document has the same place")
-            continue
+            return "another document has the same place"
         stored = objects.by_hash(db, one.hash)
         if stored is None:
-            outcome.add(one, "its content was deleted")
-            continue
-        try:
-            if dry_run:
-                reason = "" if overwrite or not _is_there(target, parts) else "exists already"
-            else:
-                reason = _write(db, codec, stored, one, target, parts, overwrite=overwrite, sync=each)
-                touched.add("/".join(parts[:-1]))
-        except OSError as error:
-            reason = (
-                "a link or a file stands in the way"
-                if error.errno in (errno.ELOOP, errno.ENOTDIR)
-                else (error.strerror or "cannot be written")
-            )
-        except DamagedContent as error:
-            reason = f"the stored content is damaged: {error}"
-        outcome.add(one, reason)
+            return "its content was deleted"
+        if dry_run:
+            reason = "" if overwrite or not _is_there(target, parts) else "exists already"
+        else:
+            reason = _write(db, codec, stored, one, target, parts, overwrite=overwrite, sync=each)
+            touched.add("/".join(parts[:-1]))
         if not reason:
             written.add(place)
             outcome.bytes += stored.size
+        return reason
+
+    for done, one in enumerate(wanted):
+        if done % 64 == 0:
+            progress(done)
+        try:
+            reason = one_file(one, _parts(one.path))
+        except OSError as error:
+            is_in_the_way = error.errno in (errno.ELOOP, errno.ENOTDIR)
+            reason = "a link or a file stands in the way" if is_in_the_way else error.strerror or "cannot be written"
+        except DamagedContent as error:
+            reason = f"the stored content is damaged: {error}"
+        outcome.add(one, reason)
     if not dry_run and outcome.restored:
-        if each:
-            for folder in touched:
-                with _folder(target, folder.split("/") if folder else []) as descriptor:
-                    os.fsync(descriptor)
-        else:
-            os.sync()
+        _sync(target, touched if each else None)
     return outcome
+
+
+def _sync(target: Path, folders: Iterable[str] | None) -> None:
+    """Make the names in these folders durable; None: everything there is."""
+    if folders is None:
+        os.sync()
+        return
+    for folder in folders:
+        with _folder(target, folder.split("/") if folder else []) as descriptor:
+            os.fsync(descriptor)
 
 
 def _parts(path: str) -> list[str] | None:

@@ -27,6 +27,8 @@ from proto.ops.documents_change import (
     UploadProgress,
 )
 from services.documents import changing
+from services.documents.add import bulk
+from services.documents.add.intake import Ready, Taken
 from services.documents.add.progress import Progress
 from services.documents.parts import Parts
 from services.documents.store.incoming import Incoming
@@ -120,13 +122,14 @@ class Uploads:
         metadata = pairs(begun.metadata) | pairs(params.metadata)
         content = await self._adding.whole(upload.incoming, iter(()), name or begun.path, mime)
         now_ns = time.time_ns()
+        ready = Ready(taken=[Taken(begun.path, "", now_ns, 0, content, name)])
 
         def change(db: apsw.Connection) -> None:
             session = None
             if begun.session is not None:
                 session, _ = changing.session(db, begun.session, field="session")
             given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
-            self._adding.put(db, progress, begun.path, content, given, now_ns, now_ns, "", name)
+            bulk.write(db, ready, given, progress, now_ns)
 
         await self._adding.store.write(change)
         shown = name or begun.path.rstrip("/").rsplit("/", 1)[-1]

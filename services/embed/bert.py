@@ -1,24 +1,23 @@
 """The BERT encoder over packed sequences: no padding, no token is computed that is not in a text.
 
-All sequences of a batch lie one after the other in one matrix for the dense layers, and only attention looks at them
-apart, in groups of equal length. On two cores this is four times as fast as a padded batch of mixed lengths. Covers
-the families whose encoder is BERT's (BERT, RoBERTa, XLM-R) with absolute positions; others go through `families`.
+All sequences of a batch lie one after the other in one matrix for the dense layers; attention takes those of equal
+length together. Against sentence-transformers, on the same texts and one thread: 2.1 times as fast in fp32 with AVX-512
+(1.7 with AVX2 alone), and 1.8 in bf16. Covers the families whose encoder is BERT's (BERT, RoBERTa, XLM-R) with absolute
+positions; others go through `PaddedFamily`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.embed.attention import exp_attention, exponent_scale, flash_attention
 from services.embed.dense import dense
-from services.embed.int8.ranges import Input, Ranges
-from services.embed.layout import Layout, groups_of
-from services.embed.shape import Shape
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -28,20 +27,59 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class _Take(Protocol):
-    """A tensor of the checkpoint, multiplied while it is still exact."""
+_FAMILIES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "camembert": "roberta."}
 
-    def __call__(self, name: str, scale: float = 1.0) -> Tensor: ...
+
+def supports(config: Mapping[str, Any]) -> bool:
+    """Whether `config` (a `config.json`) describes an encoder that `PackedBert` computes."""
+    return (
+        config.get("model_type") in _FAMILIES
+        and config.get("hidden_act", "gelu") in _ACTIVATIONS
+        and config.get("position_embedding_type", "absolute") == "absolute"
+        and not config.get("is_decoder", False)
+    )
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The layout of a packed matrix: `(length, count)` of each run of equally long sequences, then rows of padding."""
+
+    runs: tuple[tuple[int, int], ...]
+    rows: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], rows: int) -> Layout:
+        """For sequences of these `lengths`, in order, in a matrix of `rows` rows."""
+        return cls(tuple((length, len(list(run))) for length, run in itertools.groupby(lengths)), rows)
+
+    @property
+    def tokens(self) -> int:
+        return sum(length * count for length, count in self.runs)
+
+
+def attention(qkv: Tensor, layout: Layout, heads: int) -> Tensor:
+    """Softmax(q k^T / sqrt(width)) v by head within each sequence, from (rows, 3 * hidden) to (rows, hidden)."""
+    attended = qkv.new_zeros(qkv.shape[0], qkv.shape[1] // 3)
+    row = 0
+    for length, count in layout.runs:
+        end = row + length * count
+        query, key, value = qkv[row:end].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        attended[row:end] = mixed.transpose(1, 2).reshape(end - row, -1)
+        row = end
+    return attended
+
+
+_Take = Callable[[str], Tensor]
+"""A tensor of the checkpoint by its name."""
 
 
 class _Layer:
-    def __init__(self, take: _Take, prefix: str, activation: Callable[[Tensor], Tensor], query_scale: float) -> None:
-        attention = prefix + "attention.self."
-        names = {"query": query_scale, "key": 1.0, "value": 1.0}
+    def __init__(self, take: _Take, prefix: str, activation: Callable[[Tensor], Tensor]) -> None:
+        names = [f"{prefix}attention.self.{name}" for name in ("query", "key", "value")]
         # One product instead of three: a short query is bound by the number of calls.
         self.qkv = dense(
-            torch.cat([take(f"{attention}{name}.weight", scale) for name, scale in names.items()]).contiguous(),
-            torch.cat([take(f"{attention}{name}.bias", scale) for name, scale in names.items()]),
+            torch.cat([take(f"{name}.weight") for name in names]).contiguous(),
+            torch.cat([take(f"{name}.bias") for name in names]),
         )
         self.out = dense(*_pair(take, prefix + "attention.output.dense"))
         self.attention_norm = _pair(take, prefix + "attention.output.LayerNorm")
@@ -59,26 +97,26 @@ class PackedBert:
 
     Args:
         tensors: the checkpoint's tensors by name, with or without the family's prefix.
-        config: its `config.json`, one that `services.embed.shape.supports` admits.
+        config: its `config.json`, one that `supports` admits.
     """
 
     def __init__(
         self, tensors: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype, device: torch.device
     ) -> None:
-        shape = Shape.of(config, tensors)
-        prefix = shape.prefix
+        family = _FAMILIES[str(config["model_type"])]
+        prefix = family if any(name.startswith(family) for name in tensors) else ""
 
-        def take(name: str, scale: float = 1.0) -> Tensor:
-            found = tensors[prefix + name]
-            return (found if scale == 1.0 else found.float() * scale).to(device=device, dtype=dtype)
+        def take(name: str) -> Tensor:
+            return tensors[prefix + name].to(device=device, dtype=dtype)
 
-        self.hidden, self.heads = shape.hidden, shape.heads
+        self.hidden, self.heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         self.dtype, self.device = dtype, device
-        self._epsilon = shape.epsilon
-        activation = _ACTIVATIONS[shape.activation]
-        self._first_position = shape.first_position
-        # The vocabulary's table stays as it is on disk: a few of its rows are read at a time, so most of it never
-        # enters memory.
+        self._epsilon = float(config.get("layer_norm_eps", 1e-12))
+        # RoBERTa counts positions from the padding id onwards.
+        self._first_position = int(config.get("pad_token_id") or 0) + 1 if family == "roberta." else 0
+        activation = _ACTIVATIONS[str(config.get("hidden_act", "gelu"))]
+        layers = int(config["num_hidden_layers"])
+        # The vocabulary's table stays as it is on disk: few of its rows are read, so most of it never enters memory.
         words = tensors[f"{prefix}embeddings.word_embeddings.weight"]
         self._words = words if device.type == "cpu" else words.to(device=device, dtype=dtype)
         # Every token is of type 0, so that row is added to the positions once.
@@ -86,36 +124,20 @@ class PackedBert:
             take("embeddings.position_embeddings.weight") + take("embeddings.token_type_embeddings.weight")[0]
         )
         self._norm = _pair(take, "embeddings.LayerNorm")
-        self._by_exponent = device.type == "cpu" and dtype is torch.bfloat16
-        query_scale = exponent_scale(self.hidden // self.heads) if self._by_exponent else 1.0
-        self._layers = [_Layer(take, f"encoder.layer.{i}.", activation, query_scale) for i in range(shape.layers)]
+        self._layers = [_Layer(take, f"encoder.layer.{i}.", activation) for i in range(layers)]
 
-    def __call__(self, ids: Tensor, layout: Layout, ranges: Ranges | None = None) -> Tensor:
+    def __call__(self, ids: Tensor, layout: Layout) -> Tensor:
         """The last hidden states, shape (layout.rows, hidden).
 
-        `ids` has one token id a row, sequences as in `layout`, filler rows (any valid id) at the end. `ranges` is
-        shown what goes into each dense layer.
+        `ids` has one token id a row, sequences as in `layout`, padding rows (any valid id) at the end.
         """
-        x = self.embed(ids, layout)
-        groups = groups_of(layout) if self._by_exponent else []
-        for number, layer in enumerate(self._layers):
-            qkv = layer.qkv(x)
-            if self._by_exponent:
-                attended = exp_attention(qkv, layout, groups, self.heads)
-            else:
-                attended = flash_attention(qkv, layout, self.heads)
-            normed = self._normalise(layer.out(attended, plus=x), layer.attention_norm)
-            inner = layer.up(normed)
-            if ranges is not None:
-                for which, rows in zip(Input, (x, attended, normed, inner), strict=True):
-                    ranges.see(number, which, rows[: layout.tokens])
-            x = self._normalise(layer.down(inner, plus=normed), layer.output_norm)
-        return x
-
-    def embed(self, ids: Tensor, layout: Layout) -> Tensor:
-        """What goes into the first layer, shape (layout.rows, hidden)."""
         x = F.embedding(ids, self._words).to(self.dtype) + self._position_rows(layout)
-        return self._normalise(x, self._norm)
+        x = self._normalise(x, self._norm)
+        for layer in self._layers:
+            attended = attention(layer.qkv(x), layout, self.heads)
+            x = self._normalise(layer.out(attended, plus=x), layer.attention_norm)
+            x = self._normalise(layer.down(layer.up(x), plus=x), layer.output_norm)
+        return x
 
     def _position_rows(self, layout: Layout) -> Tensor:
         start = self._first_position

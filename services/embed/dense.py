@@ -1,9 +1,9 @@
-"""A dense layer whose weights lie as the processor's matrix unit wants them.
+"""A dense layer whose weights are laid out in advance for the processor's matrix unit.
 
-Given plain weights, oneDNN lays them out anew in every call: for a short query that is half of the time. In fp32 torch
-would not even ask oneDNN but MKL, which uses half of the registers of a processor that is not Intel's. The layout is
-asked of the operators that torch's own compiler uses; they are no public interface, so they are tried at load, and the
-plain layer stands in where they are not there or do not agree with it.
+Given plain weights, oneDNN rearranges them in every call: for a short query that is half of the time. In fp32 torch
+uses MKL instead of oneDNN, which uses half of the registers of a processor that is not Intel's. The layout comes from
+the operators that torch's own compiler uses; they are no public interface, so they are tried at load, and the plain
+layer is used where they are missing or do not agree with it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 Activation = Callable[[Tensor], Tensor]
 
 _TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-3}
-"""How far the two layers may be apart, by what they compute in: sums of hundreds of products, in another order."""
+"""Allowed difference of the two layers by data type: they add hundreds of products in another order."""
 
 
 class Dense(Protocol):
-    """x @ weight.T + bias over the last dimension, and what follows it."""
+    """x @ weight.T + bias over the last dimension, then a sum or an activation."""
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """
@@ -32,7 +32,7 @@ class Dense(Protocol):
 
 
 class PlainDense:
-    """The layer as torch has it."""
+    """torch's own layer."""
 
     def __init__(self, weight: Tensor, bias: Tensor, activation: Activation | None = None) -> None:
         self._weight, self._bias, self._activation = weight, bias, activation
@@ -64,7 +64,7 @@ class PackedDense:
 
 
 def dense(weight: Tensor, bias: Tensor, activation: Activation | None = None) -> Dense:
-    """The fastest layer there is for these weights where they lie, and `activation` of what it answers."""
+    """The fastest layer for these weights on their device, followed by `activation`."""
     plain = PlainDense(weight, bias, activation)
     if weight.device.type != "cpu" or weight.dtype not in _TOLERANCE:
         return plain

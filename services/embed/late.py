@@ -2,12 +2,12 @@
 vectors.
 
 The score is the mean over the query's tokens of the best cosine with any of the text's (MaxSim: Khattab and Zaharia,
-ColBERT, SIGIR 2020). No further model is needed; it reads each text anew, which is why it is an option.
+ColBERT, SIGIR 2020). No further model is needed. It is optional, since each text is computed again for each query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -28,18 +28,16 @@ class LatePair(msgspec.Struct, frozen=True):
 
 
 class LateInteraction:
-    """Scores pairs with the encoder that `borrow` gives; several threads may call it."""
+    """Scores pairs with the encoder; several threads may call it."""
 
-    width = 1
-
-    def __init__(self, borrow: Callable[[], Encoder], device: str) -> None:
-        self._borrow = borrow
-        self.device = device
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.device = encoder.device
 
     def compute(self, pairs: Sequence[LatePair]) -> Rows:
         """Shape (pairs, 1), each in [-1, 1]."""
         queries = {id(pair.query): pair.query for pair in pairs}
-        vectors = self._borrow().token_vectors([*queries.values(), *(pair.text for pair in pairs)])
+        vectors = self._encoder.token_vectors([*queries.values(), *(pair.text for pair in pairs)])
         asked = dict(zip(queries, vectors, strict=False))
         scores = np.empty((len(pairs), 1), dtype=np.float32)
         for row, (pair, text) in enumerate(zip(pairs, vectors[len(queries) :], strict=True)):
@@ -47,4 +45,4 @@ class LateInteraction:
         return scores
 
     def recover(self, error: Exception) -> bool:
-        return self._borrow().recover(error)
+        return self._encoder.recover(error)

@@ -1,4 +1,4 @@
-"""Which embedding model is taken, how it pools and what it wants before a text, and the name its vectors carry."""
+"""Finds the embedding model, its pooling and its prefixes, and the fingerprint that its vectors carry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.runtime.models.checkpoint import (
     Checkpoint,
     ModelMissing,
     cached,
-    named_folder,
+    locate,
     not_cached,
     read_checkpoint,
     read_json,
@@ -108,16 +108,13 @@ def _locate(model: str) -> tuple[str, Path]:
             f"one, or download {PREFERRED}, or set `model` to a folder that holds one",
             field="model",
         )
-    folder = named_folder(model)
-    if folder is not None:
-        return folder.name, folder.resolve()
-    found = cached(model)
+    found = locate(model)
     if found is not None:
-        return model, found
+        return found
     packaged = _packaged()
     if packaged is not None and model.lower() in (PACKAGED[1].lower(), PACKAGED[1].rsplit("/", 1)[1].lower()):
         return PACKAGED[1], packaged
-    raise not_cached(model, " or to `auto`")
+    raise not_cached(model)
 
 
 def _packaged() -> Path | None:

@@ -27,7 +27,8 @@ from services.fetch.naming import name_of
 from services.fetch.partial import Partial
 from services.fetch.receive import Received, receive
 from services.fetch.storing import store
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.storage import disk_full
 
 GIB = 1024**3
 USER_AGENT = "linckia-fetch"
@@ -50,8 +51,24 @@ class Fetch:
         self._folder = folder
         self._locks: weakref.WeakValueDictionary[str, trio.Lock] = weakref.WeakValueDictionary()
 
+    @handles(Download)
     async def download(self, params: Download, context: Context) -> Downloaded:
-        """See `proto.ops.fetch.Download`."""
+        try:
+            return await self._download(params, context)
+        except OSError as error:
+            full = disk_full(error, self._folder)
+            raise full or OperationError(f"{params.url}: it cannot be kept: {error.strerror}") from error
+
+    @handles(DownloadCheck)
+    async def check(self, params: DownloadCheck, context: Context) -> DownloadAllowed:
+        parsed = parse(params.url)
+        try:
+            addresses = await self._client.addresses(parsed)
+        except (Forbidden, OperationError) as error:
+            return DownloadAllowed(allowed=False, addresses=[], reason=str(error))
+        return DownloadAllowed(allowed=True, addresses=addresses)
+
+    async def _download(self, params: Download, context: Context) -> Downloaded:
         url = str(parse(params.url))
         limit_s = self._settings.timeout_s if params.timeout_s is None else params.timeout_s
         lock = self._locks.setdefault(url, trio.Lock())
@@ -69,15 +86,6 @@ class Fetch:
             f"{url}: {partial.size}{of} bytes were received within {limit_s:.3g} s; the next call goes on from there",
             executed=Executed.NO,
         )
-
-    async def check(self, params: DownloadCheck) -> DownloadAllowed:
-        """See `proto.ops.fetch.DownloadCheck`."""
-        parsed = parse(params.url)
-        try:
-            addresses = await self._client.addresses(parsed)
-        except (Forbidden, OperationError) as error:
-            return DownloadAllowed(allowed=False, addresses=[], reason=str(error))
-        return DownloadAllowed(allowed=True, addresses=addresses)
 
     async def _into_store(self, params: Download, url: str, partial: Partial, context: Context) -> Downloaded:
         received, digests = await self._checked(params, url, partial, context)
@@ -162,19 +170,5 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     settings = read_settings(env.settings)
     folder = env.data_dir / "partial"
     await trio.to_thread.run_sync(partials.sweep, folder)
-    fetch = Fetch(settings, folder)
-    handlers = Handlers()
-
-    @handlers.handle(Download)
-    async def download(params: Download, context: Context) -> Downloaded:
-        try:
-            return await fetch.download(params, context)
-        except OSError as error:
-            raise OperationError(f"{params.url}: it cannot be kept: {error.strerror}") from error
-
-    @handlers.handle(DownloadCheck)
-    async def check(params: DownloadCheck, context: Context) -> DownloadAllowed:
-        return await fetch.check(params)
-
     env.info(allow=", ".join(settings.allow) or "the Internet only")
-    yield handlers
+    yield Handlers(Fetch(settings, folder))

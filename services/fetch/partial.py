@@ -130,7 +130,7 @@ class Partial:
 
 
 def sweep(folder: Path, now: float | None = None) -> None:
-    """Remove what nobody has asked for again.  Raises OSError."""
+    """Remove downloads that were not asked for again.  Raises OSError."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():

@@ -4,14 +4,13 @@ Packages, each of which imports only those before it (and `core`, which holds wh
 
     store          the database: tables, connections, functions of SQL
     index          one directory listed, the stored tree and its sums, scans and their jobs, single changes
-    column_cache   the entries as columns in memory, for questions that look at very many of them
     query          conditions, orders, pages, saved queries
-    sets           resource sets: their graph, what is in them, searches over them
+    sets           resource sets: their graph, their members, searches over them
     browse         `index`, `navigate`, `inspect`, `synthesis://…`
     sources        folders that are followed or scanned under a name
     changes        renames, moves, deletions and the trash
     space          maps, duplicates, growth
-    plans          plans, what their sources find, what is done with it
+    plans          plans: their sources, conditions, outcomes and executions
 
 `main` opens the service; `compare_main` is the service `compare`, which looks at directories on behalf of scans. Only a
 `tree.Edit` writes `entry` and `folder`; everything else reads the view `node`.

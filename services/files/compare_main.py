@@ -17,8 +17,8 @@ import trio
 from proto.operation import Params
 from proto.ops.compare import Compared, CompareFolders
 from services.files import paths
-from services.files.index import ignoring
 from services.files.index.comparing import different
+from services.files.index.listing import ignore_rules
 from services.files.main import COLLECTIONS
 from services.runtime.handlers import Context, Environment, Handlers
 
@@ -36,7 +36,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     # Two at once would only contend for the interpreter.
     turn = trio.CapacityLimiter(1)
     handlers = Handlers()
-    rules = functools.lru_cache(8)(lambda patterns: ignoring.rules(patterns, roots))
+    rules = functools.lru_cache(8)(lambda patterns: ignore_rules(patterns, roots))
 
     @handlers.handle(CompareFolders)
     async def compare_folders(params: CompareFolders, ctx: Context) -> Compared:

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from services.files.index.invalidations import Touched
+import msgspec
+from msgspec import Meta
+
+from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
 from services.files.index.listing import Ignored
 from services.files.paths import Roots
-from services.files.settings import Settings
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As they may be written."""
+
+    ignore: Annotated[list[str], Meta(description="Patterns, as in .gitignore, of what the index leaves out")] = []
+    trash: Annotated[bool, Meta(description="Whether deleted files are kept, so that they can be restored")] = False
+
+
+def read_settings(table: Mapping[str, Any]) -> Settings:
+    """Raises ValueError, which names the setting."""
+    try:
+        return msgspec.convert(dict(table), Settings)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"[services.files]: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +40,6 @@ class Core:
     settings: Settings
     database: Database
     roots: Roots
-    touched: Touched
+    invalidations: Invalidations
     ignored: Ignored | None
     jobs: Jobs

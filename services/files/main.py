@@ -17,31 +17,30 @@ from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files_index import Index, ListJobs
 from proto.ops.files_reading import Inspect, Navigate
-from services.files import settings
-from services.files.browse.indexing import add_indexing
-from services.files.browse.reading import add_reading, node_uri
-from services.files.browse.uris import add_uris
+from services.files.browse.indexing import Indexing
+from services.files.browse.reading import Reading, node_uri
+from services.files.browse.uris import Uris
 from services.files.changes import trashed
 from services.files.changes.changes import Changes
-from services.files.changes.changing import add_changing, rejoin, scan_all
+from services.files.changes.changing import Changing, rejoin, scan_all
 from services.files.changes.following import Follow
-from services.files.core import Core
-from services.files.index import ignoring
-from services.files.index.compare_client import Others
-from services.files.index.invalidations import Touched
+from services.files.core import Core, read_settings
+from services.files.index.compare_client import CompareClient
+from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
+from services.files.index.listing import ignore_rules
 from services.files.paths import Roots
-from services.files.plans.classifying import Classifying, add_classifying
+from services.files.plans.classifying import ClassifierTools, Classifying
 from services.files.plans.executions import Executions
 from services.files.plans.outcomes import Doing
-from services.files.plans.plan_uris import add_plan_uris
-from services.files.plans.plans import add_plans
-from services.files.query.queries import add_queries
-from services.files.sets.grouping import add_grouping
-from services.files.sets.resources import add_resources
+from services.files.plans.plan_uris import PlanUris
+from services.files.plans.plans import PlanTools
+from services.files.query.queries import Queries
+from services.files.sets.grouping import Grouping
+from services.files.sets.resources import SetSearch
 from services.files.sources.followers import Followers
-from services.files.sources.sources import add_sources, resume_sources
-from services.files.space.space import add_space
+from services.files.sources.sources import SourceTools, resume_sources
+from services.files.space.space import Space
 from services.files.store.database import open_database, steadily
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.storage import DiskFull
@@ -57,24 +56,26 @@ took an eighth of its time."""
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open. Raises ValueError where a setting is wrong."""
-    chosen = settings.read(env.settings)
+    chosen = read_settings(env.settings)
     roots = Roots(env.roots)
-    ignored = ignoring.rules(chosen.ignore, roots.paths)
+    ignored = ignore_rules(chosen.ignore, roots.paths)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
-    rebuilt = trio.Event()
+    rebuilt = Rebuilt()
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "files.db", rebuilt.set)
     if database.rebuilt:
         rebuilt.set()
     env.at_rest(database.give_back)
     try:
         async with trio.open_nursery() as scans:
-            touched = Touched()
-            others = Others(env, chosen.ignore)
-            scans.start_soon(others.run)
-            jobs = Jobs(env, database, touched, ignored, scans, others, lambda *change: _tell(env, *change))
-            core = Core(env, chosen, database, roots, touched, ignored, jobs)
-            changes = Changes(database, roots, Follow(touched, ignored), env.data_dir)
+            invalidations = Invalidations()
+            compare_client = CompareClient(env, chosen.ignore)
+            scans.start_soon(compare_client.run)
+            jobs = Jobs(
+                env, database, invalidations, ignored, scans, compare_client, lambda *change: _tell(env, *change)
+            )
+            core = Core(env, chosen, database, roots, invalidations, ignored, jobs)
+            changes = Changes(database, roots, Follow(invalidations, ignored), env.data_dir)
             await _take_up(core, changes, scans)
             recovery = Recovery(core, rebuilt)
             scans.start_soon(recovery.run)
@@ -92,7 +93,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             recovery.close()
             # A scan in hand is stopped where it is, and taken up at the next start.
             await jobs.stop()
-            others.close()
+            compare_client.close()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
@@ -118,11 +119,25 @@ async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
         nursery.start_soon(steadily, core.env, "recovery", take_up)
 
 
+class Rebuilt:
+    """Says that the database was begun again; may be waited for again and again."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
 class Recovery:
     """Has what came back to the index in its sets again: from the trash before the last process died, or from a
     database that was damaged."""
 
-    def __init__(self, core: Core, rebuilt: trio.Event) -> None:
+    def __init__(self, core: Core, rebuilt: Rebuilt) -> None:
         self._core = core
         self._rebuilt = rebuilt
         self._scope = trio.CancelScope()
@@ -135,11 +150,11 @@ class Recovery:
         """Until `close`."""
         with self._scope:
             await steadily(self._core.env, "recovery", self._from_trash)
-            await self._rebuilt.wait()
-            self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
-            await steadily(self._core.env, "recovery", self._from_damage)
-            self._core.env.info(index="")
-            await trio.sleep_forever()
+            while True:
+                await self._rebuilt.wait()
+                self._core.env.info(index=f"rebuilding: {self._core.database.rebuilt}")
+                await steadily(self._core.env, "recovery", self._from_damage)
+                self._core.env.info(index="")
 
     async def _from_trash(self) -> None:
         waiting = await self._core.database.read(trashed.waiting)
@@ -171,20 +186,21 @@ def handlers_of(
     core: Core, changes: Changes, following: Followers, executions: Executions, classifying: Classifying
 ) -> Handlers:
     """The operations, a family after the other."""
-    handlers = Handlers()
-    add_indexing(handlers, core)
-    add_reading(handlers, core)
-    add_resources(handlers, core)
-    add_changing(handlers, core, changes)
-    add_space(handlers, core)
-    add_uris(handlers, core)
-    add_plan_uris(handlers, core)
-    add_queries(handlers, core)
-    add_grouping(handlers, core)
-    add_sources(handlers, core, following)
-    add_plans(handlers, core, executions)
-    add_classifying(handlers, core, classifying)
-    return handlers
+    indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
+    return Handlers(
+        indexing,
+        reading,
+        searches,
+        Changing(core, changes),
+        Space(core),
+        Uris(core, indexing, reading, searches),
+        PlanUris(core),
+        Queries(core),
+        Grouping(core),
+        SourceTools(core, following),
+        PlanTools(core, executions),
+        ClassifierTools(core, classifying),
+    )
 
 
 def _tell(env: Environment, job: int, status: str, root: str) -> None:

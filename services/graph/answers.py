@@ -1,4 +1,4 @@
-"""From numbers to what a caller sees: nodes and edges with their names, and the graph in figures."""
+"""Answers to callers: nodes and edges with their names, and the graph in figures."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]
 
 
 def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
-    """Edges as callers see them; `corpus` is the one whose ends go without saying."""
+    """Edges as callers see them; the ends in `corpus` do not name it."""
     kinds = {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
 
     def beside(number: int) -> str | None:
@@ -114,7 +114,7 @@ def hubs_of(walk: Walk, names: Mapping[int, Named], steps: Steps, fan_out: int) 
 
 
 def behind(db: apsw.Connection, corpora: Iterable[str]) -> list[str]:
-    """In what way the graph may fall short of these corpora."""
+    """How the graph may fall short of these corpora."""
     said: list[str] = []
     for corpus in dict.fromkeys(corpora):
         row = db.execute("SELECT behind FROM corpus WHERE name=?", (corpus,)).fetchone()

@@ -16,6 +16,8 @@ from proto.ops.graph import (
     Direction,
     FeedResult,
     GraphDelete,
+    GraphEpoch,
+    GraphEpochResult,
     GraphNeighbors,
     GraphNodes,
     GraphPath,
@@ -38,10 +40,17 @@ _BACK = {Direction.OUT: Direction.IN, Direction.IN: Direction.OUT, Direction.BOT
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
-    database = await trio.to_thread.run_sync(store.open_database, env.data_dir / "graph.db")
+    graph: Graph
+
+    def on_rebuilt() -> None:
+        graph.on_rebuilt()
+
+    database = await trio.to_thread.run_sync(store.open_database, env.data_dir / "graph.db", on_rebuilt)
     env.at_rest(database.give_back)
     try:
-        yield Handlers(Graph(database))
+        graph = Graph(database)
+        env.background.start_soon(graph.release, env.ending)
+        yield Handlers(graph)
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
@@ -60,6 +69,17 @@ class Graph:
         self._database = database
         self._counted: tuple[int, GraphStatsResult] | None = None
         """The last figures, with the version of the database that they are of."""
+        self._epoch_ended = trio.Event()
+
+    def on_rebuilt(self) -> None:
+        """The database was begun again, under another epoch."""
+        self._epoch_ended.set()
+        self._epoch_ended = trio.Event()
+
+    async def release(self, ending: trio.Event) -> None:
+        """At the service's end, answer the calls that wait for another epoch."""
+        await ending.wait()
+        self._epoch_ended.set()
 
     @handles(GraphPut)
     async def put(self, params: GraphPut, ctx: Context) -> FeedResult:
@@ -68,6 +88,16 @@ class Graph:
     @handles(GraphDelete)
     async def delete(self, params: GraphDelete, ctx: Context) -> FeedResult:
         return await self._database.write(lambda db: store.delete(db, params.corpus, params.nodes, params.behind))
+
+    @handles(GraphEpoch)
+    async def epoch(self, params: GraphEpoch, ctx: Context) -> GraphEpochResult:
+        ended = self._epoch_ended
+        epoch = await self._database.read(store.epoch)
+        if epoch == params.known:
+            with trio.move_on_after(params.wait_s):
+                await ended.wait()
+            epoch = await self._database.read(store.epoch)
+        return GraphEpochResult(epoch=epoch)
 
     @handles(GraphNodes)
     async def node_names(self, params: GraphNodes, ctx: Context) -> NodeNames:
@@ -108,7 +138,7 @@ class Graph:
 
     @handles(GraphStats)
     async def stats(self, params: GraphStats, ctx: Context) -> GraphStatsResult:
-        # Taken before the snapshot: what is committed meanwhile makes the figures stale, never the reverse.
+        # Taken before the snapshot: a commit in between makes the figures stale, never the reverse.
         version = self._database.version
         if self._counted is None or self._counted[0] != version:
             size, rebuilt = self._database.size_bytes(), bool(self._database.rebuilt)

@@ -10,7 +10,7 @@ beginning.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import apsw
@@ -51,9 +51,10 @@ def _name(db: apsw.Connection) -> None:
 SCHEMA = Schema(version=1, tables=_TABLES, begin=_name)
 
 
-def open_database(path: Path) -> Database:
+def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """The database at `path`; opening blocks."""
-    return Database(path, SCHEMA, kind=Kind.DERIVED, readers=4, pragmas={"cache_size": -65536, "mmap_size": 1 << 30})
+    pragmas = {"cache_size": -65536, "mmap_size": 1 << 30}
+    return Database(path, SCHEMA, kind=Kind.DERIVED, readers=4, pragmas=pragmas, on_rebuilt=on_rebuilt)
 
 
 def epoch(db: apsw.Connection) -> str:

@@ -22,7 +22,7 @@ Step = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Walk:
-    """What is around a node: the depth of each node that was reached, and the edges on the way, in order.
+    """The surroundings of a node: the depth of each node that was reached, and the edges on the way, in order.
 
     `cut` holds the hubs of which only some edges were followed; `full` is whether the limit on nodes was reached.
     """
@@ -50,7 +50,7 @@ class Steps:
             yield from self._db.execute(query, (node,))
 
     def first(self, node: int, count: int) -> list[Step]:
-        """So many of them at most, each direction having its share."""
+        """At most `count` edges, with a share for each direction."""
         found: list[list[Step]] = [list(self._db.execute(f"{query} LIMIT ?", (node, count))) for query in self._queries]
         if sum(map(len, found)) <= count or len(found) == 1:
             return [step for steps in found for step in steps]

@@ -34,7 +34,8 @@ from proto.ops.knowledge import (
 )
 from proto.ops.retrieve import RetrieveSimilar, RetrieveStatus
 from services.knowledge.discovery.operations import Discovery
-from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files, tags
@@ -62,10 +63,15 @@ MAX_PROBLEMS = 100
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
     ingest: Ingest
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "notes.db", lambda: ingest.wake())
+
+    def on_rebuilt() -> None:
+        ingest.wake()
+
+    database = await trio.to_thread.run_sync(open_database, env.data_dir / "notes.db", on_rebuilt)
     env.at_rest(database.give_back)
     try:
-        outbox = Outbox(env, "the graph", GraphFeed(env, database))
+        feed = GraphFeed(env, database)
+        outbox = Outbox(env, "the graph", feed)
         ingest = Ingest(env, database, outbox.hurry)
         refiner = Refiner()
         follower = Follower(env, "notes", ingest)
@@ -74,9 +80,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
         else:
             ingest.unwatched("there is no folder to be watched")
-        for task in (ingest.run, follower.run, outbox.run):
+        for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
             env.background.start_soon(task)
-        env.background.start_soon(refiner.learn, env.call)
+        env.background.start_soon(outbox.watch_epoch, feed.epoch)
         search = Search(database, ingest, refiner)
         try:
             yield Handlers(search, Discovery(database, ingest, search, refiner), Notes(database, ingest, outbox))
@@ -186,7 +192,8 @@ class Notes:
                 f"Tags cannot be added to {params.file_path}: {os.strerror(error.errno or 0)}"
             ) from None
         if changed:
-            await self._ingest.take_in(await trio.to_thread.run_sync(os.path.realpath, path))
+            real = await trio.to_thread.run_sync(os.path.realpath, path)
+            await self._ingest.take_in(real, files.digest(files.decode(tagged.data)))
         done = "merged" if tagged.merged else "injected"
         return InjectTagsResult(
             message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",
@@ -203,7 +210,7 @@ class Notes:
         ingest, progress = self._ingest, self._ingest.progress
         problems = sorted(ingest.problems().items())
         # Before the counts, so that with nothing pending the counts are whole.
-        pending, scanning = ingest.outstanding, not progress.scanned
+        pending, scanning, scanned_at = ingest.index.outstanding, not progress.scanned, progress.scanned_at
         notes, links, graph_pending = await self._database.read(
             lambda db: (nodes.count(db), edges.count(db), graph_feed.waiting(db))
         )
@@ -212,7 +219,7 @@ class Notes:
             edges=links,
             pending=pending,
             scanning=scanning,
-            last_scan=rfc3339(progress.scanned_at, timespec="milliseconds"),
+            last_scan=rfc3339(scanned_at, timespec="milliseconds"),
             scan_ms=round(progress.scan_ms, 2),
             scan_interval_s=round(progress.interval_s, 2),
             unwatched=progress.unwatched,

@@ -1,1 +1,1 @@
-"""What a language model says of notes that were found, in a process of its own."""
+"""A language model's opinion of notes that were found, in a process of its own."""

@@ -1,8 +1,8 @@
-"""What a model's answer is taken to say: numbers that were given to it, each once, and short plain sentences.
+"""Parses a model's answer: the numbers that were given to it, each once, and short plain sentences.
 
 Models wrap JSON in fences and thoughts, write numbers as text and ids for numbers, and repeat themselves; all of that
-is read. What was not asked for is left out: a number that no text has, a type that no link has, a control character, a
-sentence without end. An answer in which nothing remains is none.
+is accepted. What was not asked for is left out: an unknown number, an unknown type of link, a control character, the
+rest of an overlong sentence. An answer in which nothing remains is a failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from proto.errors import Unavailable
-from proto.ops.llm import Candidate, LinkKind, Placed, SuggestedLink, Unlinked
+from proto.ops.llm import Candidate, LinkKind, Placed, Refinement, SuggestedLink, Unlinked
 from services.llm.prompts import CONTEXTS
 
 SENTENCE_CHARACTERS = 400
@@ -27,16 +27,8 @@ _NUMBER = ("n", "number", "index", "id", "result", "pair")
 _SCORE = ("score", "relevance", "relevance_score")
 
 
-class Refined(msgspec.Struct, frozen=True):
-    """An answer to `REFINE`."""
-
-    intent: str | None
-    analysis: str | None
-    order: list[Placed]
-
-
-def refinement(answer: str, candidates: Sequence[Candidate]) -> Refined:
-    """The answer to `REFINE` on these candidates.
+def refinement(answer: str, candidates: Sequence[Candidate], model: str) -> Refinement:
+    """The answer of `model` to `REFINE` on these candidates.
 
     Raises:
         Unavailable: it holds nothing that was asked for.
@@ -47,7 +39,7 @@ def refinement(answer: str, candidates: Sequence[Candidate]) -> Refined:
     order = _order(_list(said, "ranking", "results", "order", "ranked"), candidates)
     if intent is None and analysis is None and not order:
         raise Unavailable("the language model's answer has nothing that was asked for")
-    return Refined(intent, analysis, order)
+    return Refinement(intent=intent, analysis=analysis, order=order, model=model)
 
 
 def links(answer: str, pairs: Sequence[Unlinked]) -> list[SuggestedLink]:
@@ -88,7 +80,7 @@ def _order(entries: Sequence[object], candidates: Sequence[Candidate]) -> list[P
         )
     order = list(placed.values())
     if order and all(each.score is not None for each in order):
-        # It gave scores and listed the texts in another order: what it measured counts.
+        # It gave scores and listed the texts in another order: the scores count.
         order.sort(key=lambda each: -(each.score or 0.0))
     else:
         order = [msgspec.structs.replace(each, score=None) for each in order]
@@ -113,7 +105,7 @@ def _list(said: Mapping[str, Any], *names: str) -> Sequence[object]:
 
 
 def _numbered(entry: Mapping[Any, object], by_id: Mapping[str, int], count: int) -> int | None:
-    """The place (from 0) of the text that an entry is about; None where it is about none of them."""
+    """The index (from 0) of the text that an entry is about; None where it is about none of them."""
     for name in _NUMBER:
         value = entry.get(name)
         if isinstance(value, str) and value in by_id:
@@ -155,7 +147,7 @@ def _sentence(value: object, longest: int) -> str | None:
 
 
 def _visible(text: str) -> str:
-    # Neither control characters nor those that only turn or hide what stands beside them.
+    # No control characters, and none that reverse or hide the text beside them.
     return "".join(" " if char.isspace() else char for char in text if char.isspace() or _is_shown(char))
 
 

@@ -1,7 +1,7 @@
 """One request to a language model's endpoint, as OpenAI's chat completions or Ollama's `/api/chat` have it.
 
-Whatever the other side does (refuses, hangs, answers for ever, answers nonsense), it ends within the time and the size
-that were given, with a failure that says what happened. No redirect is followed: the key goes to the configured host
+Whatever the other side does (refuses, hangs, streams without end, answers nonsense), the request ends within the given
+time and size, with a failure that says what happened. No redirect is followed: the key goes to the configured host
 alone. No proxy of the environment is used, only one that the settings name.
 """
 
@@ -94,11 +94,11 @@ class Endpoint:
         self._settings = settings
         self._client = client
         self._url = address(settings)
-        # Some servers know neither; the first of them that says so is asked more plainly from then on.
+        # Some servers know neither `temperature` nor `response_format`; after a refusal both are left out.
         self._plain = False
 
     async def ask(self, instruction: str, material: str) -> str:
-        """What the model answers to `material` under `instruction`; meant to be a JSON object, but unchecked.
+        """The model's answer to `material` under `instruction`; meant to be a JSON object, but unchecked.
 
         Cancellation: the request is given up, and its connection closed.
 
@@ -109,9 +109,7 @@ class Endpoint:
         try:
             with trio.fail_after(self._settings.timeout_s):
                 body = await self._post(self._request(instruction, material))
-        except trio.TooSlowError:
-            raise Timeout(f"no answer from {self.host} within {self._settings.timeout_s:g} s") from None
-        except httpx2.TimeoutException:
+        except (trio.TooSlowError, httpx2.TimeoutException):
             raise Timeout(f"no answer from {self.host} within {self._settings.timeout_s:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise Unavailable(f"{self.host} cannot be reached: {str(error) or type(error).__name__}") from None
@@ -168,7 +166,7 @@ class Endpoint:
                 message = choice.message
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             raise Unavailable(
-                f"what {self.host} answers is not of the protocol {self._settings.protocol}; see `protocol` and `url` "
+                f"the answer of {self.host} is not of the protocol {self._settings.protocol}; see `protocol` and `url` "
                 "of [llm]"
             ) from None
         content = message.content
@@ -186,7 +184,7 @@ def open_endpoint(settings: Settings, key: str) -> contextlib.AbstractAsyncConte
         InvalidParams: at once, where `url` or `proxy` is no URL.
     """
     headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "linckia"}
-    # A compressed answer may be a thousand times as long as what is counted.
+    # A compressed answer may be a thousand times as long as the bytes that are counted.
     headers["Accept-Encoding"] = "identity"
     if key:
         headers["Authorization"] = f"Bearer {key}"

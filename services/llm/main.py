@@ -1,7 +1,7 @@
 """The service `llm`: the one that may speak to a language model, and only to the one that the settings name.
 
-Without one it is ready all the same, says so, and nothing is sent anywhere. A model that was too slow twice running is
-left alone for a while: whoever searches shall not wait the whole time for it again and again.
+Without one it is ready all the same, says so, and nothing is sent anywhere. A model that was too slow twice in a row is
+not asked for a while, so that not every search waits for its time-out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from proto.ops.llm import (
     SuggestedLinks,
 )
 from services.llm import answers, prompts
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 if TYPE_CHECKING:
     from services.llm.endpoint import Endpoint, Settings
@@ -36,7 +36,7 @@ _MAX_KEY_BYTES = 16 * 1024
 
 
 class Pause:
-    """Whether to ask at all: not for `PAUSE_S` after as many answers in a row came too late as `TOO_LATE` says."""
+    """A circuit breaker: after `TOO_LATE` time-outs in a row the model is not asked for `PAUSE_S`."""
 
     TOO_LATE = 2
     PAUSE_S = 15.0
@@ -104,24 +104,63 @@ def read_key(settings: Settings) -> str:
     return key
 
 
+class LlmService:
+    """The operations of `llm`.
+
+    Args:
+        endpoint: None where there is none to ask; `model` says why.
+    """
+
+    def __init__(self, endpoint: Endpoint | None, model: LlmModelResult) -> None:
+        self._endpoint = endpoint
+        self._model = model
+        self._pause = Pause()
+
+    @handles(LlmModel)
+    async def model(self, params: LlmModel, ctx: Context) -> LlmModelResult:
+        return self._model
+
+    @handles(LlmRefineSearch)
+    async def refine_search(self, params: LlmRefineSearch, ctx: Context) -> Refinement:
+        answer = await self._ask(prompts.REFINE, prompts.search_material(params.query, params.candidates))
+        return answers.refinement(answer, params.candidates, self._model.model)
+
+    @handles(LlmSuggestLinks)
+    async def suggest_links(self, params: LlmSuggestLinks, ctx: Context) -> SuggestedLinks:
+        answer = await self._ask(prompts.LINK, prompts.link_material(params.pairs))
+        return SuggestedLinks(links=answers.links(answer, params.pairs), model=self._model.model)
+
+    async def _ask(self, instruction: str, material: str) -> str:
+        if self._endpoint is None:
+            raise Unavailable(self._model.problem or NOT_CONFIGURED)
+        self._pause.check()
+        try:
+            answer = await self._endpoint.ask(instruction, material)
+        except Timeout:
+            self._pause.too_late()
+            raise
+        self._pause.answered()
+        return answer
+
+
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready at once; the endpoint is first spoken to when somebody asks."""
+    """Ready at once; the endpoint is contacted with the first request."""
     if not env.settings.get("url") and not env.settings.get("model"):
         env.info(model="none")
-        yield _handlers(None, LlmModelResult(configured=False))
+        yield Handlers(LlmService(None, LlmModelResult(configured=False)))
         return
-    # A sixth of a second of imports, which whoever has no such model is spared.
+    # The imports take a sixth of a second; without a model they are not needed.
     from services.llm.endpoint import open_endpoint
 
     try:
         settings = _settings(env)
         opened = open_endpoint(settings, read_key(settings))
     except InvalidParams as error:
-        # Searches say so with each answer; a process that died of it would only be started anew, as wrong as before.
+        # Each search reports the problem; ending the process would only restart it with the same settings.
         reason = error.failure.message
         env.info(model="none", problem=reason)
-        yield _handlers(None, LlmModelResult(configured=True, problem=reason))
+        yield Handlers(LlmService(None, LlmModelResult(configured=True, problem=reason)))
         return
     async with opened as endpoint:
         model = LlmModelResult(
@@ -132,40 +171,4 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             timeout_ms=int(settings.timeout_s * 1000),
         )
         env.info(model=model.model, protocol=model.protocol, host=model.host)
-        yield _handlers(endpoint, model)
-
-
-def _handlers(endpoint: Endpoint | None, model: LlmModelResult) -> Handlers:
-    handlers = Handlers()
-    pause = Pause()
-
-    async def ask(instruction: str, material: str) -> str:
-        if endpoint is None:
-            raise Unavailable(model.problem or NOT_CONFIGURED)
-        pause.check()
-        try:
-            answer = await endpoint.ask(instruction, material)
-        except Timeout:
-            pause.too_late()
-            raise
-        pause.answered()
-        return answer
-
-    @handlers.handle(LlmModel)
-    async def llm_model(params: LlmModel, ctx: Context) -> LlmModelResult:
-        return model
-
-    @handlers.handle(LlmRefineSearch)
-    async def refine_search(params: LlmRefineSearch, ctx: Context) -> Refinement:
-        answer = await ask(prompts.REFINE, prompts.search_material(params.query, params.candidates))
-        refined = answers.refinement(answer, params.candidates)
-        return Refinement(
-            intent=refined.intent, analysis=refined.analysis, order=refined.order, model=model.model
-        )  # fmt: skip
-
-    @handlers.handle(LlmSuggestLinks)
-    async def suggest_links(params: LlmSuggestLinks, ctx: Context) -> SuggestedLinks:
-        answer = await ask(prompts.LINK, prompts.link_material(params.pairs))
-        return SuggestedLinks(links=answers.links(answer, params.pairs), model=model.model)
-
-    return handlers
+        yield Handlers(LlmService(endpoint, model))

@@ -1,4 +1,4 @@
-"""What is asked of the model: an instruction, and the material as one JSON object.
+"""The prompts: an instruction, and the material as one JSON object.
 
 Texts of notes are material and nothing else: they are numbered, quoted as JSON and cut to size, and the instruction
 says that no sentence in them is addressed to the model. What it answers is read by `answers`, which takes nothing but

@@ -1,4 +1,4 @@
-"""What is known of a file: from the cache, or made now by `decode`, which may die of it."""
+"""Inspecting a file: from the cache, or made now by `decode`, which may die of it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Inspection:
         if kept is not None:
             if kept.used_at < time.time() - store.USE_STEP_S:
                 with contextlib.suppress(DiskFull):
-                    # What is known is answered on a full disk as well; only its age in the cache is not renewed.
+                    # Answered on a full disk as well; only the age in the cache is not renewed.
                     await self._database.write(lambda db: store.used(db, hash_))
             return kept
         if kind is MediaKind.TEXT:

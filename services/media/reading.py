@@ -39,8 +39,8 @@ def opened(path: str, roots: Sequence[str]) -> Iterator[Opened]:
     """Open a regular file below the roots.
 
     Raises:
-        Forbidden: it is outside, or a link leads there; said of what is not there as well, so that nothing can be
-            learned of what is.
+        Forbidden: it is outside, or a link leads there; also where it does not exist, so that nothing can be learned
+            of files outside.
         OperationError: it is there and cannot be read, or is no file.
     """
     try:

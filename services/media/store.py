@@ -19,7 +19,7 @@ from proto.ops.media import THUMBNAIL, MediaArtifact
 from services.runtime.database import Database, Kind, Schema
 
 VERSION: Final = 1
-"""Of what is made: with another one, everything is made again."""
+"""Of the results: with another version, each is made again."""
 
 CACHE_BYTES: Final = 1024**3
 MAX_SEEN: Final = 500_000
@@ -58,7 +58,7 @@ def open_database(path: Path) -> Database:
 
 
 class Content(NamedTuple):
-    """What is kept of a content."""
+    """The cached result of a content."""
 
     metadata: dict[str, Any]
     artifacts: list[MediaArtifact]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,18 +22,15 @@ from proto.operation import Params
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.rerank.pairs import Pair, PairTokenizer
 from services.rerank.weights import AUTO, NONE, PREFERRED, resolve
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
-from services.runtime.models.resting import Resting, rest_when_idle
+from services.runtime.models.tokens import TOKENIZE_AT_ONCE
 
 if TYPE_CHECKING:
-    # It loads torch, which a machine without a model is spared.
+    # It loads torch, which is not needed without a model.
     from services.rerank.model import CrossEncoder
-
-_TOKENIZE_AT_ONCE = 64
-"""Texts between two looks at cancellation and at the queue."""
 
 _CANARY = ("What do sea stars grow back?", "A sea star can grow back an arm that it has lost.")
 
@@ -57,9 +55,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a search may have to wait for")] = 100
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 200_000
     health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
+    # The kernel reads it, and ends the process then (`rests_by` of its catalog).
     unload_after_s: Annotated[
-        float,
-        Meta(ge=0, description="Idle time after which its memory is given back until it is needed again; 0: never"),
+        float, Meta(ge=0, description="Idle time after which the process ends until the next call; 0: never")
     ] = 0
 
 
@@ -98,14 +96,14 @@ def load(settings: Settings, device: str) -> Loaded | None:
 
 
 def warm_up() -> None:
-    """Have the code of the model that `auto` finds; a machine without one is spared the second and the 20 MB."""
+    """Import the code of the model that `auto` finds; without a model that second and 20 MB are saved."""
     with contextlib.suppress(ModelMissing):
         if resolve() is not None:
             importlib.import_module("transformers")
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
-    """To say that there is no model, where there is none; of one its code alone, for it would be in memory twice."""
+    """Without a model: ask for it. With one: import its code alone, since its weights would be in memory twice."""
     if (model := settings.get("model", AUTO)) not in (AUTO, NONE) or resolve(model) is not None:
         importlib.import_module("transformers")
         return None
@@ -122,98 +120,93 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
         env.info(model="none")
-        yield _without_model()
+        yield Handlers(WithoutModel())
         return
-    device = env.mode or "cpu"
+    service = RerankService(settings, loaded)
+    service.start(env.background)
+    env.info(model=loaded.files.name, device=loaded.encoder.device, precision=loaded.encoder.precision.value)
+    yield Handlers(service)
 
-    def load_again() -> CrossEncoder:
-        return _encoder(settings, device)
 
-    encoder = Resting(loaded.encoder, load_again)
-    precision = loaded.encoder.precision.value
-    files, tokenizer, speed = loaded.files, loaded.tokenizer, loaded.tokens_per_s
-    canary, canary_score = loaded.canary, loaded.canary_score
-    # From here on `encoder` alone holds the weights, so that it can let them go.
-    del loaded
-    target_s = settings.batch_ms / 1000
-    limits = BatchLimits(
-        target_s=target_s,
-        first_tokens=max(1, int(speed * target_s)),
-        max_waiting_tokens=settings.max_waiting_tokens,
-    )
-    batcher: Batcher[Pair] = Batcher(encoder.width, limits, verb="ranked")
-    at_once = settings.batches or batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
-    for _ in range(at_once):
-        env.background.start_soon(batcher.run, encoder)
+class RerankService:
+    """The operations of `rerank` with a model."""
 
-    async def watch() -> None:
-        every_s = settings.health_every_s
-        await watch_health(batcher, canary, canary_score, alike, every_s=every_s, rests=lambda: encoder.rests)
+    def __init__(self, settings: Settings, loaded: Loaded) -> None:
+        self._settings = settings
+        self._loaded = loaded
+        encoder = loaded.encoder
+        target_s = settings.batch_ms / 1000
+        self._batcher: Batcher[Pair] = Batcher(
+            encoder.width,
+            BatchLimits(
+                target_s=target_s,
+                first_tokens=max(1, int(loaded.tokens_per_s * target_s)),
+                max_waiting_tokens=settings.max_waiting_tokens,
+            ),
+            verb="ranked",
+        )
+        self._runners = settings.batches or batches_at_once(
+            encoder.device, processes=settings.workers, threads=settings.threads
+        )
+        # Searches have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
+        self._limiters = {lane: trio.CapacityLimiter(1) for lane in Lane}
 
-    env.background.start_soon(watch)
-    if settings.unload_after_s:
-        env.background.start_soon(rest_when_idle, (batcher,), encoder, settings.unload_after_s)
-    model = RerankModel(
-        available=True,
-        model=files.name,
-        max_tokens=files.max_tokens,
-        device=encoder.device,
-        precision=precision,
-    )
-    env.info(model=model.model, device=model.device, precision=model.precision)
-    # Searches have a thread of their own here too, or they would wait for the tokens of a bulk request.
-    lanes = {lane: trio.CapacityLimiter(1) for lane in Lane}
-    handlers = Handlers()
+    def start(self, background: trio.Nursery) -> None:
+        """Compute batches, and watch the model's health, until `background` is cancelled."""
+        for _ in range(self._runners):
+            background.start_soon(self._batcher.run, self._loaded.encoder)
+        canary, expected = self._loaded.canary, self._loaded.canary_score
+        background.start_soon(
+            partial(watch_health, self._batcher, canary, expected, alike, every_s=self._settings.health_every_s)
+        )
 
-    @handlers.handle(RerankPairs)
-    async def rerank_pairs(params: RerankPairs, ctx: Context) -> RerankResult:
+    @handles(RerankPairs)
+    async def rerank_pairs(self, params: RerankPairs, ctx: Context) -> RerankResult:
         lane = Lane.BULK if params.bulk else Lane.PROMPT
-        batcher.admit(lane, len(params.texts))
+        self._batcher.admit(lane, len(params.texts))
+        encode, limiter = self._loaded.tokenizer.encode, self._limiters[lane]
         pairs: list[Pair] = []
         truncated: list[int] = []
         query_truncated = False
-        for start in range(0, len(params.texts), _TOKENIZE_AT_ONCE):
-            texts = params.texts[start : start + _TOKENIZE_AT_ONCE]
-            some = await trio.to_thread.run_sync(tokenizer.encode, params.query, texts, limiter=lanes[lane])
+        for start in range(0, len(params.texts), TOKENIZE_AT_ONCE):
+            texts = params.texts[start : start + TOKENIZE_AT_ONCE]
+            some = await trio.to_thread.run_sync(encode, params.query, texts, limiter=limiter)
             pairs.extend(some.pairs)
             truncated.extend(start + index for index in some.truncated)
             query_truncated = some.query_truncated
-        scores: list[float] = (await batcher.compute(pairs, lane))[:, 0].tolist()
+        scores: list[float] = (await self._batcher.compute(pairs, lane))[:, 0].tolist()
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         return RerankResult(
             ranked=[Ranked(index=index, score=scores[index]) for index in order[: params.limit]],
-            model=files.name,
+            model=self._loaded.files.name,
             truncated=truncated,
             query_truncated=query_truncated,
             tokens=sum(len(pair) for pair in pairs),
         )
 
-    @handlers.handle(RerankModelParams)
-    async def rerank_model(params: RerankModelParams, ctx: Context) -> RerankModel:
-        return msgspec.structs.replace(model, tokens_per_s=batcher.tokens_per_s * at_once)
+    @handles(RerankModelParams)
+    async def rerank_model(self, params: RerankModelParams, ctx: Context) -> RerankModel:
+        loaded = self._loaded
+        return RerankModel(
+            available=True,
+            model=loaded.files.name,
+            max_tokens=loaded.files.max_tokens,
+            device=loaded.encoder.device,
+            precision=loaded.encoder.precision.value,
+            tokens_per_s=self._batcher.tokens_per_s * self._runners,
+        )
 
-    yield handlers
 
+class WithoutModel:
+    """The operations of `rerank` on a machine that has no model."""
 
-def _encoder(settings: Settings, device: str) -> CrossEncoder:
-    again = load(settings, device)
-    if again is None:
-        raise ModelMissing("the reranking model that was here is gone", field="model")
-    return again.encoder
-
-
-def _without_model() -> Handlers:
-    handlers = Handlers()
-
-    @handlers.handle(RerankPairs)
-    async def rerank_pairs(params: RerankPairs, ctx: Context) -> RerankResult:
+    @handles(RerankPairs)
+    async def rerank_pairs(self, params: RerankPairs, ctx: Context) -> RerankResult:
         raise Unavailable(NO_MODEL)
 
-    @handlers.handle(RerankModelParams)
-    async def rerank_model(params: RerankModelParams, ctx: Context) -> RerankModel:
+    @handles(RerankModelParams)
+    async def rerank_model(self, params: RerankModelParams, ctx: Context) -> RerankModel:
         return RerankModel(available=False, reason=NO_MODEL)
-
-    return handlers
 
 
 def alike(left: Rows, right: Rows) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from services.rerank.pairs import Pair
 from services.runtime.models.batcher import Rows
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer
 from services.runtime.models.device import Precision, resolve_precision, survives
 
 _PADDED_BATCH = 16
@@ -29,33 +29,16 @@ class CrossEncoder:
     width = 1
 
     def __init__(self, files: Checkpoint, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:
-        # A second of imports, which a machine without such a model is spared.
-        from transformers import AutoConfig, AutoModelForSequenceClassification
-        from transformers.utils.logging import disable_progress_bar
-
-        # Nobody watches: it would be lines in a log.
-        disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers gives it no types
         self._device = torch.device(device)
         self.precision = resolve_precision(precision, self._device.type)
-        try:
-            config = AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
-            if config.num_labels != 1:
-                raise ModelMissing(
-                    f"{files.folder} answers {config.num_labels} numbers for a pair; a cross-encoder for ranking "
-                    "answers one",
-                    field="model",
-                )
-            model: Any = AutoModelForSequenceClassification.from_pretrained(
-                files.folder,
-                config=config,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=torch.bfloat16 if self.precision is Precision.BF16 else torch.float32,
+        dtype = torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
+        self._model = load_transformer(files, "AutoModelForSequenceClassification", dtype).to(self._device)
+        config = self._model.config
+        if config.num_labels != 1:
+            raise ModelMissing(
+                f"{files.folder} answers {config.num_labels} numbers for a pair; a cross-encoder answers one",
+                field="model",
             )
-        except (ValueError, OSError, KeyError) as error:
-            raise ModelMissing(f"transformers cannot load {files.folder}: {error}", field="model") from error
-        self._model = model.eval().to(self._device)
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         self._typed = int(getattr(config, "type_vocab_size", None) or 0) > 1
         _make_head_exact(self._model)

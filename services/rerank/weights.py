@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.runtime.models.checkpoint import (
-    Checkpoint,
-    ModelMissing,
-    cached,
-    named_folder,
-    not_cached,
-    read_checkpoint,
-)
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing, locate, not_cached, read_checkpoint
 
 AUTO = "auto"
 NONE = "none"
@@ -31,20 +24,17 @@ def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint |
     """
     if model == NONE:
         return None
-    if model == AUTO:
-        name, folder = PREFERRED, cached(PREFERRED)
-        if folder is None:
+    found = locate(PREFERRED if model == AUTO else model)
+    if found is None:
+        if model == AUTO:
             return None
-    else:
-        named = named_folder(model)
-        name = model if named is None else named.name
-        folder = cached(model) if named is None else named.resolve()
-        if folder is None:
-            raise not_cached(model, " or to `auto`")
-    files = read_checkpoint(name, folder)
+        raise not_cached(model)
+    files = read_checkpoint(*found)
     # Without one, transformers would put a new head of random weights on an encoder.
     if not any(str(name).endswith("ForSequenceClassification") for name in files.config.get("architectures") or ()):
-        raise ModelMissing(f"{folder} is no cross-encoder: its config.json names no sequence classifier", field="model")
+        raise ModelMissing(
+            f"{files.folder} is no cross-encoder: its config.json names no sequence classifier", field="model"
+        )
     if max_tokens is not None:
         files = msgspec.structs.replace(files, max_tokens=min(files.max_tokens, max_tokens))
     return files

@@ -20,7 +20,7 @@ from services.retrieve import lexical, schema, store
 from services.retrieve.filters import Where, allowed_items
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.live_vectors import LiveVectors
-from services.retrieve.segmented import DEFAULT_LIMITS, Limits
+from services.retrieve.segment import DEFAULT_LIMITS, Limits
 from services.retrieve.store import Change, Found, Model, Waiting
 from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import FoundWords, WordIndex
@@ -204,12 +204,12 @@ class Collection:
         if not await self.vectors.scrub(self, self._ask_for_tending, SCRUB_WAIT_S):
             raise Unavailable(f"the vectors of collection {self.name} are being rewritten", retry_after_ms=500)
         await self.write(lexical.merge)
-        if self.words.start_anew():
+        if self.words.recreate():
             self.words_changed.set()
             with trio.move_on_after(SCRUB_WAIT_S):
-                while self.words.wanted_anew and self.words.has_large:  # noqa: ASYNC110  # its thread sets no event
+                while self.words.recreating and self.words.has_large:  # noqa: ASYNC110  # its thread sets no event
                     await trio.sleep(0.02)
-            if self.words.wanted_anew and self.words.has_large:
+            if self.words.recreating and self.words.has_large:
                 raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
         for path in schema.damaged_files(self._database.path):
             path.unlink(missing_ok=True)

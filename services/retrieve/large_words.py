@@ -3,7 +3,7 @@
 It is a copy: FTS5 has every word in the transaction that wrote it, and this index follows. A write is noted in memory
 at once (the *tail*, searched with the same scores as the rest) and committed every half second; what a crash took is
 the difference of two sets of ids, since an id is never used twice and never changes its words. Files that are damaged
-are noticed by their checksums, and the index is made anew.
+are noticed by their checksums, and the index is rebuilt.
 
 Both indexes are given the same terms in the same stems, so that both find the same.
 """
@@ -29,7 +29,7 @@ from services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
 from services.retrieve.vectors import ItemIds, Scored, best_first
 
 VERSION = 1
-"""Of the fields below and of what is put into them; part of the folder's name."""
+"""Of the fields below and of their content; part of the folder's name."""
 
 FEW = 20_000
 """Admitted items up to which a filter is part of the query; more are filtered from what it finds."""
@@ -48,7 +48,7 @@ _WHOLE = "whole"
 
 
 class Lost(Exception):
-    """The files are damaged, or cannot be written; the index is to be made anew."""
+    """The files are damaged, or cannot be written; the index is to be rebuilt."""
 
 
 class Stems:
@@ -65,7 +65,7 @@ class Stems:
 
 
 class _Tail:
-    """What the files do not have yet: new items, and ids that went.  `lock` is held by whoever looks or changes."""
+    """What the files do not have yet: new items, and ids that went.  `lock` is held to look and to change."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -98,7 +98,7 @@ class _Tail:
 
 
 class LargeWords:
-    """An open index.  `note` is the collection's writer's, `search` anybody's, all else one tending thread's."""
+    """An open index.  `note` is the collection's writer's, `search` any thread's, all else one tending thread's."""
 
     def __init__(self, folder: Path) -> None:
         """Open what is in `folder`, or begin.  Blocks.  Raises Lost."""
@@ -291,7 +291,7 @@ class LargeWords:
 
 
 def remove(folder: Path) -> None:
-    """Remove an index that is closed, or nobody's."""
+    """Remove an index that is closed."""
     if folder.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
     else:

@@ -19,7 +19,7 @@ from services.retrieve.filters import Where
 from services.retrieve.terms import indexed, query_terms
 
 VERSION = "1"
-"""Of `terms` and of the table below together; another one in a database makes its index anew."""
+"""Of `terms` and of the table below together; a database with another one has its index rebuilt."""
 
 TITLE_WEIGHT, HEADING_WEIGHT = 2.0, 1.5
 """Against 1 for the text."""

@@ -1,7 +1,7 @@
 """The vectors of one open collection: loaded from its database, changed right after each commit, kept in shape.
 
-Searches read them at any time. What is wrong with a saved segment, or has grown too long, is put right by `tend` beside
-them; the database knows of a new segment before anybody searches it.
+Searches read them at any time. Beside them `tend` repairs a damaged segment, and compacts what has grown too long; the
+database knows of a new segment before it is searched.
 """
 
 from __future__ import annotations
@@ -9,36 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import apsw
 import numpy as np
 import trio
 
 from services.retrieve import vector_store
-from services.retrieve.segment import Damaged, Segment
-from services.retrieve.segmented import Built, Job, Limits, SegmentedIndex
+from services.retrieve.segment import Damaged, Limits, Segment
+from services.retrieve.segmented import Built, Job, SegmentedIndex
 from services.retrieve.store import Change, Model, Stored
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, VectorIndex
+from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from services.retrieve.collection import Collection
 
 
 class VectorsLoading(Exception):
-    """The vectors are still being read from the database."""
-
-
-class Database(Protocol):
-    """What tending needs of the collection."""
-
-    async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], None]) -> T:
-        """One transaction, and what follows from it, in the writer's thread."""
-
-    async def exclusive(self, work: Callable[[], T]) -> T:
-        """Run `work` where nothing is written meanwhile."""
-
-    def read_here(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in this thread, each statement on a snapshot of its own."""
+    """The vectors are still being read from the collection."""
 
 
 class LiveVectors:
@@ -109,7 +97,7 @@ class LiveVectors:
         index = self.index
         return {} if index is None or not ids else index.cosines(query, ids)
 
-    async def tend(self, database: Database) -> bool:
+    async def tend(self, collection: Collection) -> bool:
         """Check, rebuild or compact a part, if need be; whether there was need.  One call at a time.
 
         Cancellation: what was built is given up.
@@ -118,19 +106,19 @@ class LiveVectors:
             OSError, LinckiaError: the disk is full or failing; all is searched as before.
         """
         try:
-            return await self._tend(database)
+            return await self._tend(collection)
         finally:
             self._tended.set()
             self._tended = trio.Event()
 
-    async def scrub(self, database: Database, ask: Callable[[], None], wait_s: float) -> bool:
-        """Have `tend`, which `ask` asks for, write anew what holds vectors that went.
+    async def scrub(self, collection: Collection, ask: Callable[[], None], wait_s: float) -> bool:
+        """Have `tend`, which `ask` asks for, rewrite the files that hold vectors that went.
 
         Answers whether no file holds one any more, after `wait_s` at most.
         """
         if (index := self.index) is None:
             return True
-        await database.exclusive(index.condemn)
+        await collection.exclusive(index.condemn)
         with trio.move_on_after(wait_s):
             while index.condemned and self.index is index:
                 tended = self._tended
@@ -138,22 +126,22 @@ class LiveVectors:
                 await tended.wait()
         return not (index.condemned and self.index is index)
 
-    async def _tend(self, database: Database) -> bool:
+    async def _tend(self, collection: Collection) -> bool:
         index = self.index
         if index is None:
             return False
         for segment in index.unchecked:
             if not await trio.to_thread.run_sync(_is_right, segment, limiter=self._tender):
-                await database.exclusive(partial(index.drop, segment))
+                await collection.exclusive(partial(index.drop, segment))
                 await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
-                await database.exclusive(partial(index.forget, (segment,)))
+                await collection.exclusive(partial(index.forget, (segment,)))
             return True
-        job = await database.exclusive(index.begin)
+        job = await collection.exclusive(index.begin)
         if job is None:
             return False
         try:
-            built = await trio.to_thread.run_sync(self._build, database, index, job, limiter=self._tender)
-            await self._switch(database, index, job, built)
+            built = await trio.to_thread.run_sync(self._build, collection, index, job, limiter=self._tender)
+            await self._switch(collection, index, job, built)
         except OSError:
             # Another model was adopted meanwhile, and the files of this one were cleared away.
             if self.index is index:
@@ -162,18 +150,18 @@ class LiveVectors:
             index.abandon(job)
         return True
 
-    def _build(self, database: Database, index: SegmentedIndex, job: Job) -> Built:
+    def _build(self, collection: Collection, index: SegmentedIndex, job: Job) -> Built:
         def read(ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
             # No transaction around it all: one that lasts keeps the log from being cut, and what changes is noted.
             model = self.model
             if model is None or model.dimensions != index.dimensions:
                 # Another one is being adopted; what is built now will not be taken.
                 return ids[:0], np.empty((0, index.dimensions), np.float16)
-            return database.read_here(lambda db: vector_store.vectors_by_id(db, model, ids))
+            return collection.read_here(lambda db: vector_store.vectors_by_id(db, model, ids))
 
         return index.build(job, read, trio.from_thread.check_cancelled)
 
-    async def _switch(self, database: Database, index: SegmentedIndex, job: Job, built: Built) -> None:
+    async def _switch(self, collection: Collection, index: SegmentedIndex, job: Job, built: Built) -> None:
         def save(db: apsw.Connection) -> bool:
             if self.index is not index or self.model is None:
                 return False
@@ -186,13 +174,13 @@ class LiveVectors:
 
         unused: Sequence[Segment] = () if built.opened is None else (built.opened,)
         try:
-            if await database.write(save, follow):
+            if await collection.write(save, follow):
                 unused = job.segments
         finally:
             with trio.CancelScope(shield=True):
                 for segment in unused:
                     await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
-                await database.exclusive(partial(index.forget, unused))
+                await collection.exclusive(partial(index.forget, unused))
 
 
 def _is_right(segment: Segment) -> bool:
@@ -203,7 +191,7 @@ def _is_right(segment: Segment) -> bool:
     return True
 
 
-def _add(index: VectorIndex, stored: Sequence[Stored]) -> None:
+def _add(index: SegmentedIndex, stored: Sequence[Stored]) -> None:
     if stored:
         matrix = np.frombuffer(b"".join(each.vector for each in stored), dtype="<f2").astype(np.float32)
         index.add([each.item_id for each in stored], matrix.reshape(len(stored), -1))

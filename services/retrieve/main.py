@@ -53,7 +53,7 @@ from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import VectorFeed, run_outbox
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, search
-from services.retrieve.segmented import Limits
+from services.retrieve.segment import Limits
 from services.retrieve.tending import run_tending, run_words
 from services.runtime.background import patiently
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -232,6 +232,12 @@ class Collections:
             self._troubled.add(name)
             self._env.info(**{name: trouble or "in order"})
 
+    async def release(self) -> None:
+        """At the service's end, answer the calls that wait for a collection to be begun again."""
+        await self._env.ending.wait()
+        for collection in self._open.values():
+            collection.ended.set()
+
     async def filled(self, collection: Collection) -> None:
         """The corpus says that the collection has all that it should."""
         await collection.filled()
@@ -293,18 +299,14 @@ class RetrieveService:
 
     @handles(RetrieveScrub)
     async def scrub(self, params: RetrieveScrub, ctx: Context) -> Scrubbed:
-        async def scrub(collection: Collection) -> Scrubbed:
-            await collection.scrub()
-            return Scrubbed()
-
-        return await self._collections.ask(params.collection, scrub, Scrubbed())
+        await self._collections.ask(params.collection, Collection.scrub, None)
+        return Scrubbed()
 
     @handles(RetrieveEpoch)
     async def epoch(self, params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:
         collection = await self._made(params.collection)
         if collection.epoch == params.filled:
             await self._collections.filled(collection)
-            ctx.rests()
             with trio.move_on_after(params.wait_s):
                 await collection.ended.wait()
             collection = await self._made(params.collection)
@@ -343,38 +345,33 @@ class RetrieveService:
 
     @handles(RetrieveGroups)
     async def groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
-        async def page(collection: Collection) -> GroupIds:
-            return await collection.group_ids(params.after, params.limit)
-
-        return await self._collections.ask(params.collection, page, GroupIds(ids=[], more=False))
+        nothing = GroupIds(ids=[], more=False)
+        return await self._collections.ask(
+            params.collection, lambda each: each.group_ids(params.after, params.limit), nothing
+        )
 
     @handles(RetrieveSimilar)
     async def similar(self, params: RetrieveSimilar, ctx: Context) -> Neighbours:
-        async def similar(collection: Collection) -> Neighbours:
-            return await self._neighbours(collection).similar(params.group, params.limit, params.threshold)
-
-        return await self._collections.ask(params.collection, similar, Neighbours(neighbours=[], has_vector=False))
+        nothing = Neighbours(neighbours=[], has_vector=False)
+        asked = (params.group, params.limit, params.threshold)
+        return await self._collections.ask(params.collection, lambda each: self._near(each).similar(*asked), nothing)
 
     @handles(RetrievePairs)
     async def pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:
-        async def pairs(collection: Collection) -> Pairs:
-            return await self._neighbours(collection).pairs(params.threshold, params.limit)
-
-        return await self._collections.ask(params.collection, pairs, Pairs(pairs=[], more=False, groups=0))
+        asked, nothing = (params.threshold, params.limit), Pairs(pairs=[], more=False, groups=0)
+        return await self._collections.ask(params.collection, lambda each: self._near(each).pairs(*asked), nothing)
 
     @handles(RetrieveClusters)
     async def clusters(self, params: RetrieveClusters, ctx: Context) -> Grouping:
-        async def clusters(collection: Collection) -> Grouping:
-            return await self._neighbours(collection).clusters(params)
-
-        return await self._collections.ask(params.collection, clusters, Grouping(clusters=[], groups=0))
+        nothing = Grouping(clusters=[], groups=0)
+        return await self._collections.ask(params.collection, lambda each: self._near(each).clusters(params), nothing)
 
     async def _made(self, name: str) -> Collection:
         collection = await self._collections.find(name, make=True)
         assert collection is not None
         return collection
 
-    def _neighbours(self, collection: Collection) -> GroupNeighbours:
+    def _near(self, collection: Collection) -> GroupNeighbours:
         found = self._nearby.get(collection.name)
         if found is None or found.collection is not collection:
             found = self._nearby[collection.name] = GroupNeighbours(collection)
@@ -399,6 +396,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     collections = Collections(env, settings)
     await collections.open_all()
     env.at_rest(collections.give_back)
+    env.background.start_soon(collections.release)
     try:
         yield Handlers(RetrieveService(env, settings, collections))
     finally:

@@ -29,7 +29,7 @@ BLOCK = 2048
 """Rows of a block: 16 MB of cosines at a time."""
 
 KEPT_BYTES = 512 * 1024 * 1024
-"""Vectors of more than this are read anew for every call."""
+"""Vectors of more than this are read again for every call."""
 
 _FETCH = 8192
 _PLACES = 1_000_000

@@ -84,10 +84,22 @@ class Pace:
         self.model = model
         self._fresh_until = trio.current_time() + _MODEL_FRESH_S
 
-    def in_time(self) -> None:
+    async def asked(self, call: Call, params: Params[R]) -> R | str:
+        """The answer, where it comes in time, or what went wrong; what it took is learnt."""
+        try:
+            with trio.fail_after(self.within_s):
+                answer = await call(params, timeout_s=self.within_s)
+        except trio.TooSlowError:
+            self._too_late()
+            return f"no answer within {self.within_s:g} s"
+        except LinckiaError as error:
+            if error.failure.kind is Kind.TIMEOUT:
+                self._too_late()
+            return error.failure.message
         self._share = min(self.MOST, self._share * 1.1)
+        return answer
 
-    def too_late(self) -> None:
+    def _too_late(self) -> None:
         self._share = max(self.LEAST, self._share / 2)
         self.pause(self.PAUSE_S)
 
@@ -95,12 +107,12 @@ class Pace:
         self._paused_until = trio.current_time() + for_s
 
     def forget_model(self) -> None:
-        """Whoever answers next may be another generation, with another model."""
+        """The next answer may come from another generation, with another model."""
         self._fresh_until = -float("inf")
 
 
 def _only(count: int, of: int) -> str:
-    return f"only the best {count} of {of} candidates could be read in time"
+    return f"only the best {count} of {of} candidates could be read in time" if count < of else ""
 
 
 class Reranker:
@@ -139,20 +151,11 @@ class Reranker:
         count = self._fitting(query, texts, model)
         if count < min(2, len(texts)):
             return Order(degraded="the model is too slow here to read the candidates in time")
-        try:
-            order = await self._ranked(query, texts[:count])
-        except trio.TooSlowError:
-            self._pace.too_late()
-            return Order(degraded=f"no answer within {self._pace.within_s:g} s")
-        except LinckiaError as error:
-            if error.failure.kind is Kind.TIMEOUT:
-                self._pace.too_late()
+        order = await self._pace.asked(self._call, RerankPairs(query=query, texts=list(texts[:count])))
+        if isinstance(order, str):
             self._pace.forget_model()
-            return Order(degraded=error.failure.message)
-        self._pace.in_time()
-        if count < len(texts):
-            return Order(order, _only(count, len(texts)))
-        return Order(order)
+            return Order(degraded=order)
+        return Order(order.ranked, _only(count, len(texts)))
 
     async def _model(self) -> RerankModel:
         if self._pace.model is None or not self._pace.is_fresh:
@@ -160,11 +163,6 @@ class Reranker:
                 self._pace.learn(await self._call(RerankModelParams(), timeout_s=_MODEL_WAIT_S))
         assert self._pace.model is not None
         return self._pace.model
-
-    async def _ranked(self, query: str, texts: Sequence[str]) -> list[Ranked]:
-        with trio.fail_after(self._pace.within_s):
-            pairs = RerankPairs(query=query, texts=list(texts))
-            return (await self._call(pairs, timeout_s=self._pace.within_s)).ranked
 
     def _fitting(self, query: str, texts: Sequence[str], model: RerankModel) -> int:
         """How many of the texts, from the first, fit into the time there is."""
@@ -190,22 +188,14 @@ class LateReranker:
         """As `Reranker.rank`."""
         if self._pace.is_paused:
             return Order(degraded="it did not answer in time a moment ago")
-        within_s, count = self._pace.within_s, self._pace.portion(len(texts))
-        try:
-            with trio.fail_after(within_s):
-                asked = EmbedMaxSim(query=query, texts=list(texts[:count]))
-                matched = (await self._call(asked, timeout_s=within_s)).scores
-        except trio.TooSlowError:
-            self._pace.too_late()
-            return Order(degraded=f"no answer within {within_s:g} s")
-        except LinckiaError as error:
-            if error.failure.kind is Kind.TIMEOUT:
-                self._pace.too_late()
-            return Order(degraded=error.failure.message)
-        self._pace.in_time()
+        count = self._pace.portion(len(texts))
+        answer = await self._pace.asked(self._call, EmbedMaxSim(query=query, texts=list(texts[:count])))
+        if isinstance(answer, str):
+            return Order(degraded=answer)
+        matched = answer.scores
         low, high = min(matched), max(matched)
         spread = (high - low) or 1.0
         blended = [(each - low) / spread / 2 + fused / 2 for each, fused in zip(matched, scores[:count], strict=True)]
         order = sorted(range(len(blended)), key=lambda index: (-blended[index], index))
         ranked = [Ranked(index=index, score=blended[index]) for index in order]
-        return Order(ranked, _only(count, len(texts)) if count < len(texts) else "")
+        return Order(ranked, _only(count, len(texts)))

@@ -17,15 +17,16 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import faiss
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored, best_first
-from services.runtime.sqlite_files import sync_folder
+from services.runtime.storage import sync_folder
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -44,7 +45,7 @@ _WIDEN = 4
 
 
 class Damaged(Exception):
-    """The files are missing, torn, or not those that the database knows; what they held is to be built anew."""
+    """The files are missing, torn, or not those that the database knows; their content is to be rebuilt."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +67,45 @@ class Source(NamedTuple):
     at: RowNumbers
 
 
-class Fetching(msgspec.Struct, frozen=True, kw_only=True):
-    """How a search goes about it; see `[services.retrieve]`."""
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What of `[services.retrieve]` is about vectors."""
 
-    overfetch: int = 400
-    exact_rows: int = 20_000
+    flat_vectors: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Vectors searched one by one before they are made a segment; at the default that takes a few "
+            "milliseconds, and building the segment less than a second",
+        ),
+    ] = 32_768
+    overfetch: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Vectors that each segment's one-bit codes fetch at least, to be ranked by the exact ones; at "
+            "the default nothing of the first ten is lost, below 100 a good deal is",
+        ),
+    ] = 400
+    exact_rows: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Where a filter leaves a segment no more vectors than this, they are all compared; more take "
+            "longer than the codes do",
+        ),
+    ] = 20_000
+    struck_share: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Share of a segment's vectors whose removal has it rewritten; until then searches fetch "
+            "that much more",
+        ),
+    ] = 0.25
+
+
+DEFAULT_LIMITS = Limits()
 
 
 class Segment:
@@ -157,11 +192,11 @@ class Segment:
         return found
 
     def source(self) -> Source:
-        """What is still found, as it is now; rows are read only when they are written anew."""
+        """What is still found, as it is now; rows are read only when they are rewritten."""
         at = np.flatnonzero(~self._struck)
         return Source(self._ids[at], self._rows, at)
 
-    def search(self, query: Matrix, limit: int, allowed: ItemIds | None, fetching: Fetching) -> Scored:
+    def search(self, query: Matrix, limit: int, allowed: ItemIds | None, limits: Limits) -> Scored:
         """The nearest (among `allowed`, where given) and their cosines, best first.
 
         Exact where few enough come into question; else those that the codes hold for the nearest, in their exact
@@ -171,7 +206,7 @@ class Segment:
         if allowed is not None:
             rows = self._rows_of(allowed)
             rows = rows[~self._struck[rows]]
-            if len(rows) <= fetching.exact_rows:
+            if len(rows) <= limits.exact_rows:
                 return self._rescore(query, rows, limit)
             admitted = np.zeros(self.record.count, dtype=np.bool_)
             admitted[rows] = True
@@ -180,7 +215,7 @@ class Segment:
             candidates = self._live
             if self.struck:
                 admitted = ~self._struck
-        wanted = min(max(fetching.overfetch, _PER_HIT * limit), candidates)
+        wanted = min(max(limits.overfetch, _PER_HIT * limit), candidates)
         if not wanted:
             return []
         share = candidates / self.record.count

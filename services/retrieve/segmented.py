@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from services.retrieve import segment
-from services.retrieve.segment import Fetching, Mask, Record, Segment, Source
+from services.retrieve.segment import Limits, Mask, Record, Segment, Source
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
 ReadVectors = Callable[[ItemIds], tuple[ItemIds, HalfMatrix]]
@@ -30,48 +29,7 @@ MAX_SEGMENTS = 12
 """Above it the smaller half is merged: each costs a search its own over-fetch."""
 
 _REBUILT_AT_ONCE = 8
-"""Of tails' worth: a large index is made anew in parts, each searched as soon as it is done."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What of `[services.retrieve]` is about vectors."""
-
-    flat_vectors: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Vectors searched one by one before they are made a segment; at the default that takes a few "
-            "milliseconds, and building the segment less than a second",
-        ),
-    ] = 32_768
-    overfetch: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Vectors that each segment's one-bit codes fetch at least, to be ranked by the exact ones; at "
-            "the default nothing of the first ten is lost, below 100 a good deal is",
-        ),
-    ] = 400
-    exact_rows: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Where a filter leaves a segment no more vectors than this, they are all compared; more take "
-            "longer than the codes do",
-        ),
-    ] = 20_000
-    struck_share: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=1,
-            description="Share of a segment's vectors whose removal has it written anew; until then searches fetch "
-            "that much more",
-        ),
-    ] = 0.25
-
-
-DEFAULT_LIMITS = Limits()
+"""Of tails' worth: a large index is rebuilt in parts, each searched as soon as it is done."""
 
 
 class Job(msgspec.Struct):
@@ -87,7 +45,7 @@ class Job(msgspec.Struct):
     gone: set[int] = msgspec.field(default_factory=set)
     """Removed or replaced since the job began."""
     condemned: bool = False
-    """Whether what it writes is to be written anew, should it hold any of `gone`."""
+    """Whether the new segment is to be rewritten, should it hold any of `gone`."""
 
 
 class Built(NamedTuple):
@@ -103,7 +61,7 @@ class _State(NamedTuple):
 
 
 class SegmentedIndex:
-    """A `VectorIndex`.
+    """Unit vectors by item id, of any number.
 
     `add`, `remove`, `begin`, `switch`, `abandon`, `drop` and `condemn` are the writer's: one at a time. Searches and
     `build` run beside them in any thread.
@@ -125,7 +83,6 @@ class SegmentedIndex:
         self._folder = folder
         self._dimensions = dimensions
         self._limits = limits
-        self._fetching = Fetching(overfetch=limits.overfetch, exact_rows=limits.exact_rows)
         # Read once by each search, replaced as a whole by a switch.
         self._state = _State(tuple(segments), tail or FlatIndex(dimensions))
         self._missing: ItemIds = np.empty(0, dtype=np.int64) if missing is None else missing
@@ -155,7 +112,7 @@ class SegmentedIndex:
 
     @property
     def unchecked(self) -> tuple[Segment, ...]:
-        """Segments of an earlier process whose rows nobody has compared with their checksum yet."""
+        """Segments of an earlier process whose rows were not compared with their checksum yet."""
         return tuple(each for each in self._state.segments if not each.checked)
 
     @property
@@ -166,11 +123,6 @@ class SegmentedIndex:
     def size_bytes(self) -> int:
         """Of the segments' files."""
         return sum(each.size_bytes for each in self._state.segments)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether nothing that is asked of it waits for the disk."""
-        return not self._state.segments
 
     def __len__(self) -> int:
         segments, tail = self._state
@@ -188,8 +140,8 @@ class SegmentedIndex:
         segments, tail = self._state
         found = dict(tail.search(query, limit, allowed))
         for each in segments:
-            # An id that was put anew a moment ago may still be found in a segment as well.
-            found = dict(each.search(query, limit, allowed, self._fetching)) | found
+            # An id that was replaced a moment ago may still be found in a segment as well.
+            found = dict(each.search(query, limit, allowed, self._limits)) | found
         return best_first(list(found.items()), limit)
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
@@ -213,7 +165,7 @@ class SegmentedIndex:
         return bool(self._condemned) or (self._job is not None and self._job.condemned)
 
     def condemn(self) -> None:
-        """Have what holds vectors that went written anew by the next job, however few they are."""
+        """Have segments that hold vectors that went rewritten by the next job, however few they are."""
         self._condemned |= {each for each in self._state.segments if each.struck}
         if self._job is not None:
             self._job.condemned = True
@@ -312,7 +264,7 @@ class SegmentedIndex:
         return held
 
     def _overgrown(self) -> tuple[Segment, ...] | None:
-        """Segments to be written anew together with the tail; None where all may stay as it is."""
+        """Segments to be rewritten together with the tail; None where all may stay as it is."""
         segments, tail = self._state
         chosen = [
             each

@@ -1,4 +1,4 @@
-"""What is kept of a collection, in SQL: groups, items, vectors and the outbox.
+"""A collection in SQL: groups, items, vectors and the outbox.
 
 Functions on one connection; those that write run inside the caller's transaction, so that a batch is on disk as a
 whole or not at all. They answer with what the vectors in memory must follow.
@@ -253,7 +253,7 @@ def _hash(title: str, item: Item) -> bytes:
 
 
 def passage(title: str, heading: str, text: str) -> str:
-    """What is embedded of an item: its title and heading path before its text, each once."""
+    """The text of an item that is embedded: its title and heading path before its text, each once."""
     lines: list[str] = []
     for line in (title.strip(), heading.strip()):
         if line and not text.lstrip().startswith(line) and not any(line in other for other in lines):
@@ -365,7 +365,7 @@ def _metadata(stored: bytes) -> Metadata:
 
 
 def meta(db: apsw.Connection, key: str) -> str | None:
-    """What is kept under `key` of the collection as a whole."""
+    """A setting of the collection as a whole."""
     value: str | None = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
     return value
 

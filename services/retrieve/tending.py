@@ -1,4 +1,4 @@
-"""Keeps the index of a collection in shape beside searches and writes: checks it, makes it anew, compacts it.
+"""Keeps the index of a collection in shape beside searches and writes: checks it, rebuilds it, compacts it.
 
 Nothing that is searched depends on it: while a job fails (a full disk), everything is found as before, more slowly,
 and it is tried again.
@@ -66,7 +66,7 @@ async def run_words(collection: Collection, report: Callable[[str], None]) -> No
                     continue
                 await trio.to_thread.run_sync(words.begin, limiter=turn)
                 check = trio.from_thread.check_cancelled
-                await trio.to_thread.run_sync(words.fill, collection.read_here, check, limiter=turn)
+                await trio.to_thread.run_sync(words.fill, collection, check, limiter=turn)
                 collection.words_ready.set()
                 collection.words_settled.set()
                 report("")
@@ -75,7 +75,7 @@ async def run_words(collection: Collection, report: Callable[[str], None]) -> No
                 report(str(error))
                 collection.words_settled.set()
                 await trio.to_thread.run_sync(words.discard, limiter=turn)
-                if not words.wanted_anew:
+                if not words.recreating:
                     await trio.sleep(RETRY_S)
     finally:
         with trio.CancelScope(shield=True):

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from services.retrieve import id_sets, segment
-from services.retrieve.segment import Damaged, Record, Segment
-from services.retrieve.segmented import Limits, SegmentedIndex
+from services.retrieve.segment import Damaged, Limits, Record, Segment
+from services.retrieve.segmented import SegmentedIndex
 from services.retrieve.store import Model, meta
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds
 
 FORMAT = 1
-"""Of the segments' files; others are built anew."""
+"""Of the segments' files; others are rebuilt."""
 
 CHECKED_AT_ONCE_BYTES = 128 * 1024 * 1024
 """Rows of a segment up to this size are compared with their checksum before the first search: a tenth of a second."""

@@ -1,6 +1,6 @@
-"""The nearest vectors: what an index of them is, and the exact one that small collections have.
+"""The nearest vectors, exactly: the index of small collections, and the tail of large ones.
 
-`VectorIndex` is all that searches know; a database of vectors can take its place. `FlatIndex` is one matrix: rows are
+`FlatIndex` is one matrix: rows are
 only ever appended or struck out, so that a search needs no lock against the writer; room is won back by copying. One
 product of matrix and vector takes what FAISS's own flat index takes (`python -m tests.bench.vectors`), which cannot
 take a row out without moving all that follow.
@@ -9,7 +9,7 @@ take a row out without moving all that follow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,30 +24,8 @@ _STRUCK = -1
 _COMPACT_ABOVE = 0.25
 
 
-class VectorIndex(Protocol):
-    """Unit vectors by item id.  One writer at a time; searches beside it are sound."""
-
-    @property
-    def kind(self) -> str:
-        """For `status`."""
-
-    def __len__(self) -> int: ...
-
-    def add(self, ids: Sequence[int], vectors: Matrix) -> None:
-        """Vectors of shape (ids, dimensions); an id that is there already is replaced."""
-
-    def remove(self, ids: Sequence[int]) -> None:
-        """Ids that are not there count for nothing."""
-
-    def search(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
-        """The nearest ids (among `allowed`, where given) and their cosines, best first."""
-
-    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """Cosines of those of `ids` that are there."""
-
-
 class FlatIndex:
-    """Exact search over one float32 matrix."""
+    """Exact search over one float32 matrix of unit vectors.  One writer at a time; searches beside it are sound."""
 
     def __init__(self, dimensions: int) -> None:
         self._dimensions = dimensions
@@ -58,14 +36,11 @@ class FlatIndex:
         # What searches read: replaced as a whole, never changed but for ids being struck out.
         self._seen = (self._matrix, self._ids, 0)
 
-    @property
-    def kind(self) -> str:
-        return "flat"
-
     def __len__(self) -> int:
         return len(self._row_of)
 
     def add(self, ids: Sequence[int], vectors: Matrix) -> None:
+        """Vectors of shape (ids, dimensions); an id that is there already is replaced."""
         if vectors.shape != (len(ids), self._dimensions):
             raise ValueError(f"{len(ids)} ids and vectors of shape {vectors.shape}; dimensions are {self._dimensions}")
         self.remove(ids)
@@ -80,12 +55,14 @@ class FlatIndex:
         self._seen = (self._matrix, self._ids, end)
 
     def remove(self, ids: Sequence[int]) -> None:
+        """Ids that are not there count for nothing."""
         rows = [row for item_id in ids if (row := self._row_of.pop(item_id, None)) is not None]
         self._ids[rows] = _STRUCK
         if self._used - len(self._row_of) > max(256, self._used * _COMPACT_ABOVE):
             self._copy(2 * len(self._row_of))
 
     def search(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
+        """The nearest ids (among `allowed`, where given) and their cosines, best first."""
         matrix, all_ids, used = self._seen
         if not used:
             return []
@@ -103,6 +80,7 @@ class FlatIndex:
         return best_first([pair for pair in found if pair[1] > -np.inf], limit)
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+        """Cosines of those of `ids` that are there."""
         matrix, all_ids, used = self._seen
         rows = [(item_id, row) for item_id in ids if (row := self._row_of.get(item_id, used)) < used]
         if not rows:

@@ -1,9 +1,9 @@
-"""The words of one collection: who is asked for them, and what is done beside searches to keep that so.
+"""The words of one collection: which index is asked for them, and the work beside searches that keeps that so.
 
 FTS5 holds every word in the transaction that wrote it. From a size on, where a broad query takes it too long, tantivy
 is asked instead, once it has everything; whenever it has not (it is being filled, was damaged, cannot be written), FTS5
 answers as before, only slower. At the start, FTS5 is counted against what was put into it; one that lost words without
-an error is made anew before it is trusted. Where tantivy is asked, that waits for nobody.
+an error is rebuilt before it is trusted. Where tantivy is asked, nothing waits for that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 import numpy as np
@@ -24,7 +24,8 @@ from services.retrieve.large_words import LargeWords, Lost
 from services.retrieve.lexical import Row, WordsDamaged
 from services.retrieve.terms import query_terms
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from services.retrieve.collection import Collection
 
 COMMIT_EVERY_S = 0.5
 """Of tantivy: a commit makes a segment, and many small ones are merged again and again."""
@@ -43,12 +44,6 @@ class FoundWords(NamedTuple):
     """Found by FTS5 before it was counted: some may be missing."""
 
 
-class Read(Protocol):
-    """Runs work on a connection that only reads, in this thread."""
-
-    def __call__(self, work: Callable[[apsw.Connection], T]) -> T: ...
-
-
 class WordIndex:
     """`search` and `follow` are called in worker threads, the rest by `run_words`.
 
@@ -65,20 +60,20 @@ class WordIndex:
         self._following: LargeWords | None = None
         self._asked: LargeWords | None = None
         self._trouble = ""
-        self._wanted_anew = False
+        self._recreating = False
         self.checked = False
         """Whether FTS5 was counted, and is whole."""
         self.damage = ""
-        """What FTS5 lacks, for which it is to be made anew; empty where nothing is known of."""
+        """What FTS5 lacks, for which it is to be rebuilt; empty where no damage is known."""
 
     @property
     def trusted(self) -> bool:
-        """Whether who is asked has all words."""
+        """Whether the index that is asked has all words."""
         return self.checked or self._asked is not None
 
     @property
     def kind(self) -> str:
-        """Who is asked, for `status`."""
+        """Which index is asked, for `status`."""
         return "fts5" if self._asked is None else "tantivy"
 
     @property
@@ -88,7 +83,7 @@ class WordIndex:
 
     @property
     def broken(self) -> str:
-        """Why tantivy's index, found damaged by a search, is to be made anew; empty where it is not."""
+        """Why tantivy's index, found damaged by a search, is to be rebuilt; empty where it is not."""
         return self._trouble
 
     def size_bytes(self) -> int:
@@ -129,23 +124,23 @@ class WordIndex:
         self.checked = not self.damage
 
     def rebuilt(self) -> None:
-        """FTS5 was made anew."""
+        """FTS5 was rebuilt."""
         self.damage = ""
         self.checked = True
 
-    def start_anew(self) -> bool:
+    def recreate(self) -> bool:
         """Have tantivy's files removed and made again, since words of what was deleted stay in them; whether there are
         any."""
         if (large := self._following) is None:
             return False
-        self._wanted_anew = True
-        self._give_up(large, "it is made anew, without what was deleted")
+        self._recreating = True
+        self._give_up(large, "it is rebuilt, without what was deleted")
         return True
 
     @property
-    def wanted_anew(self) -> bool:
+    def recreating(self) -> bool:
         """Whether that is why it is broken."""
-        return self._wanted_anew
+        return self._recreating
 
     def follow(self, rows: Sequence[Row], gone: Sequence[int]) -> None:
         """What the database has committed a moment ago; in the thread that did."""
@@ -174,15 +169,15 @@ class WordIndex:
     def begin(self) -> None:
         """Open what was kept of tantivy's index, or begin a new one; from here on `follow` tells it."""
         self._trouble = ""
-        self._wanted_anew = False
+        self._recreating = False
         try:
             self._following = LargeWords(self._folder)
         except Lost as error:
-            _log.warning("the index of words in %s is made anew: %s", self._folder, error)
+            _log.warning("the index of words in %s is rebuilt: %s", self._folder, error)
             large_words.remove(self._folder)
             self._following = LargeWords(self._folder)
 
-    def fill(self, read: Read, checkpoint: Callable[[], None]) -> None:
+    def fill(self, collection: Collection, checkpoint: Callable[[], None]) -> None:
         """Bring the index to what the database holds, and ask it from then on.
 
         Raises:
@@ -191,15 +186,15 @@ class WordIndex:
         large = self._following
         assert large is not None
         large.verify(checkpoint)
-        if not large.is_whole(read(id_sets.totals)):
-            self._bring_up(large, read, checkpoint)
+        if not large.is_whole(collection.read_here(id_sets.totals)):
+            self._bring_up(large, collection, checkpoint)
         large.finish()
         if self._trouble:
             raise Lost(self._trouble)
         self._asked = large
 
-    def _bring_up(self, large: LargeWords, read: Read, checkpoint: Callable[[], None]) -> None:
-        ids, held = read(id_sets.items), large.ids()
+    def _bring_up(self, large: LargeWords, collection: Collection, checkpoint: Callable[[], None]) -> None:
+        ids, held = collection.read_here(id_sets.items), large.ids()
         large.drop(np.setdiff1d(held, ids, assume_unique=True).tolist())
         missing = np.setdiff1d(ids, held, assume_unique=True)
         for start in range(0, len(missing), _LOADED_AT_ONCE):
@@ -207,7 +202,7 @@ class WordIndex:
             if self._trouble:
                 raise Lost(self._trouble)
             some = missing[start : start + _LOADED_AT_ONCE].tolist()
-            large.load(read(partial(lexical.rows, ids=some)))
+            large.load(collection.read_here(partial(lexical.rows, ids=some)))
             if (start + _LOADED_AT_ONCE) % _COMMITTED_AT_ONCE < _LOADED_AT_ONCE:
                 large.flush()
 

@@ -100,7 +100,7 @@ class Outgoing:
         try:
             self._channel.post(Cancel(call_id, "caller cancelled"))
         except LinkClosed:
-            return  # Nobody is left to be told.
+            return  # The kernel is gone.
 
     def answer(self, frame: Return | Fault) -> None:
         """An answer arrived; one for a call given up is dropped."""

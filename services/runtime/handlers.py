@@ -64,16 +64,13 @@ class Context(Protocol):
         """On trio's clock; the handler is cancelled then."""
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the caller how far the work has come; costs nothing where nobody asked."""
+        """Tell the caller how far the work has come; costs nothing where the caller did not ask."""
 
     def log(self, level: str, message: str) -> None:
         """A line for the service's log and for the client that made this call (`debug` … `error`)."""
 
     async def emit(self, item: object) -> None:
         """Send one item of a streamed result; waits while the caller has no room for it."""
-
-    def rests(self) -> None:
-        """Say that from here on this call only waits for something to happen, and that others need not wait for it."""
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service, through the kernel, within this call's deadline and trace.
@@ -107,7 +104,7 @@ class Environment(Protocol):
 
     @property
     def data_dir(self) -> Path:
-        """The service's own folder; it exists, and nobody else opens what is in it."""
+        """The service's own folder; it exists, and no other process opens its files."""
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -119,7 +116,7 @@ class Environment(Protocol):
 
     @property
     def background(self) -> trio.Nursery:
-        """For tasks that live as long as the service.  One that raises ends the process, and it is started anew."""
+        """For tasks that live as long as the service.  One that raises ends the process, and it is restarted."""
 
     @property
     def ending(self) -> trio.Event:
@@ -127,7 +124,7 @@ class Environment(Protocol):
 
     async def after_the_rush(self) -> None:
         """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
-        call waits for begins after it.  At once where nobody has waited: in the first generation."""
+        call waits for begins after it.  At once in the first generation, for which no call has waited."""
 
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names."""
@@ -137,7 +134,7 @@ class Environment(Protocol):
         while there is work.  It must raise nothing."""
 
     def publish(self, topic: str, body: object) -> None:
-        """An event for whoever subscribed to `topic`."""
+        """An event for the subscribers of `topic`."""
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service on this service's own account."""

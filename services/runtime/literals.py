@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from re import _constants, _parser  # type: ignore[attr-defined]  # typeshed does not describe the parser of `re`
 from typing import Any
@@ -54,7 +54,7 @@ def trigrams_of(pattern: str, *, literal: bool = False, ignore_case: bool = Fals
     return _in_any_case(found) if ignore_case or any_case else found
 
 
-def trigrams_of_any(texts: Iterable[str], *, ignore_case: bool) -> Query:
+def trigrams_of_any(texts: Collection[str], *, ignore_case: bool) -> Query:
     """The trigrams of every text that holds one of these."""
     found = _of_any(texts)
     return _in_any_case(found) if ignore_case else found
@@ -191,10 +191,9 @@ def _info(item: tuple[object, Any]) -> _Info:
             return functools.reduce(_alternate, map(_sequence, branches))
         case (
             (_constants.MAX_REPEAT | _constants.MIN_REPEAT | _constants.POSSESSIVE_REPEAT),
-            (int(least), most, inner),
+            (int(least), int(most), inner),
         ):
-            # RE2 takes what is possessive elsewhere for a repetition of the repetition.
-            return _repeat(_sequence(inner), least, None if op is _constants.POSSESSIVE_REPEAT else int(most))
+            return _repeat(_sequence(inner), least, most)
         case ((_constants.AT | _constants.ASSERT | _constants.ASSERT_NOT), _):
             # A match does not hold what is looked at beside it: it may require more, which is not needed.
             return _NOTHING
@@ -222,7 +221,7 @@ def _alternate(a: _Info, b: _Info) -> _Info:
     return None, either(_required(*a), _required(*b))
 
 
-def _repeat(info: _Info, least: int, most: int | None) -> _Info:
+def _repeat(info: _Info, least: int, most: int) -> _Info:
     if least == 0:
         return _alternate(info, _NOTHING) if most == 1 else _SOMETHING
     exact, query = info
@@ -287,9 +286,9 @@ def _of_text(text: str) -> Query:
     return Query("and", frozenset(usable)) if usable else ANYTHING
 
 
-def _of_any(texts: Iterable[str]) -> Query:
+def _of_any(texts: Collection[str]) -> Query:
     """What a text that holds one of these has."""
-    return functools.reduce(either, map(_of_text, sorted(texts)))
+    return functools.reduce(either, map(_of_text, sorted(texts))) if texts else ANYTHING
 
 
 def _in_any_case(query: Query) -> Query:

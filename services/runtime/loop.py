@@ -49,17 +49,13 @@ from services.runtime.handlers import Birth, GiveBack, Handler, Handlers, OpenSe
 R = TypeVar("R")
 
 PROGRESS_INTERVAL_S = 0.05
-"""More often than twenty times a second, nobody can read it."""
+"""A person cannot read it more often than twenty times a second."""
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
 
 FRAMES_AT_ONCE = 4
 """Frames read before what they began gets its turn: of a burst of calls, the first is not to wait for the last."""
-
-FIRST_CALL_S = 0.01
-"""How long the first call of a generation has the process for itself: a restart's callers come all at once, and the
-first of them need not wait until the last has been read.  One that only waits for something gives it up at once."""
 
 BACKGROUND_S = 0.1
 """How long work in the background lets the calls that waited for a restart go ahead: some dozens are answered in it."""
@@ -122,11 +118,10 @@ class _Environment:
 class _Context:
     """`handlers.Context`: the call being served."""
 
-    def __init__(self, call: Call, channel: Channel, outgoing: Outgoing, at_rest: trio.Event) -> None:
+    def __init__(self, call: Call, channel: Channel, outgoing: Outgoing) -> None:
         self._call = call
         self._channel = channel
         self._outgoing = outgoing
-        self._at_rest = at_rest
         self._credit = call.credit
         self._room = trio.Event()
         self._progressed = -1.0
@@ -161,17 +156,12 @@ class _Context:
         self._credit += n
         self._room.set()
 
-    def rests(self) -> None:
-        self._at_rest.set()
-
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
-        self.rests()
         return await self._outgoing.call(
             params, parent=self._call.id, trace=self.trace, deadline=self.deadline, timeout_s=timeout_s
         )
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        self.rests()
         body, _ = await self._outgoing.raw(
             frames.ASK_CLIENT, frames.pack_body({"method": method, "params": params}),
             parent=self._call.id, trace=self.trace, limit_s=max(0.001, self.deadline - trio.current_time()),
@@ -207,7 +197,6 @@ class ServiceLoop:
         self._drained = trio.Event()
         self._no_calls = trio.Event()
         self._bye_ack = trio.Event()
-        self._first_is_over = trio.Event()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, open_service: OpenService) -> None:
@@ -231,7 +220,7 @@ class ServiceLoop:
                         await self._read(env)
                     except (LinkClosed, ProtocolViolation) as error:
                         if isinstance(error, ProtocolViolation):
-                            _log.error("the kernel sent what is no frame: %s", error)
+                            _log.error("the kernel sent an invalid frame: %s", error)
                         link_lost = True
                         outer.cancel_scope.cancel()
 
@@ -245,7 +234,7 @@ class ServiceLoop:
                         await self._drained.wait()
                         await self._finish_calls(calls)
                     finally:
-                        # What still arrives finds nobody to serve it.
+                        # Calls that still arrive are refused.
                         self._nursery = None
                     # Only now, with every handler at its end, may the service close what they use.
                 background.cancel_scope.cancel()
@@ -292,10 +281,6 @@ class ServiceLoop:
             self._handlers[name] = _Served(operation_of(params), msgspec.msgpack.Decoder(params), handler)
 
     async def _read(self, env: _Environment) -> None:
-        while not self._calls:
-            self._accept(await self._channel.receive(), env)
-        with trio.move_on_after(FIRST_CALL_S):
-            await self._first_is_over.wait()
         while True:
             self._accept(await self._channel.receive(), env)
             for _ in range(FRAMES_AT_ONCE - 1):
@@ -350,7 +335,7 @@ class ServiceLoop:
         except InvalidParams as error:
             self._channel.post(Fault(call.id, error.failure))
             return
-        context = self._calls[call.id] = _Context(call, self._channel, self._outgoing, self._first_is_over)
+        context = self._calls[call.id] = _Context(call, self._channel, self._outgoing)
         self._nursery.start_soon(self._serve, call, params, found, context)
 
     async def _serve(self, call: Call, params: Params[Any], served: _Served, context: _Context) -> None:
@@ -361,7 +346,7 @@ class ServiceLoop:
                 answer = Return(call.id, frames.pack_body(await served.handler(params, context)))
         except LinckiaError as failed:
             error = failed
-        except Exception as defect:  # a defect of one call must not end the calls of others
+        except Exception as defect:  # noqa: BLE001  # a defect of one call must not end the calls of others
             error = self._defect(call, defect)
         finally:
             if answer is not None and len(memoryview(answer.body)) > frames.MAX_MESSAGE_BYTES:
@@ -385,7 +370,6 @@ class ServiceLoop:
     def _post_answer(self, answer: Return | Fault) -> None:
         try:
             self._channel.post(answer)
-            self._first_is_over.set()
         except LinkClosed:
             _log.warning("the kernel is gone; the answer to call %d is dropped", answer.id)
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from proto.errors import LinckiaError
+from proto.errors import LinckiaError, OperationError
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
 
@@ -88,7 +88,7 @@ class Outbox(Generic[D]):
                         self._in_step = self._compared
                         await self._tell(None)
                     except LinckiaError as error:
-                        if isinstance(error, DiskFull):
+                        if _is_full(error):
                             pause_s = FULL_PAUSE_S
                         else:
                             self._compared = False
@@ -170,6 +170,13 @@ class Outbox(Generic[D]):
         self.waiting = waiting
         async with self._passed:
             self._passed.notify_all()
+
+
+def _is_full(error: LinckiaError) -> bool:
+    """Whether a disk is full: this service's, or the far end's, which answers a failure of its own to be retried."""
+    return isinstance(error, DiskFull) or (
+        isinstance(error, OperationError) and error.failure.retry_after_ms is not None
+    )
 
 
 class Page(Protocol):

@@ -1,7 +1,7 @@
 """How a process is tied to the kernel: it dies when the kernel dies, even by SIGKILL, and leaves no orphan.
 
 Linux only (`PR_SET_PDEATHSIG`).  The signal is bound to the *thread* that is the parent, so the kernel starts processes
-from its main thread only.  A change of user clears it: whoever does that must call `bind` again.
+from its main thread only.  A change of user clears it: call `bind` again after one.
 """
 
 from __future__ import annotations

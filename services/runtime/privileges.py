@@ -1,6 +1,6 @@
 """Giving up root: a service that was started by root becomes a user of its own, or keeps less than root's privileges.
 
-Its folder is given to that user first.  What was done can be undone: whoever runs the kernel as root next, with or
+Its folder is given to that user first.  This can be undone: a kernel that runs as root next, with or
 without users of their own, takes the folder over the same way.
 
 Sources: credentials(7), capabilities(7), prctl(2).

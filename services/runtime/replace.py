@@ -86,7 +86,7 @@ def _flock(path: Path, flags: int, deadline: float) -> Iterator[None]:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what a crash between naming and renaming left: with the directory locked, nobody else's can be there."""
+    """Remove what a crash between naming and renaming left: with the directory locked, none is in use."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(_TEMPORARY)]
     for name in names:

@@ -101,14 +101,14 @@ def has_seccomp() -> bool:
 
 
 def survey() -> None:
-    """Look up now what is the same for every service, so that a zygote's children find it done."""
+    """Look up the facts that are the same for every service once, in the zygote, for all its children."""
     _shared_folders()
     _devices()
     _libc()
 
 
 def confine(limits: Confinement, data_dir: Path) -> str:
-    """Give up everything but what `limits` names and the service's own folder; answers what is in force, for `status`.
+    """Give up all but what `limits` names and the service's own folder; answers the limits in force, for `status`.
 
     Raises OSError where the operating system has a wall but refuses to build it: a service that cannot be confined as
     it should be does not start.
@@ -188,7 +188,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # What is not there needs no permission.
+        return  # A path that does not exist needs no permission.
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _FILE_ONLY

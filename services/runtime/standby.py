@@ -1,6 +1,6 @@
 """A standby: a process of a service that was forked ahead of need, and takes the place of the one that dies.
 
-It is confined, its event loop runs, its code has been rehearsed; what is left for the moment that it is wanted is to
+It is confined, its event loop runs, its code has been rehearsed; once it is wanted, it has only to
 take its link and to open the service.  Until then it touches nothing that is the service's: data and roots belong to
 the generation that lives.
 """
@@ -96,7 +96,7 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
         gc.collect()
         gc.freeze()
         _log.info("prepared in %.0f ms, and waits for its turn", (trio.current_time() - began) * 1000)
-        # Woken meanwhile, it has nobody to tell.
+        # Where it was woken meanwhile, the kernel does not listen any more.
         with contextlib.suppress(BrokenPipeError):
             control.send(PREPARED)
         nursery.cancel_scope.cancel()

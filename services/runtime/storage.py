@@ -7,6 +7,7 @@ they are named.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,15 @@ class DiskFull(OperationError):
 
 class Damaged(OperationError):
     """A file that cannot be made again from other data has a part that cannot be read. Nothing was done."""
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk: a new file's name has to be there as well as its content. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def trouble_of(error: BaseException) -> str:

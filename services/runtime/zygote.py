@@ -147,7 +147,7 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
     """In the forked child: be the service, or wait to be."""
     code = EXIT_FAILED
     try:
-        # Its own session and process group: what it spawns dies with it, and nobody else does.
+        # Its own session and process group: what it spawns dies with it, and nothing else does.
         os.setsid()
         _take_descriptors(fd, log_fd)
         os.environ.update(request.env)
@@ -156,7 +156,7 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
             limit_heaps(int(heaps))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if "numpy.random" in sys.modules:
-            # `random` seeds itself anew after a fork; numpy's old generator would repeat in every child.
+            # `random` seeds itself again after a fork; numpy's old generator would repeat in every child.
             importlib.import_module("numpy.random").seed()
         _await_adoption(parent_pid)
         gc.enable()

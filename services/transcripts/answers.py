@@ -93,7 +93,7 @@ def checkout(db: apsw.Connection, head: Node, form: Form | None) -> Checkout:
             system = ""
         for role, content in told:
             text = only_text(content)
-            # There each message is written by itself.
+            # In this form each message is written by itself.
             messages += (
                 [{"role": role, "content": text}] if text is not None else openai.write([(role, read_blocks(content))])
             )

@@ -83,7 +83,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
     """A turn that is posted, and looks at it."""
     request = {"model": "m", "messages": [{"role": "user", "content": "What is this?"}]}
-    reply = {"role": "assistant", "content": "A rehearsal, which nobody hears."}
+    reply = {"role": "assistant", "content": "A rehearsal."}
     response = {"model": "m", "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}]}
     turn = {"provider": "openai", "request": request, "response": response}
     body = msgspec.json.encode(turn)

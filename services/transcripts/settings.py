@@ -15,7 +15,7 @@ from services.transcripts.intake.redaction import RULES, Redactor, Rule, make_ru
 
 
 class RedactRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pattern of one's own; a group named `secret` is masked alone, without one the whole match."""
+    """A custom pattern; a group named `secret` is masked alone, without one the whole match."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
     pattern: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -53,14 +53,14 @@ def redactor_of(settings: Settings) -> Redactor | None:
     """What masks secrets; None where it is switched off.
 
     Raises:
-        InvalidParams: a pattern of one's own is none.
+        InvalidParams: a custom pattern is no regular expression.
     """
     if not settings.redact:
         return None
     return _made(tuple(settings.redact_skip), tuple(settings.redact_rules))
 
 
-# What is compiled for a rehearsal is there when the service starts: of all that its start does, that takes longest.
+# Compiled in the rehearsal, and reused when the service starts: the longest step of its start.
 @functools.lru_cache(maxsize=1)
 def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
     rules: list[Rule] = []

@@ -1,12 +1,16 @@
-"""A batch: what is to be looked at together, and what has to wait within it until all of it was."""
+"""A batch: entries that are looked at together, and decisions that wait until all of them were."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.watch.snapshot import Seen
+
+MAX_NAMES: Final = 4096
+"""Entries of one folder that are looked at one by one; with more, all of it is."""
+MAX_ALL_NAMES: Final = 200_000
 
 Names = dict[bytes, bool]
 """Entries to look at, and whether something happened to them (or they are only looked at a second time)."""
@@ -34,7 +38,7 @@ class Missed(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Work that is done together, so that what is gone in one place can be found in another.
+    """Work that is done together, so that an entry gone from one place can be found in another.
 
     `sweep` has all folders of these trees looked at; `poll` says that the work is what cannot be watched.
     """
@@ -73,3 +77,27 @@ def merge(work: Work, folder: int, names: Names | None) -> None:
     if known is not None:
         for name, touched in names.items():
             known[name] = known.get(name, False) or touched
+
+
+class Dirty:
+    """Entries that events named, until they are looked at; with too many of a folder, all of the folder is."""
+
+    def __init__(self) -> None:
+        self.work: Work = {}
+        self._names = 0
+
+    def mark(self, folder: int, name: bytes) -> None:
+        """Have one entry looked at."""
+        names = self.work.setdefault(folder, {})
+        if names is None:
+            return
+        before = len(names)
+        names[name] = True
+        self._names += len(names) - before
+        if len(names) > MAX_NAMES or self._names > MAX_ALL_NAMES:
+            self.mark_all(folder)
+
+    def mark_all(self, folder: int) -> None:
+        """Have all of a folder looked at."""
+        self._names -= len(self.work.get(folder) or ())
+        self.work[folder] = None

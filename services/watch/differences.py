@@ -1,4 +1,4 @@
-"""Differences between what is known and what is there: each applied to the state and logged, one after the other.
+"""Differences between the stored state and the disk: each applied to the state and logged, one after the other.
 
 A folder that turns up is looked for by its identity first: is it known elsewhere and is not there any more, then it was
 renamed, with all below it. What seems to be gone waits until the rest of its batch is done, in case it turns up.
@@ -22,7 +22,7 @@ RACY_NS: Final = 12_000_000
 
 
 class Differences:
-    """The state of the trees, and what is done to it; all of it within a transaction."""
+    """The state of the trees, and the steps that change it; all of it within a transaction."""
 
     def __init__(self, store: Store, watches: Watches) -> None:
         self.store = store

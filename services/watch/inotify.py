@@ -73,7 +73,7 @@ class Inotify:
             raise OSError(ctypes.get_errno(), f"inotify_rm_watch: {os.strerror(ctypes.get_errno())}")
 
     def read(self) -> bytes:
-        """Whole events, as many as are there; empty where there is none."""
+        """Whole events, as many as the queue has; empty where it has none."""
         try:
             return os.read(self.fd, READ_BYTES)
         except BlockingIOError:

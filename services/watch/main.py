@@ -41,7 +41,7 @@ MAX_PROBLEMS = 100
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """A folder with a file in it, from the subscription to what is told of it."""
+    """A folder with a file in it, from the subscription to its first change."""
     (root / "folder").mkdir()
     (root / "folder/file").touch()
     name = "rehearsal"
@@ -112,7 +112,6 @@ class Watching:
                 answer = found
                 if found.changes or found.resync or watcher.ending:
                     break
-                ctx.rests()
                 await news.wait()
         if answer is None:
             answer = await self._database.read(query)
@@ -124,7 +123,7 @@ class Watching:
     async def status(self, params: WatchStatus, ctx: Context) -> WatchStatusResult:
         watcher = self._watcher
         watcher.drain()
-        settled, dirty, sweeping = watcher.settled, watcher.dirty, watcher.sweeping
+        settled, dirty, sweeping, paused = watcher.settled, watcher.dirty, watcher.sweeping, watcher.paused
         each, changes_held, problems = await self._database.read(self._describe)
         polled = len(watcher.watches.without)
         return WatchStatusResult(
@@ -143,7 +142,7 @@ class Watching:
             sequence=watcher.store.sequence,
             changes=changes_held,
             subscriptions=each,
-            degraded=_degraded(watcher.paused, polled, problems, each),
+            degraded=_degraded(paused, polled, problems, each),
             problems=problems[:MAX_PROBLEMS],
             problem_count=len(problems),
             size_bytes=self._database.size_bytes(),

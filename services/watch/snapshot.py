@@ -1,6 +1,6 @@
-"""What the folders held when they were last looked at, in the database: single steps on it, and paths.
+"""The stored state of the folders: single steps on it, and paths.
 
-A folder has a number of its own that stays with it through a rename, so that what is below it need not be touched.
+A folder keeps its number through a rename, so that the rows below it need not change.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ ROOT: Final = 0
 
 _MAX_INT: Final = 2**63 - 1
 _CACHED_PATHS: Final = 100_000
+_AFTER_ALL: Final = b"\xff" * 256
+"""Above every name: the longest has 255 bytes."""
 
 
 class Identity(NamedTuple):
@@ -62,7 +64,7 @@ class Seen(NamedTuple):
         if stat.S_ISREG(mode):
             return cls(FILE, min(status.st_size, _MAX_INT), mtime_ns, ctime_ns, inode, device)
         if stat.S_ISDIR(mode):
-            # Size and times of a folder follow from what is in it.
+            # Size and times of a folder follow from its entries.
             return cls(FOLDER, 0, 0, 0, inode, device)
         kind = LINK if stat.S_ISLNK(mode) else OTHER
         return cls(kind, status.st_size if kind == LINK else 0, mtime_ns, ctime_ns, inode, device)
@@ -180,19 +182,12 @@ class Snapshot:
 
     def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Stored]:
         """The entries whose names are from `low` to below `high`."""
-        if high is None:
-            rows = select(
-                self._db,
-                "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry WHERE folder=? AND name>=?",
-                (folder, low),
-            )
-        else:
-            rows = select(
-                self._db,
-                "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry"
-                " WHERE folder=? AND name>=? AND name<?",
-                (folder, low, high),
-            )
+        rows = select(
+            self._db,
+            "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry"
+            " WHERE folder=? AND name>=? AND name<?",
+            (folder, low, _AFTER_ALL if high is None else high),
+        )
         return {row[0]: row[1:] for row in rows}
 
     def put(self, folder: int, name: bytes, row: Row) -> None:

@@ -84,7 +84,7 @@ CREATE TABLE change(
 
 
 class Store:
-    """The database, and what is common to its transactions. Opening blocks."""
+    """The database, and the frame of its transactions. Opening blocks."""
 
     db: apsw.Connection
     """The connection that writes, within `transaction`."""

@@ -28,7 +28,7 @@ class Subscription(NamedTuple):
 
 
 def specify(params: WatchSubscribe, roots: Sequence[str]) -> Spec:
-    """What is asked for, checked. Raises InvalidParams."""
+    """The parameters, checked. Raises InvalidParams."""
     paths = []
     for index, path in enumerate(params.paths):
         field = f"paths[{index}]"

@@ -1,6 +1,6 @@
 """Bringing the state in the database in step with the disk, and logging each step: the heart of the watcher.
 
-What is known of the disk is never taken from an event, only from looking: an event, an overflow or the clock says which
+The state of the disk is never taken from an event, only from looking: an event, an overflow or the clock says which
 folder or entry to look at again. A folder is watched before it is looked into, so that whatever happens meanwhile makes
 it be looked at once more. The state and the log change in one transaction, so that the log leads exactly from one state
 to the next.
@@ -155,7 +155,7 @@ class Tracker:
             try:
                 identity = identity_at(path)
             except OSError as error:
-                # Neither there nor gone: what is known of it stays.
+                # Neither there nor gone: its state stays.
                 _log.warning("%s cannot be looked at: %s", os.fsdecode(path), error)
                 continue
             known = self._snapshot.root(tree.number, path)

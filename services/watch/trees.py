@@ -116,7 +116,7 @@ class Rules:
         return self._spec is not None
 
     def passes_over(self, above: str, name: str, *, is_folder: bool) -> bool:
-        """Whether the entry is none of the subscription's.
+        """Whether the rules leave the entry out.
 
         Args:
             above: the folder that holds it, relative to the watched one, ending in `/` unless it is that one.

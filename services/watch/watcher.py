@@ -1,6 +1,6 @@
 """The tasks that keep the tracker at work: read events, wait a moment, look; sweep after an overflow and now and then.
 
-The event loop only reads the queue and marks what is to be looked at; the looking is done in a worker thread, in turns.
+The event loop only reads the queue and marks entries to look at; a worker thread looks at them, in turns.
 A batch that takes long (a large tree moved here) goes on beside later ones, so that single events do not wait for it.
 """
 
@@ -21,7 +21,7 @@ from proto.errors import Unavailable
 from services.runtime.background import patiently
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
-from services.watch.batch import Batch, Names, Work, merge
+from services.watch.batch import Batch, Dirty, merge
 from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, parse, system_limit
 from services.watch.store import Store, trim
 from services.watch.tracker import Tracker
@@ -34,10 +34,6 @@ MAX_DEBOUNCE_S: Final = 0.2
 TURN_S: Final = 0.1
 LONG_TURN_S: Final = 0.05
 """For what has just happened; then what takes longer gets its turn."""
-
-MAX_NAMES: Final = 4096
-"""Entries of one folder that are looked at one by one; with more, all of it is."""
-MAX_ALL_NAMES: Final = 200_000
 
 TICK_S: Final = 1.0
 """Between two looks at the watched folders themselves, which may come back at any time."""
@@ -112,8 +108,7 @@ class Watcher:
         """Forget all that follows from the database and the folders."""
         self._inotify = inotify
         self.watches = Watches(inotify, self._max_watches)
-        self._dirty: Work = {}
-        self._names = 0
+        self._dirty = Dirty()
         self._due = float("inf")
         self._roots: set[int] = set()
         self._sweeps: set[int] = set()
@@ -248,7 +243,7 @@ class Watcher:
     def dirty(self) -> int:
         """Folders that are still to be looked at, as far as is known."""
         batches = [*self._long, *([self._now] if self._now else [])]
-        return len(self._dirty) + sum(len(batch.work) + len(batch.doubtful) for batch in batches)
+        return len(self._dirty.work) + sum(len(batch.work) + len(batch.doubtful) for batch in batches)
 
     @property
     def sweeping(self) -> bool:
@@ -257,7 +252,8 @@ class Watcher:
 
     @property
     def settled(self) -> bool:
-        return self._tracker is not None and not (self._dirty or self._long or self._now or self._sweeps or self._roots)
+        waiting = self._dirty.work or self._long or self._now or self._sweeps or self._roots
+        return self._tracker is not None and self._failure is None and not waiting
 
     @property
     def reconcile_interval_s(self) -> float:
@@ -279,10 +275,10 @@ class Watcher:
                 self.watches.ended(event.watch)
             elif event.name:
                 for folder in self.watches.folders(event.watch):
-                    self._mark(folder, event.name)
+                    self._dirty.mark(folder, event.name)
             elif event.mask & IN_UNMOUNT:
                 for folder in self.watches.folders(event.watch):
-                    self._mark_all(folder)
+                    self._dirty.mark_all(folder)
         # What happens to a folder itself shows in the one above; a watched folder's own fate is looked at by the clock.
         self._stir()
 
@@ -291,25 +287,8 @@ class Watcher:
         _log.warning("the queue of events overflowed: all folders are looked at again")
         self._sweeps.update(self.trees)
 
-    def _mark(self, folder: int, name: bytes) -> None:
-        names = self._dirty.get(folder, {})
-        if names is None:
-            return
-        if not names:
-            self._dirty[folder] = names
-        before = len(names)
-        names[name] = True
-        self._names += len(names) - before
-        if len(names) > MAX_NAMES or self._names > MAX_ALL_NAMES:
-            self._mark_all(folder)
-
-    def _mark_all(self, folder: int) -> None:
-        names: Names | None = self._dirty.get(folder)
-        self._names -= len(names or ())
-        self._dirty[folder] = None
-
     def _stir(self) -> None:
-        if self._dirty and self._due == float("inf"):
+        if self._dirty.work and self._due == float("inf"):
             self._due = trio.current_time() + self._pause_s
         self._wake.set()
 
@@ -319,7 +298,7 @@ class Watcher:
         while True:
             self._wake = trio.Event()
             now = trio.current_time()
-            if self._dirty and now >= self._due:
+            if self._dirty.work and now >= self._due:
                 await self._look_at_dirty()
             elif self._roots:
                 await self._spend(Batch(roots=self._take_roots()))
@@ -341,14 +320,14 @@ class Watcher:
         return roots
 
     async def _look_at_dirty(self) -> None:
-        batch = Batch(work=self._dirty, roots=self._take_roots())
-        self._dirty, self._names, self._due = {}, 0, float("inf")
+        batch = Batch(work=self._dirty.work, roots=self._take_roots())
+        self._dirty, self._due = Dirty(), float("inf")
         await self._spend(batch)
         # Under load, more is gathered at a time.
         self._pause_s = min(MAX_DEBOUNCE_S, max(DEBOUNCE_S, batch.seconds))
 
     async def _spend(self, batch: Batch) -> None:
-        """One turn for a new batch; what is left of it goes on beside others."""
+        """One turn for a new batch; the rest of it goes on beside others."""
         self._now = batch
         try:
             done = await self._one_turn(batch, TURN_S)
@@ -365,7 +344,7 @@ class Watcher:
         if self.store.sequence != before:
             self._tell()
         for folder, names in batch.again.items():
-            merge(self._dirty, folder, names)
+            merge(self._dirty.work, folder, names)
         batch.again.clear()
         self._sweeps |= incomplete
         self._stir()

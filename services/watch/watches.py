@@ -63,7 +63,7 @@ class Watches:
         self.without.discard(folder)
 
     def drop(self, folder: int) -> None:
-        """The folder is no concern of ours any more."""
+        """Stop watching a folder."""
         self.without.discard(folder)
         watch = self._watch_of.pop(folder, None)
         if watch is not None and self._unlink(folder, watch):

@@ -16,8 +16,8 @@ from tests.acceptance.conftest import Front
 from tests.system.cli.clients import StdioClient, stdio_client
 
 TABLE = ops.load(["proto.ops.conformance"])
-TOOLS = [op for op in TABLE.of_role(Role.TOOL) if op.admits(CLIENT)]
-PROMPTS = [op for op in TABLE.of_role(Role.PROMPT) if op.admits(CLIENT)]
+TOOLS = [op for op in TABLE.values() if op.role is Role.TOOL and op.admits(CLIENT)]
+PROMPTS = [op for op in TABLE.values() if op.role is Role.PROMPT and op.admits(CLIENT)]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 
 def expected_tools() -> set[str]:
     table = ops.load(["proto.ops.conformance"])
-    return {op.name for op in table.of_role(Role.TOOL) if op.admits(CLIENT)}
+    return {op.name for op in table.values() if op.role is Role.TOOL and op.admits(CLIENT)}
 
 
 # ---- Python -------------------------------------------------------------------------------------------------------

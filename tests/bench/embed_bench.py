@@ -13,6 +13,7 @@ import argparse
 import importlib
 import importlib.util
 import random
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -142,7 +143,7 @@ def one_at_a_time(encode: Encode) -> Callable[[str], object]:
 def main(path: Path | None, count: int, rounds: int) -> None:
     """Measure and print."""
     started = time.perf_counter()
-    loaded = load(Settings(), "cpu")
+    loaded = load(Settings(), "cpu", Path(tempfile.gettempdir()))
     print(f"{loaded.files.name}, {loaded.encoder.precision}, {usable_cores()} cores; loaded and warm in "
           f"{(time.perf_counter() - started) * 1000:.0f} ms (torch imported before)")  # fmt: skip
     long = corpus(path, count)

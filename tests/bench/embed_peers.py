@@ -38,7 +38,7 @@ import torch
 from kernel.control.client import Client
 from proto.cores import usable_cores
 from proto.ops.embed import TextKind
-from services.embed.backends import Backend
+from services.embed.encoder import Backend
 from services.embed.main import Loaded, Settings, load
 from services.embed.weights import resolve
 from tests.bench._peer_venv import environment
@@ -303,7 +303,8 @@ def main() -> None:
     parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.TORCH, help="of embed")
     given = parser.parse_args()
     texts = mixed(corpus(given.corpus, given.count))
-    model = load(Settings(backend=given.backend), "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        model = load(Settings(backend=given.backend), "cpu", Path(folder))
     print(f"{model.files.name}, {model.encoder.precision} by default, {usable_cores()} cores")
     if given.only != "http":
         peer = SentenceTransformers()

@@ -34,8 +34,7 @@ from proto.operation import Params
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, TextKind
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
-from services.embed.backends import Backend
-from services.embed.int8.faster import prepare
+from services.embed.encoder import Backend
 from services.embed.late import LateInteraction, LatePair
 from services.embed.main import Loaded, Settings, load
 from services.rerank import main as cross_encoder
@@ -114,8 +113,7 @@ class InProcessEmbedder:
     """The embedding model, called as the service would be."""
 
     def __init__(self, precision: Precision = Precision.AUTO, backend: Backend = Backend.TORCH) -> None:
-        self.model: Loaded = load(Settings(precision=precision, backend=backend), "cpu")
-        prepare(self.model.encoder, self.model.tokenizer)
+        self.model: Loaded = load(Settings(precision=precision, backend=backend), "cpu", Path(tempfile.gettempdir()))
 
     def embed(self, params: EmbedTexts) -> EmbedResult:
         tokens = self.model.tokenizer.encode(params.texts, params.kind)
@@ -134,7 +132,7 @@ class InProcessEmbedder:
     def max_sim(self, params: EmbedMaxSim) -> MaxSimResult:
         query = self.model.tokenizer.encode([params.query], TextKind.QUERY).ids[0]
         texts = self.model.tokenizer.encode(params.texts, TextKind.PASSAGE).ids
-        late = LateInteraction(lambda: self.model.encoder, self.model.encoder.device)
+        late = LateInteraction(self.model.encoder)
         return MaxSimResult(scores=late.compute([LatePair(query, ids) for ids in texts])[:, 0].tolist())
 
 

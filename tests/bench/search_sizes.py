@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--rerank", default="off,maxsim", help="auto, off or maxsim, or several of them")
     parser.add_argument("--keep", type=Path, help="a folder for what is made, so that a second run need not make it")
     given = parser.parse_args()
-    model = load(Settings(), "cpu")
+    model = load(Settings(), "cpu", Path(tempfile.gettempdir()))
     faiss.omp_set_num_threads(1)
     print(
         " sections  rerank truly   p50 ms   p99 ms  scan ms  start s  whole  kill s  whole  PSS MiB  RSS MiB    notes |"

@@ -25,7 +25,8 @@ import msgspec
 import numpy as np
 
 from services.retrieve import store, vector_store
-from services.retrieve.segmented import DEFAULT_LIMITS, SegmentedIndex
+from services.retrieve.segment import DEFAULT_LIMITS
+from services.retrieve.segmented import SegmentedIndex
 from services.retrieve.store import Model
 from services.retrieve.vectors import Matrix
 from tests.bench._collections import open_database

@@ -42,7 +42,7 @@ def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() 
     assert {entry.service for entry in every} - {entry.service for entry in left} == {"transcripts"}
 
 
-def test_every_service_has_somebody_who_waits_to_take_its_place() -> None:
+def test_every_service_has_a_standby() -> None:
     assert [name for name, entry in BY_NAME.items() if not entry.spec.standby] == []
 
 
@@ -71,8 +71,23 @@ def test_of_what_services_are_forked_from_the_costly_rests_only_after_a_long_pau
 
 
 @pytest.mark.parametrize(
-    ("own", "general", "limit"), [({}, 60, 60), (600, 60, 600), (0, 60, None), (600, 0, None), ("soon", 60, 60)]
+    ("own", "general", "limit"), [({}, 60, 60), (600, 60, 600), (0, 60, None), (600, 0, 600), ("soon", 60, 60)]
 )
-def test_a_model_that_is_to_stay_keeps_its_process(own: object, general: float, limit: float | None) -> None:
+def test_a_models_own_setting_says_when_its_process_rests(own: object, general: float, limit: float | None) -> None:
     settings = {} if own == {} else {"unload_after_s": own}
     assert catalog.resting(BY_NAME["embed"], general, settings).spec.rests_after_s == limit
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (60, ("model", "none"))),
+        ({"unload_after_s": 600}, (600, None)),
+        ({"unload_after_s": 0}, (None, ("model", "none"))),
+    ],
+)
+def test_a_reranking_model_rests_only_where_its_own_setting_says_so(
+    settings: dict[str, object], expected: tuple[float | None, tuple[str, str] | None]
+) -> None:
+    spec = catalog.resting(BY_NAME["rerank"], 60, settings).spec
+    assert (spec.rests_after_s, spec.rests_while) == expected

@@ -57,7 +57,7 @@ def as_json(value: object) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def direct(operation: Operation[Any], value: object) -> Composed:
+def direct(operation: Operation[object], value: object) -> Composed:
     """The result of a single step: what the operation itself would answer."""
     if operation.is_content and isinstance(value, Mapping):
         structured = value.get("structuredContent")
@@ -71,7 +71,7 @@ def direct(operation: Operation[Any], value: object) -> Composed:
 
 
 def composed(value: object, *, is_error: bool = False) -> Composed:
-    """An object as the answer; what is `Raw` in it is JSON already."""
+    """An object as the answer; `Raw` values in it are JSON already."""
     return Composed(_encode(value), is_error=is_error)
 
 
@@ -79,7 +79,7 @@ def sized(value: object, already: int = 0) -> Raw:
     """The value as JSON.
 
     Raises:
-        OperationError: with what is in the answer `already`, it would be longer than an answer may be.
+        OperationError: with the `already` bytes of the answer, it would be longer than an answer may be.
     """
     data = _encode(value)
     if already + len(data) > MAX_BYTES:

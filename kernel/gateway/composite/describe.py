@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kernel.gateway.composite.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 from kernel.json_types import JsonObject
 from proto.operation import Access, Operation
@@ -33,7 +31,7 @@ _REACH = (
 _PARAMETERS = f' {{"op": "{DESCRIBE}", "params": {{"target": OP}}}} gives an op\'s parameters.'
 
 
-def shown(operation: Operation[Any], surface: str, steps: Steps) -> tuple[str, JsonObject]:
+def shown(operation: Operation[object], surface: str, steps: Steps) -> tuple[str, JsonObject]:
     """The description and the input schema of a tool on a surface."""
     description = " ".join(operation.description.split())
     of_documents = surface == DOCUMENTS

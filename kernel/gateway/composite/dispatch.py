@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import trio
 
@@ -31,8 +30,8 @@ class Composites:
 
     async def call(
         self,
-        operation: Operation[Any],
-        params: Params[Any],
+        operation: Operation[object],
+        params: Params[object],
         *,
         caller: str = "client",
         timeout_s: float | None = None,
@@ -54,7 +53,7 @@ class Composites:
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
 
-        async def call_step(op: Operation[Any], arguments: Params[Any], own: ClientRequests | None) -> object:
+        async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
             return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)
 
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
@@ -65,7 +64,7 @@ class Composites:
         raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s", executed=executed)
 
     async def _answer(
-        self, params: Params[Any], call_step: run.CallStep, client_requests: ClientRequests | None
+        self, params: Params[object], call_step: run.CallStep, client_requests: ClientRequests | None
     ) -> object:
         match params:
             case Query():

@@ -6,6 +6,7 @@ step's result will give.  Whether a reading step has all that it needs is its ow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -13,8 +14,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import structs
 
-from kernel.gateway.composite.references import is_reference, resolve
 from kernel.gateway.composite.steps import Category, Steps
+from kernel.json_types import JsonObject
 from proto.errors import InvalidParams
 from proto.operation import Operation, Params
 from proto.spelling import respelled
@@ -28,11 +29,11 @@ class Planned(msgspec.Struct, frozen=True):
 
     where: str
     name: str
-    operation: Operation[Any]
+    operation: Operation[object]
     arguments: dict[str, object]
     references: frozenset[str]
 
-    def params(self, previous: object) -> Params[Any]:
+    def params(self, previous: object) -> Params[object]:
         """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.
 
         Raises:
@@ -57,7 +58,7 @@ class Planned(msgspec.Struct, frozen=True):
             raise InvalidParams(said, field=error.failure.field) from None
 
 
-def plan(tool: Category, steps: Steps, given: list[dict[str, Any]], field: str, *, chained: bool) -> list[Planned]:
+def plan(tool: Category, steps: Steps, given: list[JsonObject], field: str, *, chained: bool) -> list[Planned]:
     """The steps, in order; `chained`, their parameters may refer to the result before.
 
     Raises:
@@ -71,7 +72,7 @@ def plan(tool: Category, steps: Steps, given: list[dict[str, Any]], field: str, 
     return planned
 
 
-def _planned(tool: Category, steps: Steps, step: dict[str, Any], where: str, *, chained: bool) -> Planned:
+def _planned(tool: Category, steps: Steps, step: JsonObject, where: str, *, chained: bool) -> Planned:
     if step.get("op") is None:
         raise InvalidParams(f"{where}: missing required parameter `op`", field=f"{where}.op")
     name = step["op"]
@@ -86,7 +87,7 @@ def _planned(tool: Category, steps: Steps, step: dict[str, Any], where: str, *, 
 
 
 def check(
-    operation: Operation[Any],
+    operation: Operation[object],
     name: str,
     beside: Mapping[str, object],
     params: Mapping[str, object],
@@ -124,7 +125,7 @@ def _named(where: str, name: str, call: Callable[..., T], *args: Any) -> T:
 
 
 @lru_cache(maxsize=1024)
-def _admits_null(tp: type[Params[Any]], name: str) -> bool:
+def _admits_null(tp: type[Params[object]], name: str) -> bool:
     """Whether null is a value of its own for this parameter; for all others it is as if it were not there."""
     for field in structs.fields(tp):
         if field.encode_name == name:
@@ -136,7 +137,7 @@ def _admits_null(tp: type[Params[Any]], name: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _with_anything_for(tp: type[Params[Any]], names: frozenset[str]) -> type[Params[Any]]:
+def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[Params[object]]:
     """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
     # As `defstruct` takes them: a name, or a tuple of two or three.
     fields: list[Any] = []
@@ -152,4 +153,34 @@ def _with_anything_for(tp: type[Params[Any]], names: frozenset[str]) -> type[Par
     relaxed = msgspec.defstruct(
         tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
     )
-    return cast("type[Params[Any]]", relaxed)
+    return cast("type[Params[object]]", relaxed)
+
+
+# A parameter that is a string and starts with `$prev` is the last step's result or a part of it, with its JSON type.
+# Text within lists and objects, and `$prev` in the middle of a text, stay as they are.
+
+MARK = "$prev"
+
+_PATH = re.compile(r"\$prev((?:\.[^.\[\]]+|\[[0-9]{1,9}\])*)")
+_PIECE = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
+
+
+def is_reference(value: object) -> bool:
+    """Whether the value of a parameter is replaced before the step runs."""
+    return isinstance(value, str) and value.startswith(MARK)
+
+
+def resolve(reference: str, previous: object) -> object:
+    """What `reference` names in the last step's result; None where that leads nowhere."""
+    match = _PATH.fullmatch(reference)
+    if match is None:
+        return None
+    found = previous
+    for field, index in _PIECE.findall(match[1]):
+        if field and isinstance(found, Mapping) and field in found:
+            found = found[field]
+        elif index and isinstance(found, list) and int(index) < len(found):
+            found = found[int(index)]
+        else:
+            return None
+    return found

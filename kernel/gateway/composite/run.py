@@ -7,22 +7,21 @@ client that cancels withdraws the step that runs, and no further one begins.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from msgspec import Raw
 
 from kernel.gateway import scratchpad
 from kernel.gateway.composite.answer import Composed, as_json, composed, direct, failed, sized
 from kernel.gateway.composite.plan import Planned, check, plan
-from kernel.gateway.composite.progress import StepUpcalls
 from kernel.gateway.composite.steps import Category, Steps
 from kernel.gateway.protocol.failures import as_failure
+from kernel.json_types import JsonObject
 from kernel.ports import ClientRequests
 from proto.errors import InvalidParams, LinckiaError
 from proto.operation import Operation, Params
 from proto.ops.composite import Execute, Query, Session
 
-CallStep = Callable[[Operation[Any], Params[Any], ClientRequests | None], Awaitable[object]]
+CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step for the caller of the tool."""
 
 
@@ -40,16 +39,16 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
     if len(planned) == 1:
         (only,) = planned
         return direct(only.operation, await call(only.operation, only.params({}), client_requests))
-    entries: list[dict[str, Any]] = []
+    entries: list[JsonObject] = []
     completed = size = 0
     previous: object = {}
     for index, step in enumerate(planned):
-        step_upcalls = _begin(client_requests, index, len(planned), step)
+        step_requests = _begin(client_requests, index, len(planned), step)
         try:
-            value = await call(step.operation, step.params(previous), step_upcalls)
+            value = await call(step.operation, step.params(previous), step_requests)
             result = sized(value, size)
             is_error = _is_error(step.operation, value)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
             entries.append(_entry(index, step, failed(as_failure(error, step.operation.name)), is_error=True))
             break
         entries.append(_entry(index, step, result, is_error=is_error))
@@ -72,10 +71,10 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
     results: list[Raw] = []
     succeeded = size = 0
     for index, step in enumerate(planned):
-        step_upcalls = _begin(client_requests, index, len(planned), step)
+        step_requests = _begin(client_requests, index, len(planned), step)
         try:
-            value = await call(step.operation, step.params({}), step_upcalls)
-        except Exception as error:
+            value = await call(step.operation, step.params({}), step_requests)
+        except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
             success = False
             entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
         else:
@@ -125,25 +124,50 @@ async def session(params: Session, steps: Steps, call: CallStep, client_requests
 def _begin(client_requests: ClientRequests | None, index: int, count: int, step: Planned) -> ClientRequests | None:
     if client_requests is None or count == 1:
         return client_requests
-    own = StepUpcalls(client_requests, index, count, step.name)
-    own.begin()
-    return own
+    return _StepRequests(client_requests, index, count, step.name)
 
 
-def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> dict[str, Any]:
+_HALF_WAY = 100.0
+"""Where a step that does not know its end stands half-way, in its own units."""
+
+
+class _StepRequests:
+    """`kernel.ports.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
+
+    def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
+        self._call = call
+        self._index = index
+        self._count = count
+        self._name = name
+        call.progress(index, count, name)
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        # Short of the whole: that is reached when the result is there, and is the next step's beginning.
+        part = done / total if total else done / (done + _HALF_WAY) if done > 0 else 0.0
+        text = self._name if message is None else f"{self._name}: {message}"
+        self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
+
+    def log(self, level: str, logger: str, message: str) -> None:
+        self._call.log(level, logger, message)
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        return await self._call.ask(method, params)
+
+
+def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> JsonObject:
     return {"stepIndex": index, "op": step.name, "result": result, "isError": is_error}
 
 
-def _is_error(operation: Operation[Any], value: object) -> bool:
+def _is_error(operation: Operation[object], value: object) -> bool:
     """Whether the result itself says that it is one of failure, as content of a tool may."""
     return operation.is_content and isinstance(value, dict) and value.get("isError") is True
 
 
-def _says_failed(operation: Operation[Any], value: object) -> bool:
+def _says_failed(operation: Operation[object], value: object) -> bool:
     return _is_error(operation, value) or (isinstance(value, dict) and value.get("success") is False)
 
 
-def _head(step: Planned, success: bool) -> dict[str, Any]:
+def _head(step: Planned, success: bool) -> JsonObject:
     return {"op": step.name, "success": success}
 
 

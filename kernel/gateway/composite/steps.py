@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from proto.errors import InvalidParams
 from proto.operation import CLIENT, Access, Operation, Role
@@ -41,11 +40,11 @@ class Steps:
     """The steps of one surface: operations by the names that clients give them."""
 
     def __init__(self, surface: str, table: Table) -> None:
-        self.query: dict[str, Operation[Any]] = {}
-        self.execute: dict[str, Operation[Any]] = {}
-        self.session: dict[str, Operation[Any]] = {}
+        self.query: dict[str, Operation[object]] = {}
+        self.execute: dict[str, Operation[object]] = {}
+        self.session: dict[str, Operation[object]] = {}
         # The operation's own name is understood as well, though it is not listed.
-        self._aliases: dict[str, tuple[Category, Operation[Any]]] = {}
+        self._aliases: dict[str, tuple[Category, Operation[object]]] = {}
         steps = _documents(table) if surface == DOCUMENTS else _everything(table)
         for name, op in steps.items():
             (self.query if op.access is Access.READ else self.execute)[name] = op
@@ -57,7 +56,7 @@ class Steps:
                 for op in ops.values():
                     self._aliases[op.name] = (category, op)
 
-    def by_category(self) -> Iterable[tuple[Category, Mapping[str, Operation[Any]]]]:
+    def by_category(self) -> Iterable[tuple[Category, Mapping[str, Operation[object]]]]:
         """The three groups."""
         return (
             (Category.QUERY, self.query),
@@ -65,7 +64,7 @@ class Steps:
             (Category.SESSION, self.session),
         )
 
-    def find(self, name: str) -> tuple[Category, Operation[Any]] | None:
+    def find(self, name: str) -> tuple[Category, Operation[object]] | None:
         """The step of that name and where it belongs; None where there is none."""
         for category, ops in self.by_category():
             if name in ops:
@@ -77,7 +76,7 @@ class Steps:
         """Every step of the surface."""
         return [name for _, ops in self.by_category() for name in ops]
 
-    def step(self, tool: Category, name: str, field: str) -> Operation[Any]:
+    def step(self, tool: Category, name: str, field: str) -> Operation[object]:
         """The operation of a step of `tool`.
 
         Raises:
@@ -101,7 +100,7 @@ _PLACE = {
 }
 
 
-def _known(name: str, ops: Mapping[str, Operation[Any]]) -> str:
+def _known(name: str, ops: Mapping[str, Operation[object]]) -> str:
     if len(ops) <= _LISTED:
         return f"there are: {', '.join(ops) or 'none'}"
     near = difflib.get_close_matches(name, ops, n=3)
@@ -109,7 +108,7 @@ def _known(name: str, ops: Mapping[str, Operation[Any]]) -> str:
     return f'{hint}{{"op": "{DESCRIBE}"}} in `{QUERY}` lists all'
 
 
-def _is_step(op: Operation[Any]) -> bool:
+def _is_step(op: Operation[object]) -> bool:
     return (
         op.role in (Role.TOOL, Role.STEP)
         and op.admits(CLIENT)
@@ -120,14 +119,14 @@ def _is_step(op: Operation[Any]) -> bool:
     )
 
 
-def _documents(table: Table) -> dict[str, Operation[Any]]:
+def _documents(table: Table) -> dict[str, Operation[object]]:
     here = (op for op in table.values() if _is_step(op) and op.role is Role.STEP and DOCUMENTS in op.surfaces)
     # The kernel's own `describe` comes last.
     return {op.step: op for op in sorted(here, key=lambda op: op.service == SERVICE)}
 
 
-def _everything(table: Table) -> dict[str, Operation[Any]]:
-    steps: dict[str, Operation[Any]] = {}
+def _everything(table: Table) -> dict[str, Operation[object]]:
+    steps: dict[str, Operation[object]] = {}
     # Operations that are steps and nothing else have the first claim to their name; a tool has another way in.
     for op in sorted(filter(_is_step, table.values()), key=lambda op: op.role is not Role.STEP):
         for name in (op.step, op.name, f"{op.service}_{op.name}"):

@@ -37,7 +37,7 @@ def parts(data: bytes) -> list[bytes]:
         NotJson: says where it stops being JSON.
     """
     try:
-        # As a whole first: what is only cut out is not looked into.
+        # As a whole first: the parts that are cut out are not parsed.
         msgspec.json.decode(data)
         messages = msgspec.json.decode(data, type=list[Raw])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -76,7 +76,7 @@ def joined(answers: list[bytes]) -> bytes:
 class Pending:
     """The answers of one batch, sent by `post` as one array once all are there.
 
-    It is complete when every request that it was told of by `expect` is answered or dropped, and `seal` was called.
+    It is complete when every request registered with `expect` is answered or dropped, and `seal` was called.
     """
 
     def __init__(self, post: Callable[[bytes], None]) -> None:
@@ -88,7 +88,7 @@ class Pending:
         self._open += 1
 
     def add(self, answer: bytes) -> None:
-        """An answer that was not expected by `expect`: of what is no request."""
+        """An answer that `expect` does not know: to a message that is no request."""
         self._answers.append(answer)
 
     def answer(self, answer: bytes) -> None:

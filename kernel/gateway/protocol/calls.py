@@ -15,7 +15,8 @@ from mcp_types import INVALID_PARAMS
 
 from kernel.gateway.composite.answer import Composed
 from kernel.gateway.protocol.client_requests import CallRequests
-from kernel.gateway.scratchpad import caches, shortened
+from kernel.gateway.scratchpad import shortened
+from kernel.gateway.surfaces import caches
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
 from kernel.router.call import accept_trace
@@ -28,8 +29,8 @@ _decode = msgspec.json.Decoder().decode
 
 async def perform(
     dispatcher: Dispatcher,
-    operation: Operation[Any],
-    params: Params[Any],
+    operation: Operation[object],
+    params: Params[object],
     client_requests: CallRequests,
     meta: Mapping[str, Any] | None,
     *,
@@ -62,12 +63,12 @@ async def perform(
     raise client_requests.input_required()
 
 
-def may_be_written(operation: Operation[Any]) -> bool:
+def may_be_written(operation: Operation[object]) -> bool:
     """Whether nothing but the JSON of this tool's result is looked at on its way to a client."""
     return operation.text is None and not operation.is_content and not caches(operation)
 
 
-def tool_parts(operation: Operation[Any], value: object) -> tuple[str, bytes]:
+def tool_parts(operation: Operation[object], value: object) -> tuple[str, bytes]:
     """The text and the structured content (JSON) of a tool's result, or of what stands for a long one."""
     bare = _encode(value)
     text: object = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
@@ -75,7 +76,7 @@ def tool_parts(operation: Operation[Any], value: object) -> tuple[str, bytes]:
     return shortened(operation, value, text if isinstance(text, str) else bare.decode(), structured)
 
 
-def tool_result(operation: Operation[Any], value: object) -> JsonObject:
+def tool_result(operation: Operation[object], value: object) -> JsonObject:
     """The value as the result of `tools/call`, in wire form."""
     if isinstance(value, Composed):
         return value.wire()
@@ -89,7 +90,7 @@ def tool_result(operation: Operation[Any], value: object) -> JsonObject:
     }
 
 
-def encoded_tool_result(operation: Operation[Any], value: object, tail: bytes) -> bytes:
+def encoded_tool_result(operation: Operation[object], value: object, tail: bytes) -> bytes:
     """`tool_result` as JSON at once; `tail` holds further members (`,"name":…`)."""
     if isinstance(value, Composed):
         return value.encoded(tail)
@@ -109,7 +110,7 @@ def plain(value: object) -> JsonObject:
     return decoded
 
 
-def resource_result(operation: Operation[Any], uri: str, value: object) -> JsonObject:
+def resource_result(operation: Operation[object], uri: str, value: object) -> JsonObject:
     """The value as the result of `resources/read`: its text where the operation names one, bytes, else JSON."""
     if operation.is_content:
         return plain(value)

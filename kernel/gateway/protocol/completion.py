@@ -30,7 +30,7 @@ class Completer:
         self._dispatcher = dispatcher
 
     async def complete(
-        self, operation: Operation[Any], argument: str, value: str, context: Mapping[str, str]
+        self, operation: Operation[object], argument: str, value: str, context: Mapping[str, str]
     ) -> list[str]:
         """Values of `argument` that fit what was typed, the most likely first.
 

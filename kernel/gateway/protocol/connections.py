@@ -23,6 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
 from kernel.gateway.protocol.client_requests import DEFAULT_LEVEL
+from kernel.json_types import JsonObject
 from proto.errors import InvalidParams, OperationError
 
 Context = ServerRequestContext[Any, Any]
@@ -119,7 +120,7 @@ class SdkClient:
         if self._sender is not None:
             await self._sender.wait()
 
-    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
         request_type, result_type = _REQUESTS[method]
         try:
             request = request_type.model_validate({"method": method, "params": params}, by_name=False)

@@ -1,7 +1,7 @@
 """News for clients: lists that changed and resources that were updated.
 
 Clients with a handshake are told on their connection (resources: those they subscribed to); clients of 2026-07-28
-through `subscriptions/listen`.  A client that does not read delays nobody else, and loses the notice after five
+through `subscriptions/listen`.  A client that does not read delays no other, and loses the notice after five
 seconds.
 """
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("linckia.gateway")
 
 
 class _Interests:
-    """What one connection is told of."""
+    """The events that one connection receives."""
 
     def __init__(self, lists: frozenset[str]) -> None:
         self.uris: set[str] = set()
@@ -104,8 +104,7 @@ async def _tell(connection: Connection, notice: ServerEvent) -> None:
     with trio.move_on_after(DELIVERY_TIMEOUT_S):
         try:
             await _send(connection, notice)
-        except Exception:
-            # One client's connection is no reason to end the gateway.
+        except Exception:  # noqa: BLE001  # one client's connection is no reason to end the gateway
             _log.exception("a notice could not be sent to a client")
 
 

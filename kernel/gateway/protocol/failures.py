@@ -2,13 +2,12 @@
 
 Most operations answer a failure as a tool result with `isError`, so that the model can read it and do better; the
 failure as data is under `_meta["linckia/failure"]`.  Operations that declare codes of their own answer JSON-RPC
-errors (`kernel.gateway.protocol.sdk_errors`).
+errors (`kernel.gateway.protocol.server.as_error`).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from kernel.gateway.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from kernel.json_types import JsonObject
@@ -78,7 +77,7 @@ def as_data(failure: Failure) -> JsonObject:
     return data
 
 
-def is_protocol_error(operation: Operation[Any], failure: Failure, *, modern: bool) -> bool:
+def is_protocol_error(operation: Operation[object], failure: Failure, *, modern: bool) -> bool:
     """Whether the failure is answered as a JSON-RPC error and not as a tool result."""
     return bool(operation.codes) or (modern and failure.code == MISSING_CAPABILITY)
 

@@ -16,7 +16,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from kernel.gateway.protocol.messages import RequestId, result_message
-from kernel.gateway.surfaces import ALL, Surface
+from kernel.gateway.surfaces import Surface
+from proto.operation import ALL
 
 NAME = "linckia"
 TITLE = "Linckia"
@@ -135,7 +136,7 @@ class Offered:
 class Handshake:
     """The first messages of one client.
 
-    `taken` are the messages that the SDK has yet to be told of, in order; `answered` are the ids of those requests
+    `taken` are the messages that the SDK has not seen yet, in order; `answered` are the ids of those requests
     among them that have their answer.
     """
 

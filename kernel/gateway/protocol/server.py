@@ -29,12 +29,21 @@ from kernel.gateway.protocol.client_requests import LEVELS, CallRequests, InputR
 from kernel.gateway.protocol.completion import Completer, completion_result
 from kernel.gateway.protocol.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
 from kernel.gateway.protocol.events import News
-from kernel.gateway.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from kernel.gateway.protocol.failures import (
+    as_data,
+    as_failure,
+    as_tool_result,
+    code_of,
+    is_protocol_error,
+    message_of,
+)
 from kernel.gateway.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Offered
-from kernel.gateway.protocol.sdk_errors import as_error
 from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.surfaces import Surface
+from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
+from proto.asking import MISSING_CAPABILITY
+from proto.errors import Failure
 from proto.operation import Operation, Params
 
 Context = ServerRequestContext[Any, Any]
@@ -55,14 +64,14 @@ _FRESHNESS: dict[CacheableMethod, CacheHint] = {
 is stale at once."""
 
 
-class _Server(Server[dict[str, Any]]):
+class _Server(Server[JsonObject]):
     """Advertises `listChanged` also over HTTP with a handshake, where the SDK passes no options of its own."""
 
     def create_initialization_options(
         self,
         notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
+        experimental_capabilities: dict[str, JsonObject] | None = None,
+        extensions: dict[str, JsonObject] | None = None,
     ) -> InitializationOptions:
         return super().create_initialization_options(
             notification_options or NotificationOptions(True, True, True), experimental_capabilities, extensions
@@ -91,7 +100,7 @@ class SurfaceServer:
         self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
         self.listening = ListenHandler(news.bus)
         # Arguments of the library's own constructor, each a function of another type, which it checks.
-        handlers: dict[str, Any] = {
+        handlers: JsonObject = {
             "on_list_tools": self._list_tools,
             "on_call_tool": self._call_tool,
             "on_set_logging_level": self._set_level,
@@ -173,7 +182,7 @@ class SurfaceServer:
             return _input_required(required)
         except MCPError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             failure = as_failure(error, operation.name)
             if is_protocol_error(operation, failure, modern=_is_modern(ctx)):
                 raise as_error(failure) from None
@@ -211,7 +220,9 @@ class SurfaceServer:
             except InputRequired as required:
                 return _input_required(required)
 
-    async def _perform(self, ctx: Context, operation: Operation[Any], params: Params[Any], state: str | None) -> object:
+    async def _perform(
+        self, ctx: Context, operation: Operation[object], params: Params[object], state: str | None
+    ) -> object:
         raw = ctx.params or {}
         answers = merged_answers(state, raw.get("inputResponses"))
         outcome: object
@@ -226,8 +237,7 @@ class SurfaceServer:
             )
             try:
                 outcome = await calls.perform(self.dispatcher, operation, params, client_requests, raw.get("_meta"))
-            except Exception as error:
-                # Carried out of the nursery, which would wrap it in a group.
+            except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
                 outcome = error
             await client.drain()
         if isinstance(outcome, Exception):
@@ -264,19 +274,19 @@ class SurfaceServer:
         return types.EmptyResult()
 
 
-def _page(key: str, items: list[dict[str, Any]], params: types.PaginatedRequestParams | None) -> dict[str, Any]:
+def _page(key: str, items: list[JsonObject], params: types.PaginatedRequestParams | None) -> JsonObject:
     """The whole list: none is long enough to be cut.  A cursor can only be one that was never given."""
     if params is not None and params.cursor is not None:
         raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; this list has one page", data={"field": "cursor"})
     return _complete({key: items})
 
 
-def _complete(result: dict[str, Any]) -> dict[str, Any]:
+def _complete(result: dict[str, Any]) -> JsonObject:
     """Of the type that 2026-07-28 wants said; the SDK leaves it out for the revisions before."""
     return {"resultType": "complete", **result}
 
 
-def _input_required(required: InputRequired) -> dict[str, Any]:
+def _input_required(required: InputRequired) -> JsonObject:
     return {"resultType": "input_required", "inputRequests": required.inputs, "requestState": required.state}
 
 
@@ -285,11 +295,19 @@ def _is_modern(ctx: Context) -> bool:
 
 
 @contextlib.contextmanager
-def _failures_as_errors(operation: Operation[Any]) -> Any:
+def _failures_as_errors(operation: Operation[object]) -> Any:
     """Resources, prompts and completions have no result that says an error: all failures are JSON-RPC errors."""
     try:
         yield
     except MCPError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
         raise as_error(as_failure(error, operation.name)) from None
+
+
+def as_error(failure: Failure) -> MCPError:
+    """The failure as the JSON-RPC error that the SDK sends."""
+    data = as_data(failure)
+    if failure.code == MISSING_CAPABILITY:
+        data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
+    return MCPError(code=code_of(failure), message=message_of(failure), data=data)

@@ -144,7 +144,7 @@ def _with_cors(send: Send, origin: str, *, named: bool) -> Send:
 
 
 def _add_cors(headers: MutableHeaders, origin: str, *, named: bool) -> None:
-    # Where every page may ask, none may do so in the name of whoever is signed in.
+    # Where every page may ask, none may do so with the credentials of the signed-in user.
     headers["Access-Control-Allow-Origin"] = origin if named else "*"
     if named:
         headers["Access-Control-Allow-Credentials"] = "true"

@@ -90,7 +90,7 @@ class Output:
     """Messages to a descriptor, whole and in order.
 
     `post` never blocks: it writes what the descriptor takes at once and leaves the rest to `run`, which must run in a
-    nursery.  `broken` is set when nobody reads any more.  `cut` tells whether a part of a message is written, and not
+    nursery.  `broken` is set when the reader has gone.  `cut` tells whether a part of a message is written, and not
     all of it; `changed` is called after each change of it, and when everything is written.
     """
 
@@ -113,7 +113,7 @@ class Output:
         return not self._queue
 
     def post(self, message: bytes) -> None:
-        """Send `message`; dropped where nobody reads any more."""
+        """Send `message`; dropped where the reader has gone."""
         if self.broken.is_set():
             return
         rest = memoryview(message)
@@ -143,7 +143,7 @@ class Output:
         except BlockingIOError:
             return 0
         except OSError:
-            # Whatever the error is, the client cannot be told of it.
+            # The client cannot be told: its own descriptor failed.
             self._queue.clear()
             self._bytes = 0
             for event in (self.broken, self._room, self._empty, self._wake):
@@ -151,7 +151,7 @@ class Output:
             return 0
 
     async def run(self) -> None:
-        """Send what did not go at once.  Returns when nobody reads any more."""
+        """Send what did not go at once.  Returns when the reader has gone."""
         while not self.broken.is_set():
             if not self._queue:
                 self._wake = trio.Event()
@@ -183,7 +183,7 @@ class Output:
         await self._room.wait()
 
     async def flush(self) -> None:
-        """Until everything posted is written, or nobody reads any more."""
+        """Until everything posted is written, or the reader has gone."""
         await self._empty.wait()
 
     def abandoned(self) -> bool:
@@ -196,7 +196,7 @@ class Output:
 
 
 def _widen(fd: int) -> None:
-    """Let a pipe hold more, once an answer did not fit: memory is taken for what is in it only."""
+    """Let a pipe hold more, once an answer did not fit: memory is taken for its content only."""
     try:
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < PIPE_BYTES:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -293,7 +293,7 @@ def _headers_agree(headers: Headers, call: ToolCall) -> bool:
 
 
 def _withdraw(session: HttpSession, message: Envelope) -> None:
-    """Cancel the call that a notification names, where it is on the fast path; the SDK is told of it all the same."""
+    """Cancel the call that a notification names, where it is on the fast path; the SDK receives it too."""
     if isinstance(message.params, UnsetType):
         return
     try:

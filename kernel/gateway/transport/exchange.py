@@ -16,6 +16,7 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from starlette.types import Receive, Send
 
 from kernel.gateway.protocol.fast_path import Answer
+from kernel.json_types import JsonObject
 
 STREAM_AFTER_S = 10.0
 """A call this long is answered by a stream, which can be kept open behind proxies."""
@@ -58,7 +59,7 @@ class Exchange:
         self._events.append(event(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})))
         self._wake.set()
 
-    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
         raise AssertionError("operations that ask are not on the fast path")
 
     async def run(
@@ -67,7 +68,7 @@ class Exchange:
         """Make `call` and send what it answers.
 
         Args:
-            scope: around the call; whoever withdraws the call cancels it.
+            scope: around the call; withdrawing the call cancels it.
             cancelled: the answer to a withdrawn call, in the revisions that want one.
         """
         answer = cancelled

@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernel.config import Http
 from kernel.gateway.gateway import Gateway
-from kernel.gateway.surfaces import ALL, SURFACES
 from kernel.gateway.transport import keepalive
 from kernel.gateway.transport.access import Guard, require_token_off_loopback
 from kernel.gateway.transport.endpoint import Endpoint
+from proto.operation import ALL, SURFACES
 
 TRANSCRIPTS = "transcripts"
 
@@ -32,7 +32,7 @@ GRACE_S = 3.0
 """For requests in flight when the server is told to end."""
 
 KEEP_ALIVE_S = 120.0
-"""Clients that pause between calls need not connect anew."""
+"""Clients that pause between calls need not connect again."""
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
 """Sessions of clients with a handshake over HTTP: how many there are, how long they may idle, what each has in flight.
 
 The SDK keeps the sessions themselves.  Clients seldom say that they leave, and a kernel runs for weeks: a session that
-nobody used for four hours is ended, and one more than `MAX_SESSIONS` ends the one that idled longest.  Its client is
+was not used for four hours is ended, and one more than `MAX_SESSIONS` ends the one that idled longest.  Its client is
 answered 404 and makes a new one, as the protocol has it.
 """
 

@@ -20,7 +20,7 @@ from hypercorn.trio.tcp_server import TCPServer
 
 
 class Connection(TCPServer):
-    """One client's connection: over as soon as nothing more can be read and the request in hand has been answered."""
+    """One client's connection: over as soon as nothing more can be read and the request in flight has been answered."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -84,7 +84,7 @@ class Idleness:
     async def _watch(self) -> None:
         with self._scope:
             await self._connection.context.terminated.wait()
-        # Where a request is in hand, hypercorn closes once it is answered.
+        # Where a request is in flight, hypercorn closes once it is answered.
         if self._idle and not self._over:
             with trio.CancelScope(shield=True):
                 await self._connection._initiate_server_close()

@@ -1,7 +1,7 @@
-"""The SDK's part of one local client: what is handed over to it, and its answers on their way back.
+"""The SDK's session with one local client: messages handed over to it, and its answers on their way back.
 
-Made once the SDK is loaded.  It is then told what was answered without it, and its own answers to that are dropped, so
-that its idea of the connection is the client's and no request is answered twice.
+Made once the SDK is loaded.  It then receives the messages that were answered without it, and its own answers to them
+are dropped, so that its idea of the connection is the client's and no request is answered twice.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SdkSession:
         self._connection = connection
 
     async def _write(self) -> None:
-        # Closed also when cancelled: what the SDK still wants to say then is dropped, and delays nobody.
+        # Closed also when cancelled: messages that the SDK still wants to send are dropped, and delay nothing.
         async with self._from_sdk:
             async for item in self._from_sdk:
                 message = item.message

@@ -1,4 +1,4 @@
-"""What a local client's session has in hand, where the kernel's own death does not reach it.
+"""The state of a local client's session, kept where it outlives the kernel.
 
 The memory is the client's process's (`linckia stdio` makes it and passes it along with its descriptors).  The kernel
 notes there what it has read and not yet looked at, which requests wait for their answer, and what the client has said
@@ -39,7 +39,7 @@ LONGEST_BYTES = 64 * 1024
 
 _BEGINNING_BYTES = 256
 _MOST = 2048
-"""Where more is in hand than there is room for, so much is kept of each, and so many."""
+"""Where more requests are in flight than there is room for: bytes kept of each, and their number."""
 
 
 class Kept(msgspec.Struct, array_like=True):
@@ -147,7 +147,7 @@ class SessionMemory:
             self._write()
 
     def ask(self, key: RequestId, method: str, message: bytes, rest: bytes) -> None:
-        """A request is in hand, and `rest` follows it."""
+        """A request is in flight, and `rest` follows it."""
         if self._memory is not None:
             self._asked[key] = (method, message[:LONGEST_BYTES])
             self._rest, self._short = rest, False

@@ -3,7 +3,7 @@
 Until the SDK is loaded the first messages are answered without it; from then on ordinary tool calls take the short
 path, and every other message goes to the SDK's server, whose answers are written here too.  Nothing but JSON-RPC is
 ever written.  A line that is no message is answered with an error and the connection goes on.  When the input ends,
-what is in flight is still answered, for as long as somebody reads and `drain_s` lasts.
+requests in flight are still answered, while the client reads and `drain_s` lasts.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from kernel.gateway.protocol.messages import (
 from kernel.gateway.transport.descriptors import Input, Output, non_blocking
 from kernel.gateway.transport.json_lines import LOST, Excess, Line, lines, readable_id
 from kernel.gateway.transport.session_memory import Kept, SessionMemory, id_of
+from kernel.json_types import JsonObject
 from proto.errors import MaybeExecuted
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ DRAIN_S = 30.0
 
 _ABANDONED_POLL_S = 0.1
 
-_DIED = MaybeExecuted("the kernel died while this was in hand; another one has taken over")
+_DIED = MaybeExecuted("the kernel died while this was in flight; another one has taken over")
 
 _log = logging.getLogger("linckia.gateway")
 
@@ -67,7 +68,7 @@ async def serve_stdio(
     drain_s: float,
     opened: Callable[[], None],
 ) -> None:
-    """Serve one client until its input ends or nobody reads its output; cancellation ends it at once.
+    """Serve one client until its input ends or its output is closed; cancellation ends it at once.
 
     The descriptors stay open and are left as they were found.
 
@@ -76,7 +77,7 @@ async def serve_stdio(
         handshake: answers the first messages meanwhile.
         pad: where long answers to this client are kept.
         session_memory: of this session, which may have been another kernel's before.
-        drain_s: how long what is in flight at the end of the input may take.
+        drain_s: how long requests in flight at the end of the input may take.
         opened: called when the first message has been answered, or needs the SDK.
     """
     with non_blocking(fd_in, fd_out):
@@ -89,7 +90,7 @@ class _Session:
     """One client on one pair of descriptors; the client end of its calls on the fast path."""
 
     modern = False
-    # As the client sent them, by MCP; whoever asks for one looks at its form.
+    # As the client sent them, by MCP; the reader checks their form.
     capabilities: Mapping[str, Any] = {}
 
     def __init__(
@@ -123,7 +124,7 @@ class _Session:
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self._post(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
 
-    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
         raise AssertionError("operations that ask are not on the fast path")
 
     # ---- life -----------------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class _Session:
 
     async def _go_on(self, kept: Kept, nursery: trio.Nursery) -> None:
         """Where a kernel that died left the session: what was asked and may be repeated is; the rest is answered."""
-        _log.info("a session goes on that a kernel left as it died; %d requests were in hand", len(kept.asked))
+        _log.info("a session was resumed after its kernel died; %d requests were in flight", len(kept.asked))
         if kept.cut:
             # The client takes what there is of that line for what it is: no message.
             self._post(b"")
@@ -204,7 +205,7 @@ class _Session:
         scope.cancel()
 
     async def _drain(self) -> None:
-        """Answer what is in flight, while somebody reads."""
+        """Answer the requests in flight, while the client reads."""
         with trio.move_on_after(self._drain_s):
             while (self._calls or (self._sdk is not None and self._sdk.in_hand)) and not self._output.abandoned():
                 self._settled = trio.Event()

@@ -1,7 +1,4 @@
-"""Writing the files of a directory, many in one transaction and with few statements.
-
-The same as `rows.write` of one after the other: what is known of a path is kept and added to.
-"""
+"""Writing documents, many in one transaction and with few statements: what is known of a path is kept and added to."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class Written:
 
 
 def write(db: apsw.Connection, ready: Ready, given: Given, progress: Progress, now_ns: int) -> Written:
-    """Write files, inside the caller's transaction."""
+    """Write documents, inside the caller's transaction."""
     written = Written()
     ids = _write_taken(db, ready.taken, given, progress, now_ns, written)
     ids += _keep_same(db, ready.same, given, progress, written)
@@ -62,7 +59,7 @@ def _write_taken(db: apsw.Connection, taken: Sequence[Taken], given: Given, prog
         if before is None:
             id_ = next_id
             next_id += 1
-            name = one.path.rsplit("/", 1)[-1]
+            name = one.name or one.path.rstrip("/").rsplit("/", 1)[-1] or one.path
             arrived.append(
                 (id_, one.path, name, kinds.extension_of(name), object_, given.mime, given.session, metadata,
                  now_ns, one.modified_ns, now_ns, one.stamp)
@@ -105,7 +102,7 @@ def _keep_same(
     ids: list[int] = []
     for one, object_ in zip(same, map(int, str(now).split(" ")), strict=True):
         if object_ != one.object:
-            # Deleted or stored anew while the directory was being looked at.
+            # Deleted or replaced while the directory was being looked at.
             written.again.append(one.path)
             continue
         ids.append(one.document)

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pathspec import GitIgnoreSpec
-
-from services.documents.add.places import is_below, is_text_name, printable
 from services.documents.store import globs
+from services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_from
+from services.runtime.roots import is_below, is_text_name, printable
 
-IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
-"""In rising order of precedence."""
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
 MAX_IGNORE_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The patterns of one folder's ignore files, over those of the folders above it."""
-
-    above: _Rules | None
-    prefix: int
-    lead: str
-    """Where the walk begins, as seen from the patterns' folder."""
-    spec: GitIgnoreSpec
-
-    def ignores(self, path: str, is_folder: bool) -> bool:
-        rules: _Rules | None = self
-        while rules is not None:
-            verdict = rules.spec.check_file(rules.lead + path[rules.prefix :] + ("/" if is_folder else "")).include
-            if verdict is not None:
-                return verdict
-            rules = rules.above
-        return False
 
 
 @dataclass(slots=True)
@@ -56,7 +34,7 @@ class Walk:
         """Each file's path below the directory, and its status; in order."""
         included = globs.matcher(self.include) if self.include else None
         excluded = globs.matcher(self.exclude) if self.exclude else None
-        pending: list[tuple[str, _Rules | None]] = [("", self._above() if self.honour_ignores else None)]
+        pending: list[tuple[str, IgnoreRules | None]] = [("", self._above() if self.honour_ignores else None)]
         while pending:
             prefix, rules = pending.pop()
             folder = os.path.join(self.directory, prefix)
@@ -68,7 +46,7 @@ class Walk:
                 continue
             if self.honour_ignores:
                 rules = self._rules(folder, prefix, rules, entries)
-            folders: list[tuple[str, _Rules | None]] = []
+            folders: list[tuple[str, IgnoreRules | None]] = []
             for entry in entries:
                 path = prefix + entry.name
                 try:
@@ -79,14 +57,14 @@ class Walk:
                             self.recursive
                             and entry.name not in VERSION_CONTROL
                             and entry.path not in self.avoid
-                            and not (rules and rules.ignores(path, True))
+                            and not (rules and rules.ignores(path, is_folder=True))
                             and not (excluded and excluded("/" + path))
                         ):
                             folders.append((path + "/", rules))
                     elif not entry.is_file(follow_symlinks=False):
                         self.skipped += 1
                     elif (
-                        (rules and rules.ignores(path, False))
+                        (rules and rules.ignores(path, is_folder=False))
                         or (included and not included("/" + path))
                         or (excluded and excluded("/" + path))
                     ):
@@ -100,12 +78,12 @@ class Walk:
             pending += reversed(folders)
 
     def _rules(
-        self, folder: str, prefix: str, above: _Rules | None, entries: Sequence[os.DirEntry[str]]
-    ) -> _Rules | None:
+        self, folder: str, prefix: str, above: IgnoreRules | None, entries: Sequence[os.DirEntry[str]]
+    ) -> IgnoreRules | None:
         there = {entry.name for entry in entries if entry.name in IGNORE_FILES}
         return _read(folder, len(prefix), above, there) if there else above
 
-    def _above(self) -> _Rules | None:
+    def _above(self) -> IgnoreRules | None:
         """The rules of the folders above, up to where the repository begins; git ignores by those too."""
         chain: list[str] = []
         folder = self.directory
@@ -114,7 +92,7 @@ class Walk:
             if not is_below(folder, self.roots):
                 return None
             chain.append(folder)
-        rules: _Rules | None = None
+        rules: IgnoreRules | None = None
         for folder in reversed(chain):
             there = {name for name in IGNORE_FILES if os.path.isfile(os.path.join(folder, name))}
             if there:
@@ -122,23 +100,11 @@ class Walk:
         return rules
 
 
-def _read(folder: str, prefix: int, above: _Rules | None, names: set[str], lead: str = "") -> _Rules:
-    lines: list[str] = []
+def _read(folder: str, prefix: int, above: IgnoreRules | None, names: set[str], lead: str = "") -> IgnoreRules:
+    texts: list[str] = []
     for name in IGNORE_FILES:
         if name in names:
-            try:
-                with open(os.path.join(folder, name), "rb") as file:
-                    text = file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace")
-            except OSError:
-                # An ignore file that cannot be read ignores nothing; the walk says nothing of files it takes.
-                continue
-            lines += (line.rstrip("\r") for line in text.split("\n"))
-    good: list[str] = []
-    for line in lines:
-        try:
-            GitIgnoreSpec.from_lines([line])
-        except ValueError:
-            # Git passes over a pattern that it cannot understand, and keeps the rest.
-            continue
-        good.append(line)
-    return _Rules(above, prefix, lead, GitIgnoreSpec.from_lines(good))
+            # An ignore file that cannot be read ignores nothing; the walk says nothing of files it takes.
+            with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as file:
+                texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
+    return rules_from(texts, above, prefix, lead)

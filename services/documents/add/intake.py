@@ -16,11 +16,12 @@ import apsw
 import msgspec
 
 from services.documents.add.folders import Walk
-from services.documents.add.places import NotARegularFile, open_beside, open_folder
+from services.documents.add.places import open_beside, open_folder
 from services.documents.store.compress import Codec
 from services.documents.store.kinds import SNIFF_BYTES, nature
 from services.documents.store.objects import CHUNKED_FROM_BYTES, Block, Content
 from services.documents.store.training import Trainer
+from services.runtime.roots import OutsideRoots
 
 GROUP_FILES = 256
 GROUP_BYTES = 8 * 1024 * 1024
@@ -61,13 +62,15 @@ class Raw(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """A file that was read, ready to be stored."""
+    """A document, such as a file that was read, ready to be stored."""
 
     path: str
     stamp: str
     modified_ns: int
     mode: int
     content: Content
+    name: str | None = None
+    """Of the document; None: what its path ends with."""
 
 
 @dataclass(slots=True)
@@ -147,7 +150,7 @@ def read(directory: str, names: Sequence[str], roots: Sequence[str], trainer: Tr
                         opened = -1
                     opened, folder = open_folder(above, roots), above
                 raw = _read(path, *open_beside(opened, last), now_ns)
-            except (OSError, NotARegularFile):
+            except (OSError, OutsideRoots):
                 raw = None
             if raw is not None:
                 trainer.see(raw.data, is_text=b"\0" not in raw.data[:SNIFF_BYTES])

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proto.errors import InvalidParams, OperationError
-
-
-def is_below(real: str, roots: Sequence[str]) -> bool:
-    """Whether a real path is a root or lies below one."""
-    return any(real == root or real.startswith(root.rstrip("/") + "/") for root in roots)
+from services.runtime.roots import OutsideRoots, is_below, real_path_of
 
 
 def existing(path: str, field: str, roots: Sequence[str]) -> str:
@@ -64,34 +60,12 @@ def outside(path: str, field: str, roots: Sequence[str]) -> InvalidParams:
     )
 
 
-class NotARegularFile(Exception):
-    """A pipe, a device, a directory, or a link that leads out of the roots."""
-
-
-def open_regular(path: str, roots: Sequence[str]) -> tuple[int, os.stat_result]:
-    """An open descriptor of a regular file below the roots; never blocks on a pipe, never follows a link out.
-
-    Raises OSError, NotARegularFile.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotARegularFile(f"{path} is not a regular file")
-        if not is_below(os.readlink(f"/proc/self/fd/{descriptor}"), roots):
-            raise NotARegularFile(f"{path} leads out of the roots")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor, status
-
-
 def open_folder(path: str, roots: Sequence[str]) -> int:
-    """An open descriptor of a directory below the roots.  Raises OSError, NotARegularFile."""
+    """An open descriptor of a directory below the roots.  Raises OSError, OutsideRoots."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not is_below(os.readlink(f"/proc/self/fd/{descriptor}"), roots):
-            raise NotARegularFile(f"{path} leads out of the roots")
+        if not is_below(real_path_of(descriptor, path), roots):
+            raise OutsideRoots(f"{path} leads out of the roots")
     except BaseException:
         os.close(descriptor)
         raise
@@ -101,29 +75,15 @@ def open_folder(path: str, roots: Sequence[str]) -> int:
 def open_beside(folder: int, name: str) -> tuple[int, os.stat_result]:
     """An open descriptor of a regular file in an open directory; never blocks on a pipe, never follows a link.
 
-    Raises OSError, NotARegularFile.
+    Raises OSError, OutsideRoots.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
     descriptor = os.open(name, flags, dir_fd=folder)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise NotARegularFile(f"{name} is not a regular file")
+            raise OutsideRoots(f"{name} is not a regular file")
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor, status
-
-
-def is_text_name(path: str) -> bool:
-    """Whether a path can be written as text at all."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def printable(path: str) -> str:
-    """A path that can be shown whatever its bytes are."""
-    return os.fsencode(path).decode("utf-8", "replace")

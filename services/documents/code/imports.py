@@ -53,7 +53,7 @@ class Paths:
         """The document of a path."""
         if path not in self._exact:
             row = self._db.execute("SELECT id, path, name, object FROM document WHERE path=?", (path,)).fetchone()
-            self._exact[path] = None if row is None else _doc(row)
+            self._exact[path] = None if row is None else Doc(*row)
         return self._exact[path]
 
     def ending(self, suffix: str, near: Doc) -> list[Doc]:
@@ -64,7 +64,7 @@ class Paths:
             for row in self._db.execute(
                 "SELECT id, path, name, object FROM document WHERE name=? LIMIT ?", (name, _MAX_OF_NAME)
             ):
-                doc = _doc(row)
+                doc = Doc(*row)
                 by_parent.setdefault(posixpath.basename(doc.folder), []).append(doc)
             self._named[name] = by_parent
         by_parent = self._named[name]
@@ -79,7 +79,7 @@ class Paths:
             self._go = {}
             query = "SELECT id, path, name, object FROM document WHERE extension='.go'"
             for row in self._db.execute(query):
-                doc = _doc(row)
+                doc = Doc(*row)
                 self._go.setdefault(posixpath.basename(doc.folder), []).append(doc)
         parts = target.split("/")
         if "." not in parts[0] and len(parts) < 2:
@@ -94,13 +94,6 @@ class Paths:
         best = [doc for doc in found if shared[doc.folder] == most]
         folders = {doc.folder for doc in nearest(best, near)}
         return [doc for doc in best if doc.folder in folders]
-
-
-def _doc(row: Sequence[object]) -> Doc:
-    id_, path, name, object_ = row
-    assert isinstance(id_, int)
-    assert isinstance(object_, int)
-    return Doc(id_, str(path), str(name), object_)
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:

@@ -1,11 +1,12 @@
 """Parsing stored code in the background: what each content defines and uses comes into the index, once.
 
 A content that killed the process while it was parsed is tried once more, alone, and then counts as parsed with nothing
-in it.  What is parsed already, and what still waits, is told by the documents' outbox for the graph.
+in it.  The outbox of documents for the graph tells which are parsed already, and which still wait.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import apsw
 import trio
 
+from proto.errors import LinckiaError
 from services.documents.code.grammars import EXTENSIONS, FAMILIES
 from services.documents.code.symbols import MAX_CODE_BYTES, Parsed, parse
 from services.documents.store import objects, texts
@@ -43,6 +45,8 @@ class Parsing:
         self._codec = codec
         self._turn = trio.Lock()
         self._recovered = False
+        self._begun: set[int] = set()
+        """Contents whose attempt was counted by this process, which has not died of them."""
         self._generation = store.index.generation
         self.reached = 0
 
@@ -63,7 +67,8 @@ class Parsing:
 
     async def settle(self, patience_s: float) -> int:
         """Parse on, so long at most; answers how many documents are still to be looked at."""
-        with trio.move_on_after(patience_s):
+        # What cannot be parsed now, for want of room, is left.
+        with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
             while await self.step():
                 pass
         return await self._store.read(
@@ -103,7 +108,7 @@ class Parsing:
             return [(int(str(id_)), int(str(attempts)), str(extension)) for id_, attempts, extension in rows]
 
         for object_, attempts, extension in await self._store.read(left):
-            if attempts >= MAX_ATTEMPTS:
+            if attempts >= MAX_ATTEMPTS and object_ not in self._begun:
                 _log.error("content %d: the process died twice while it was parsed; it has no symbols", object_)
                 await self._settle([(object_, Parsed("none"))])
             else:
@@ -111,13 +116,12 @@ class Parsing:
         self._recovered = True
 
     async def _parse(self, due: Sequence[tuple[int, str]]) -> None:
-        await self._store.write(
-            lambda db: db.executemany(
-                "INSERT INTO parsing(object, attempts) VALUES(?, 1)"
-                " ON CONFLICT(object) DO UPDATE SET attempts=attempts+1",
-                ((object_,) for object_, _ in due),
-            ).fetchall()
+        new = [(object_,) for object_, _ in due if object_ not in self._begun]
+        query = (
+            "INSERT INTO parsing(object, attempts) VALUES(?, 1) ON CONFLICT(object) DO UPDATE SET attempts=attempts+1"
         )
+        await self._store.write(lambda db: db.executemany(query, new).fetchall())
+        self._begun.update(object_ for (object_,) in new)
         await self._settle(await self._store.read(lambda db: [self._parsed(db, *one) for one in due]))
 
     def _parsed(self, db: apsw.Connection, object_: int, extension: str) -> tuple[int, Parsed]:
@@ -142,6 +146,7 @@ class Parsing:
                 "DELETE FROM parsing WHERE object=?", ((object_,) for object_, _ in parsed)
             ).fetchall()
         )
+        self._begun.difference_update(object_ for object_, _ in parsed)
 
 
 def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
@@ -175,7 +180,7 @@ def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
 
 
 def forget(db: apsw.Connection, object_: int) -> None:
-    """A content is gone, or parsed anew."""
+    """A content is gone, or will be parsed again."""
     if db.execute("SELECT 1 FROM code WHERE object=?", (object_,)).fetchone() is None:
         return
     note_changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})

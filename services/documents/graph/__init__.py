@@ -1,1 +1,1 @@
-"""How documents and their symbols are related, and the graph that is told of it."""
+"""How documents and their symbols are related, and their delivery to the graph service."""

@@ -45,7 +45,7 @@ class Due:
 
 
 class GraphFeed:
-    """A feed of `services.runtime.outbox`, which parses code before it is told of."""
+    """A feed of `services.runtime.outbox`, which parses code before it delivers it."""
 
     def __init__(self, env: Environment, store: Store, parsing: Parsing, adding: Adding) -> None:
         self._adding = adding
@@ -96,7 +96,7 @@ class GraphFeed:
             await self._adding.give_way()
 
     async def _spread(self) -> bool:
-        """Put who uses a name that has got another meaning into the outbox; answers whether there was such a name."""
+        """Queue the documents that use a name which has another meaning now; answers whether there was such a name."""
 
         def users(db: apsw.Connection) -> tuple[list[str], list[int]]:
             names = [str(name) for (name,) in db.execute("SELECT name FROM idx.changed LIMIT ?", (CHANGED,))]

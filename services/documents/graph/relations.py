@@ -137,7 +137,7 @@ class Relations:
         """What a content defines, in its order."""
         if object_ not in self._symbols:
             query = f"{_SYMBOL} JOIN idx.code ON code.object=symbol.object WHERE symbol.object=? ORDER BY symbol.id"
-            self._symbols[object_] = [_definition(row) for row in self._db.execute(query, (object_,))]
+            self._symbols[object_] = [Definition(*row) for row in self._db.execute(query, (object_,))]
         return self._symbols[object_]
 
     # Edges
@@ -354,7 +354,7 @@ class Relations:
             query = (
                 "SELECT object, symbol, kind, name, target, tentative FROM idx.reference WHERE object=? ORDER BY number"
             )
-            self._uses[object_] = [_use(row) for row in self._db.execute(query, (object_,))]
+            self._uses[object_] = [Use(*row) for row in self._db.execute(query, (object_,))]
         return self._uses[object_]
 
     def _using(self, names: Sequence[str], kind: str) -> Iterator[Use]:
@@ -362,7 +362,7 @@ class Relations:
             "SELECT object, symbol, kind, name, target, tentative FROM idx.reference WHERE name=? AND kind=? LIMIT ?"
         )
         for name in names:
-            yield from [_use(row) for row in self._db.execute(query, (name, kind, MAX_USES))]
+            yield from [Use(*row) for row in self._db.execute(query, (name, kind, MAX_USES))]
 
     def _imports_of(self, doc: Doc) -> list[tuple[Use, list[Doc]]]:
         if doc.id not in self._imported:
@@ -378,7 +378,7 @@ class Relations:
                 f"{_SYMBOL} JOIN idx.code ON code.object=symbol.object WHERE symbol.name=? AND family=?"
                 " AND EXISTS(SELECT 1 FROM document WHERE document.object=symbol.object) ORDER BY symbol.id LIMIT ?"
             )
-            self._definitions[key] = [_definition(row) for row in self._db.execute(query, (name, family, MAX_USES))]
+            self._definitions[key] = [Definition(*row) for row in self._db.execute(query, (name, family, MAX_USES))]
         return self._definitions[key]
 
     def holders(self, object_: int) -> list[Doc]:
@@ -391,20 +391,3 @@ class Relations:
 
     def _nearest_holders(self, object_: int, near: Doc) -> list[Doc]:
         return [near] if object_ == near.object else nearest(self.holders(object_), near)
-
-
-def _definition(row: Sequence[object]) -> Definition:
-    id_, object_, name, qualified, kind, first, last, parent, family = row
-    assert isinstance(id_, int)
-    assert isinstance(object_, int)
-    assert isinstance(first, int)
-    assert isinstance(last, int)
-    assert isinstance(parent, int)
-    return Definition(id_, object_, str(name), str(qualified), str(kind), first, last, parent, str(family))
-
-
-def _use(row: Sequence[object]) -> Use:
-    object_, symbol, kind, name, target, tentative = row
-    assert isinstance(object_, int)
-    assert isinstance(symbol, int)
-    return Use(object_, symbol, str(kind), str(name), str(target), bool(tentative))

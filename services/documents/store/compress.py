@@ -64,7 +64,7 @@ class Codec:
         packed: list[tuple[int, bytes]] = [(0, b"")] * len(blocks)
         short = [index for index, data in enumerate(blocks) if self.current and len(data) <= DICTIONARY_FOR_BYTES]
         for number, indices in ((self.current, short), (0, sorted(set(range(len(blocks))) - set(short)))):
-            # It takes neither nothing nor what is empty.
+            # The library refuses an empty list, and empty blocks.
             some = [index for index in indices if blocks[index]]
             for index in set(indices).difference(some):
                 packed[index] = self.pack(blocks[index])

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import apsw
 import msgspec
@@ -57,21 +58,12 @@ class Stored:
     text_state: int
 
 
-class Vanished(Exception):
-    """The content was thought to be there, and is not any more: it has to be read once more."""
-
-
 COLUMNS = "object.id, object.hash, object.size, object.chunked, object.mime, object.is_text, object.text_state"
 
 
-def of_row(row: Sequence[object]) -> Stored:
+def of_row(row: Sequence[Any]) -> Stored:
     """A row of `COLUMNS`."""
-    id_, hash_, size, chunked, mime, is_text, text_state = row
-    assert isinstance(id_, int)
-    assert isinstance(hash_, bytes)
-    assert isinstance(size, int)
-    assert isinstance(text_state, int)
-    return Stored(id_, hash_, size, bool(chunked), str(mime), bool(is_text), text_state)
+    return Stored(*row)
 
 
 def by_hash(db: apsw.Connection, hash_: bytes) -> Stored | None:
@@ -102,32 +94,6 @@ def there(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
         return {}
     query = "SELECT hash, id FROM carray(?) AS wanted JOIN object ON object.hash = wanted.value"
     return {bytes(hash_): int(id_) for hash_, id_ in db.execute(query, (apsw.carray(wanted),))}
-
-
-def put(db: apsw.Connection, content: Content) -> tuple[int, bool]:
-    """Store a content; answers its id, and whether it is new.  Raises Vanished."""
-    row = db.execute("SELECT id FROM object WHERE hash=?", (content.hash,)).fetchone()
-    if row is not None:
-        assert isinstance(row[0], int)
-        return row[0], False
-    if content.block is not None and content.block.data is None:
-        raise Vanished
-    nature = content.nature
-    db.execute(
-        "INSERT INTO object(hash, size, chunked, mime, is_text, text_state) VALUES(?, ?, ?, ?, ?, ?)",
-        (content.hash, content.size, content.block is None, nature.mime, nature.is_text, nature.text_state),
-    )
-    id_ = db.last_insert_rowid()
-    if content.block is not None:
-        data = content.block.data
-        assert data is not None
-        db.execute(
-            "INSERT INTO block(object, stored, dictionary, data) VALUES(?, ?, ?, ?)",
-            (id_, len(data), content.block.dictionary, data),
-        )
-    else:
-        _put_parts(db, id_, content)
-    return id_, True
 
 
 def _put_parts(db: apsw.Connection, id_: int, content: Content) -> None:
@@ -167,7 +133,7 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
             continue
         data = one.block.data
         assert data is not None
-        if len(data) > PACKED_UP_TO_BYTES:
+        if len(data) > PACKED_UP_TO_BYTES or len(new) == 1:
             alone.append((id_, len(data), one.block.dictionary, data))
             continue
         if frames and (size >= PACK_BYTES or id_ - pack >= PACK_IDS):
@@ -303,7 +269,7 @@ def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
 
 
 def _repack(db: apsw.Connection, pack: int) -> None:
-    """Write a pack anew, without what has gone, once that is half of it."""
+    """Rewrite a pack without its deleted contents, once these are half of it."""
     whole = db.execute("SELECT length(data) FROM pack WHERE id=?", (pack,)).get
     if whole is None:
         # It was lost; what was in it says so when it is read.

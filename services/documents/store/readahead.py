@@ -1,6 +1,6 @@
 """Texts of many contents, read ahead: several by one question to the database, and unpacked on all cores.
 
-Whoever looks through them may stop at any time, so little is read at first, and more each time.
+The reader may stop at any time, so little is read at first, and more each time.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import apsw
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import Document, Scalar
-from services.documents.store import globs, kinds
+from services.documents.store import globs
 
 MIN_HASH_DIGITS = 8
 _HEX = re.compile(r"[0-9a-f]+")
@@ -289,52 +289,6 @@ class Given:
 ADDED, UPDATED, UNCHANGED = "added", "updated", "unchanged"
 
 
-def write(
-    db: apsw.Connection,
-    path: str,
-    object_: int,
-    given: Given,
-    *,
-    now_ns: int,
-    modified_ns: int,
-    name: str | None = None,
-    stamp: str = "",
-) -> str:
-    """Have `path` hold a content; answers what that changed.  What is known of the path is kept and added to."""
-    row = db.execute("SELECT id, object, metadata, stamp, mime, session FROM document WHERE path=?", (path,)).fetchone()
-    if row is None:
-        shown = name or path.rstrip("/").rsplit("/", 1)[-1] or path
-        db.execute(
-            "INSERT INTO document(path, name, extension, object, mime, session, metadata, created_ns, modified_ns,"
-            " indexed_ns, stamp) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (path, shown, kinds.extension_of(shown), object_, given.mime, given.session,
-             json.dumps(dict(given.metadata), ensure_ascii=False) if given.metadata else "{}",
-             now_ns, modified_ns, now_ns, stamp),
-        )  # fmt: skip
-        id_ = db.last_insert_rowid()
-        outcome = ADDED
-    else:
-        id_, held, metadata, old_stamp, mime, session = row
-        assert isinstance(id_, int)
-        outcome = UNCHANGED if held == object_ else UPDATED
-        if outcome is UPDATED:
-            db.execute(
-                "UPDATE document SET object=?, modified_ns=?, indexed_ns=?, stamp=? WHERE id=?",
-                (object_, modified_ns, now_ns, stamp, id_),
-            )
-        elif old_stamp != stamp:
-            db.execute("UPDATE document SET modified_ns=?, stamp=? WHERE id=?", (modified_ns, stamp, id_))
-        if given.mime not in (None, mime) or given.session not in (None, session):
-            db.execute(
-                "UPDATE document SET mime=coalesce(?, mime), session=coalesce(?, session) WHERE id=?",
-                (given.mime, given.session, id_),
-            )
-        if given.metadata:
-            merge(db, id_, str(metadata), given.metadata)
-    describe(db, id_, given.tags, given.collection)
-    return outcome
-
-
 def merge(db: apsw.Connection, id_: int, held: str, values: Mapping[str, Scalar]) -> bool:
     """Set values of the metadata; null takes one away.  Answers whether that changed anything."""
     before = json.loads(held)
@@ -343,14 +297,3 @@ def merge(db: apsw.Connection, id_: int, held: str, values: Mapping[str, Scalar]
         return False
     db.execute("UPDATE document SET metadata=? WHERE id=?", (json.dumps(after, ensure_ascii=False), id_))
     return True
-
-
-def describe(db: apsw.Connection, id_: int, tags: Iterable[str], collection: str | None) -> None:
-    """Give tags, and put into a collection."""
-    db.executemany("INSERT OR IGNORE INTO tag(document, tag) VALUES(?, ?)", ((id_, tag) for tag in tags))
-    if collection is not None:
-        db.execute("INSERT OR IGNORE INTO collection(name) VALUES(?)", (collection,))
-        db.execute(
-            "INSERT OR IGNORE INTO member(document, collection) SELECT ?, id FROM collection WHERE name=?",
-            (id_, collection),
-        )

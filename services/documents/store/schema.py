@@ -121,11 +121,11 @@ CREATE TABLE loose(object INTEGER PRIMARY KEY);
 -- Contents whose text is still to come into, or out of, the index of trigrams.
 CREATE TABLE index_outbox(object INTEGER PRIMARY KEY);
 
--- Contents that the search has still to be told of, and documents that the graph has; a change gives a new number.
+-- Contents to be delivered to the search, and documents to be delivered to the graph; a change gives a new number.
 CREATE TABLE search_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, object INTEGER NOT NULL UNIQUE);
 CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL UNIQUE);
 
--- The nodes of each document that the graph was told of, and contents whose code is being parsed just now.
+-- The nodes of each document that were delivered to the graph, and contents whose code is being parsed just now.
 CREATE TABLE graph_fed(document INTEGER NOT NULL, node TEXT NOT NULL, PRIMARY KEY(document, node)) WITHOUT ROWID;
 CREATE TABLE parsing(object INTEGER PRIMARY KEY, attempts INTEGER NOT NULL);
 
@@ -230,7 +230,7 @@ CREATE VIEW reference AS
         used.tentative
     FROM used JOIN term relation ON relation.id = used.kind JOIN term named ON named.id = used.name
         JOIN term meant ON meant.id = used.target;
--- Names whose meaning may have changed: who uses them is told to the graph anew.
+-- Names whose meaning may have changed: the documents that use them are delivered to the graph again.
 CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 

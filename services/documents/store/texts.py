@@ -14,7 +14,7 @@ from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
 
 WHOLE_BYTES = 16 * 1024 * 1024
-"""Longer texts are gone through window by window, and are not indexed."""
+"""Longer texts are searched window by window, and are not indexed."""
 WINDOW_BYTES = 4 * 1024 * 1024
 MAX_LINE_BYTES = 32 * 1024 * 1024
 

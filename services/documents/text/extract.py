@@ -30,16 +30,23 @@ class Unreadable(Exception):
     """The content has no text that could be had; the message says why."""
 
 
-def claim(db: apsw.Connection, limit: int = 1) -> list[Stored]:
-    """The next contents to extract, their attempt counted; those that have used theirs up are quarantined."""
+def claim(db: apsw.Connection, begun: int | None) -> Stored | None:
+    """The next content to extract, its attempt counted; those that have used theirs up are quarantined.
+
+    Args:
+        begun: a content whose attempt was counted by this process, which has not died of it.
+    """
     db.execute(
         "UPDATE object SET text_state=?, problem='the process died twice while its text was extracted'"
-        " WHERE text_state=? AND attempts >= ?",
-        (TEXT_QUARANTINED, TEXT_WAITING, MAX_ATTEMPTS),
+        " WHERE text_state=? AND attempts >= ? AND id IS NOT ?",
+        (TEXT_QUARANTINED, TEXT_WAITING, MAX_ATTEMPTS, begun),
     )
-    ids = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT ?", (TEXT_WAITING, limit)).fetchall()
-    db.executemany("UPDATE object SET attempts=attempts+1 WHERE id=?", ids)
-    return [stored for (id_,) in ids if isinstance(id_, int) and (stored := objects.by_id(db, id_)) is not None]
+    id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
+    if not isinstance(id_, int):
+        return None
+    if id_ != begun:
+        db.execute("UPDATE object SET attempts=attempts+1 WHERE id=?", (id_,))
+    return objects.by_id(db, id_)
 
 
 def settle(db: apsw.Connection, codec: Codec, id_: int, text: str | None, problem: str | None) -> None:

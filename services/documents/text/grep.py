@@ -8,6 +8,7 @@ from.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import re
 import time
@@ -24,7 +25,7 @@ from services.documents.store.objects import Stored
 from services.documents.store.store import is_complete
 from services.documents.store.texts import Window
 from services.documents.text import pieces, trigrams
-from services.documents.text.lines import Line, Matcher, TookTooLong, compiled
+from services.documents.text.lines import Line, TookTooLong, compiled
 from services.runtime import literals
 
 TIME_LIMIT_S = 20.0
@@ -136,30 +137,12 @@ class _Answer:
 def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult:
     """Raises InvalidParams."""
     began = time.monotonic()
-    matcher = compiled(params.pattern, ignore_case=params.ignore_case, word=params.word, literal=params.literal)
-    found = conditions_of(params)
-    begin = _place(params.cursor)
-    answer = _Answer(params)
-    within: dict[int, list[int] | None] = {}
-
-    def candidates() -> Iterator[int]:
-        for object_, numbers in _candidates(db, params, found, begin.object):
-            within[object_] = numbers
-            yield object_
-
-    for stored, text in readahead.read(db, codec, candidates(), answer.enough, answer.say):
-        if time.monotonic() - began > TIME_LIMIT_S:
-            answer.stopped = _Place(stored.id)
-            break
-        windows = _windows(db, codec, stored, text, within.pop(stored.id), params.context)
-        if not _look(db, matcher, stored, windows, found, begin, answer):
-            break
-    only_files = params.files_with_matches and not params.count
+    answer = _Grep(db, codec, params).run(began + TIME_LIMIT_S)
     return GrepResult(
         match_count=answer.match_count,
         file_count=answer.file_count,
         matches=answer.matches,
-        files=answer.files if only_files else None,
+        files=answer.files if params.files_with_matches and not params.count else None,
         counts=answer.counts if params.count else None,
         counts_left_out=answer.left_out,
         truncated=answer.stopped is not None,
@@ -170,162 +153,169 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
     )
 
 
-def _candidates(
-    db: apsw.Connection, params: DocumentsGrep, found: rows.Conditions, first: int
-) -> Iterator[tuple[int, list[int] | None]]:
-    """Contents that may have a match, by id from `first` on, and in which of their pieces (None: anywhere); the ones
-    not indexed yet are always among them."""
-    # Before the index is looked at: what comes into it meanwhile is in one of the two.
-    waiting = [
-        int(str(object_))
-        for (object_,) in db.execute(
+class _Grep:
+    """One search, on one consistent state of the store."""
+
+    def __init__(self, db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> None:
+        self._db = db
+        self._codec = codec
+        self._params = params
+        self._matcher = compiled(
+            params.pattern, ignore_case=params.ignore_case, word=params.word, literal=params.literal
+        )
+        self._conditions = conditions_of(params)
+        self._begin = _place(params.cursor)
+        self._only_files = params.files_with_matches and not params.count
+        self._answer = _Answer(params)
+
+    def run(self, until: float) -> _Answer:
+        """Take matches until the answer is full, or the time is."""
+        within: dict[int, list[int] | None] = {}
+
+        def candidates() -> Iterator[int]:
+            for object_, numbers in self._candidates():
+                within[object_] = numbers
+                yield object_
+
+        answer = self._answer
+        for stored, text in readahead.read(self._db, self._codec, candidates(), answer.enough, answer.say):
+            if time.monotonic() > until:
+                answer.stopped = _Place(stored.id)
+                break
+            if not self._look(stored, text, within.pop(stored.id)):
+                break
+        return answer
+
+    def _candidates(self) -> Iterator[tuple[int, list[int] | None]]:
+        """Contents that may have a match, by id, and in which of their pieces (None: anywhere); the ones not indexed
+        yet are always among them."""
+        db, params, first = self._db, self._params, self._begin.object
+        # Before the index is looked at: what comes into it meanwhile is in one of the two.
+        query = (
             "SELECT object FROM main.index_outbox WHERE object >= ?1 UNION SELECT object FROM idx.unindexed"
             # These are long: what only a snapshot holds, or nothing any more, is not looked through in vain.
             " WHERE object >= ?1 AND EXISTS(SELECT 1 FROM main.document WHERE document.object = unindexed.object)"
-            " ORDER BY 1",
-            (first,),
+            " ORDER BY 1"
         )
-    ]
-    # An index that has not been told of all texts excludes none.
-    wanted = (
-        literals.ANYTHING
-        if not is_complete(db)
-        else literals.trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
-    )
-    expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
-    allowed: set[object] | None = None
-    if found.clauses and (expression is None or not found.is_slow):
-        where = found.where
-        allowed = {
-            object_
-            for (object_,) in db.execute(
+        waiting = list(_ints(db.execute(query, (first,))))
+        wanted = literals.ANYTHING
+        if is_complete(db):
+            wanted = literals.trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
+        expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
+        allowed: set[int] | None = None
+        found = self._conditions
+        if found.clauses and (expression is None or not found.is_slow):
+            query = (
                 "SELECT DISTINCT document.object FROM document JOIN object ON object.id = document.object"
-                f"{where} AND document.object >= ?",
-                (*found.values, first),
+                f"{found.where} AND document.object >= ?"
             )
-        }
-    if expression is None:
-        everything = (
-            sorted(_ints(allowed))
-            if allowed is not None
-            else _ints(one for (one,) in db.execute(
-                "SELECT id FROM object WHERE id >= ? AND text_state IN (1, 2) ORDER BY id", (first,)))
-        )  # fmt: skip
-        yield from ((object_, None) for object_ in everything)
-        return
-    last = -1
-    # The waiting ones first: of what is in both, the index may not know all.
-    anywhere: Iterator[tuple[int, list[int] | None]] = ((object_, None) for object_ in waiting)
-    for object_, numbers in heapq.merge(anywhere, pieces.having(db, expression, first), key=lambda one: one[0]):
-        if object_ != last and (allowed is None or object_ in allowed):
-            yield object_, numbers
-        last = object_
+            allowed = set(_ints(db.execute(query, (*found.values, first))))
+        if expression is None:
+            query = "SELECT id FROM object WHERE id >= ? AND text_state IN (1, 2) ORDER BY id"
+            everything = sorted(allowed) if allowed is not None else _ints(db.execute(query, (first,)))
+            yield from ((object_, None) for object_ in everything)
+            return
+        last = -1
+        # The waiting ones first: of what is in both, the index may not know all.
+        anywhere: Iterator[tuple[int, list[int] | None]] = ((object_, None) for object_ in waiting)
+        for object_, numbers in heapq.merge(anywhere, pieces.having(db, expression, first), key=lambda one: one[0]):
+            if object_ != last and (allowed is None or object_ in allowed):
+                yield object_, numbers
+            last = object_
 
-
-def _ints(values: object) -> Iterator[int]:
-    assert hasattr(values, "__iter__")
-    for value in values:
-        assert isinstance(value, int)
-        yield value
-
-
-def _windows(
-    db: apsw.Connection, codec: Codec, stored: Stored, text: bytes | None, numbers: list[int] | None, context: int
-) -> Iterator[Window]:
-    """What is to be looked through of a content: all of it, or the pieces of these numbers.  Raises DamagedContent."""
-    if text is None and (numbers is None or stored.size > texts.WINDOW_BYTES):
-        yield from texts.windows(db, codec, stored, context)
-        return
-    whole = b"".join(texts.pieces(db, codec, stored)) if text is None else text
-    yield texts.window(whole) if numbers is None else texts.window_of(whole, pieces.spans(whole, numbers))
-
-
-def _look(
-    db: apsw.Connection,
-    matcher: Matcher,
-    stored: Stored,
-    windows: Iterator[Window],
-    found: rows.Conditions,
-    begin: _Place,
-    answer: _Answer,
-) -> bool:
-    """Take the matches of one content; answers whether there is room for more."""
-    if not texts.has_text(stored):
+    def _look(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> bool:
+        """Take the matches of one content; answers whether there is room for more."""
+        if not texts.has_text(stored):
+            return True
+        holders = self._holders(stored.id) if self._conditions.clauses else None
+        if holders is not None and not holders:
+            return True
+        self._answer.searched += 1
+        count, lines = self._lines(stored, text, numbers)
+        if not count:
+            return True
+        for id_, path in self._holders(stored.id) if holders is None else holders:
+            is_here = stored.id == self._begin.object
+            if is_here and id_ < self._begin.document:
+                continue
+            skip = self._begin.matches if is_here and id_ == self._begin.document else 0
+            if not self._take(stored, id_, path, count, lines, skip):
+                return False
         return True
-    object_ = stored.id
-    holders = _holders(db, object_, found) if found.clauses else None
-    if holders is not None and not holders:
-        return True
-    answer.searched += 1
-    params = answer.params
-    only_files = params.files_with_matches and not params.count
-    # One more than there is room for says that there is more.
-    most = 1 if only_files else params.limit - len(answer.matches) + 1 + begin.matches
-    if params.count:
-        most = params.max_count or 2**62
-    elif params.max_count:
-        most = min(most, params.max_count)
-    lines: list[Line] = []
-    count = 0
-    try:
-        for window in windows:
-            for line in matcher.lines(window, params.context, bare=params.count or only_files):
-                count += 1
-                if not params.count:
-                    lines.append(line)
+
+    def _lines(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> tuple[int, list[Line]]:
+        """How many lines of a content match, as far as that matters, and those that may be answered."""
+        params, answer = self._params, self._answer
+        # One more than there is room for says that there is more.
+        most = 1 if self._only_files else params.limit - len(answer.matches) + 1 + self._begin.matches
+        if params.count:
+            most = params.max_count or 2**62
+        elif params.max_count:
+            most = min(most, params.max_count)
+        lines: list[Line] = []
+        count = 0
+        bare = params.count or self._only_files
+        try:
+            for window in self._windows(stored, text, numbers):
+                for line in itertools.islice(self._matcher.lines(window, params.context, bare=bare), most - count):
+                    count += 1
+                    if not params.count:
+                        lines.append(line)
                 if count >= most:
                     break
-            if count >= most:
-                break
-    except TookTooLong:
-        answer.say(f"{_named(db, object_)}: the pattern takes too long on it; the rest of it was left out")
-    except DamagedContent as error:
-        answer.say(f"{_named(db, object_)}: {error}")
-    if not count:
-        return True
-    if holders is None:
-        holders = _holders(db, object_, found)
-    for id_, path in holders:
-        here = object_ == begin.object
-        if here and id_ < begin.document:
-            continue
-        skip = begin.matches if here and id_ == begin.document else 0
-        if params.count:
-            answer.count(path, stored.hash.hex(), count)
-        elif only_files:
-            if len(answer.files) >= params.limit:
-                answer.stopped = _Place(object_, id_)
+        except TookTooLong:
+            answer.say(f"{self._named(stored.id)}: the pattern takes too long on it; the rest of it was left out")
+        except DamagedContent as error:
+            answer.say(f"{self._named(stored.id)}: {error}")
+        return count, lines
+
+    def _windows(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> Iterator[Window]:
+        """What is to be looked through of a content: all of it, or the pieces of these numbers."""
+        if text is None and (numbers is None or stored.size > texts.WINDOW_BYTES):
+            yield from texts.windows(self._db, self._codec, stored, self._params.context)
+            return
+        whole = b"".join(texts.pieces(self._db, self._codec, stored)) if text is None else text
+        yield texts.window(whole) if numbers is None else texts.window_of(whole, pieces.spans(whole, numbers))
+
+    def _take(self, stored: Stored, id_: int, path: str, count: int, lines: list[Line], skip: int) -> bool:
+        """Answer the matches in one document, without the first ones; whether there was room."""
+        answer, hash_ = self._answer, stored.hash.hex()
+        if self._params.count:
+            answer.count(path, hash_, count)
+            return True
+        if self._only_files:
+            if len(answer.files) >= self._params.limit:
+                answer.stopped = _Place(stored.id, id_)
                 return False
             answer.files.append(path)
             answer.match_count += 1
             answer.file_count += 1
+            return True
+        taken = 0
+        for line in lines[skip:]:
+            if not answer.take(path, hash_, line):
+                answer.stopped = _Place(stored.id, id_, skip + taken)
+                break
+            taken += 1
+        answer.match_count += taken
+        answer.file_count += taken > 0
+        return answer.stopped is None
+
+    def _holders(self, object_: int) -> list[tuple[int, str]]:
+        """The documents that hold a content and fulfil the conditions: id and path."""
+        found = self._conditions
+        query = "SELECT document.id, document.path FROM document"
+        if found.clauses:
+            query += f" JOIN object ON object.id = document.object{found.where} AND document.object=?"
         else:
-            taken = 0
-            for line in lines[skip:]:
-                if not answer.take(path, stored.hash.hex(), line):
-                    answer.stopped = _Place(object_, id_, skip + taken)
-                    break
-                taken += 1
-            answer.match_count += taken
-            answer.file_count += taken > 0
-            if answer.stopped is not None:
-                return False
-    return True
+            query += " WHERE object=?"
+        rows = self._db.execute(f"{query} ORDER BY document.id", (*found.values, object_))
+        return [(int(str(id_)), str(path)) for id_, path in rows]
+
+    def _named(self, object_: int) -> str:
+        path = self._db.execute("SELECT path FROM document WHERE object=? ORDER BY id LIMIT 1", (object_,)).get
+        return str(path or f"content {object_}")
 
 
-def _holders(db: apsw.Connection, object_: int, found: rows.Conditions) -> list[tuple[int, str]]:
-    """The documents that hold a content and fulfil the conditions: id and path."""
-    if not found.clauses:
-        query = "SELECT id, path FROM document WHERE object=? ORDER BY id"
-        return [(int(str(id_)), str(path)) for id_, path in db.execute(query, (object_,))]
-    where = found.where
-    query = (
-        "SELECT document.id, document.path FROM document JOIN object ON object.id = document.object"
-        f"{where} AND document.object=? ORDER BY document.id"
-    )
-    return [(int(str(id_)), str(path)) for id_, path in db.execute(query, (*found.values, object_))]
-
-
-def _named(db: apsw.Connection, object_: int) -> str:
-    row = db.execute("SELECT path FROM document WHERE object=? ORDER BY id LIMIT 1", (object_,)).fetchone()
-    return str(row[0]) if row else f"content {object_}"
+def _ints(rows: apsw.Cursor) -> Iterator[int]:
+    return (int(str(value)) for (value,) in rows)

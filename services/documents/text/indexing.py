@@ -57,6 +57,8 @@ class Indexing:
         self._adding = adding
         self._wake = trio.Event()
         self._extracting = trio.Lock()
+        self._begun: int | None = None
+        """The content whose extraction this process has begun and not settled."""
         self.waiting: str | None = None
         """Why something is not done at the moment."""
 
@@ -104,20 +106,22 @@ class Indexing:
     async def extract_some(self) -> bool:
         """Extract the text of one content; answers whether there was any."""
         async with self._extracting:
-            claimed = await self._store.write(extract.claim)
-            for stored in claimed:
+            stored = await self._store.write(partial(extract.claim, begun=self._begun))
+            if stored is None:
+                return False
+            self._begun = stored.id
+            text, problem = await self._store.read(partial(self._extract, stored=stored))
+            await self._store.write(
+                partial(extract.settle, codec=self._codec, id_=stored.id, text=text, problem=problem)
+            )
+            self._begun = None
+            return True
 
-                def attempt(db: apsw.Connection, stored: objects.Stored = stored) -> tuple[str | None, str | None]:
-                    try:
-                        return extract.extract(db, self._codec, stored), None
-                    except extract.Unreadable as error:
-                        return None, str(error)
-
-                text, problem = await self._store.read(attempt)
-                await self._store.write(
-                    partial(extract.settle, codec=self._codec, id_=stored.id, text=text, problem=problem)
-                )
-            return bool(claimed)
+    def _extract(self, db: apsw.Connection, stored: objects.Stored) -> tuple[str | None, str | None]:
+        try:
+            return extract.extract(db, self._codec, stored), None
+        except extract.Unreadable as error:
+            return None, str(error)
 
     async def settled(self, ids: list[int], patience_s: float) -> int:
         """Wait until the text of these contents is extracted, so long at most; answers how many are not."""

@@ -77,7 +77,8 @@ class _Linear:
         data = window.data
         number, counted = window.line, window.numbered
         search = self._pattern.search
-        for position, last in window.spans:
+        for begin, last in window.spans:
+            position = begin
             while position < last:
                 match = search(data, position, last)
                 if match is None or (match.start() >= last and data[last - 1 : last] == b"\n"):
@@ -104,7 +105,8 @@ class _Backtracking:
         give_up = time.monotonic() + DOCUMENT_LIMIT_S
         data = window.data
         number, counted = window.line, window.numbered
-        for start, last in window.spans:
+        for begin, last in window.spans:
+            start = begin
             while start < last:
                 end = data.find(b"\n", start, last)
                 end = last if end < 0 else end

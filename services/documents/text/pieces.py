@@ -3,7 +3,7 @@
 A match lies in one line.  A long text has most trigrams somewhere, and so would be a candidate for most patterns; that
 one short piece of it has all that a match needs is rare.  Among 60,000 source files and manuals, 930 MB, pieces of 2 KB
 are 330,000 rows of 235 MB; of 4 KB, where a long text had 16 at most, there were half as many rows of 173 MB, and up to
-three times as many texts to be read in vain.  An answer is looked for in these pieces alone: where they end follows
+three times as many texts were read in vain.  An answer is looked for in these pieces alone: where they end follows
 from the text.
 
 Which trigrams are common differs from store to store, and decides which of a pattern's are worth looking for; a sample

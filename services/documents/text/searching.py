@@ -1,4 +1,4 @@
-"""Searching documents: the search service finds by words and meaning; what it has not been told of yet is looked
+"""Searching documents: the search service finds by words and meaning; what was not delivered to it yet is looked
 through here, and so is everything while it is away.
 """
 
@@ -104,22 +104,22 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
     degraded += [] if retrieved is None else retrieved.degraded
     hits = [] if retrieved is None else [_hit(hit, feed.prefix) for hit in retrieved.hits]
 
-    def answer(db: apsw.Connection) -> tuple[int, list[Found]]:
-        found_by = {one.object: one for one in hits}
-        if terms and params.type is not SearchType.SEMANTIC:
-            scanned, cut = _scan(db, codec, terms, waiting, everything=retrieved is None)
-            if scanned or retrieved is None:
-                stages.append("recent" if retrieved is not None else "scan")
-            if cut:
-                degraded.append(cut)
-            for one in scanned:
-                known = found_by.get(one.object)
-                if known is None or known.score < one.score:
-                    found_by[one.object] = one
-        ordered = sorted(found_by.values(), key=lambda one: (-one.score, one.object))
-        return _documents(db, codec, params, conditions, ordered)
+    scans = bool(terms) and params.type is not SearchType.SEMANTIC
 
-    total, page = await store.read(answer)
+    def answer(db: apsw.Connection) -> tuple[int, list[Found], bool, str]:
+        found_by = {one.object: one for one in hits}
+        scanned, cut = _scan(db, codec, terms, waiting, everything=retrieved is None) if scans else ([], "")
+        for one in scanned:
+            known = found_by.get(one.object)
+            if known is None or known.score < one.score:
+                found_by[one.object] = one
+        ordered = sorted(found_by.values(), key=lambda one: (-one.score, one.object))
+        return *_documents(db, codec, params, conditions, ordered), bool(scanned), cut
+
+    total, page, scanned, cut = await store.read(answer)
+    if scans and (scanned or retrieved is None):
+        stages.append("recent" if retrieved is not None else "scan")
+    degraded += [cut] * bool(cut)
     ran = set(retrieved.stages) if retrieved is not None else set()
     kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
     return _result(params, began, kind, total, page, corrected, stages, degraded)
@@ -223,7 +223,7 @@ def _by_hash(db: apsw.Connection, params: DocumentsSearch) -> list[int]:
 
 
 def _waiting(db: apsw.Connection) -> list[int]:
-    """Contents that the search has still to be told of, the latest first; one more than are looked through."""
+    """Contents that wait for delivery to the search, the latest first; one more than are looked through."""
     return [int(str(id_)) for (id_,) in db.execute(
         "SELECT object FROM search_outbox ORDER BY number DESC LIMIT ?", (MAX_RECENT + 1,))]  # fmt: skip
 

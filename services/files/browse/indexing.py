@@ -19,23 +19,27 @@ from proto.ops.files_index import (
 )
 from services.files import paths
 from services.files.core import Core
-from services.files.index.jobs import ACTIVE, skip_reason
+from services.files.index.job_rows import skip_reason
+from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.scan import Counts
 from services.files.query.entries import MAX_BYTES, fitting
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 
-def add_indexing(handlers: Handlers, core: Core) -> None:
+class Indexing:
     """The operations of `proto.ops.files_index`."""
 
-    @handlers.handle(Index)
-    async def index(params: Index, ctx: Context) -> IndexResult:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @handles(Index)
+    async def index(self, params: Index, ctx: Context) -> IndexResult:
         began = time.monotonic()
         asked = paths.clean(params.root, "root")
-        root = await trio.to_thread.run_sync(core.roots.real, asked, "root")
+        root = await trio.to_thread.run_sync(self._core.roots.real, asked, "root")
         if not params.force and params.max_age:
-            reason = await core.database.read(lambda db: skip_reason(db, root, params.max_age, time.time_ns()))
+            reason = await self._core.database.read(lambda db: skip_reason(db, root, params.max_age, time.time_ns()))
             if reason:
                 return IndexResult(
                     root=root, status="completed", files=0, directories=0, total_size=0,
@@ -43,18 +47,18 @@ def add_indexing(handlers: Handlers, core: Core) -> None:
                 )  # fmt: skip
         if not params.async_ and await trio.to_thread.run_sync(look, root) is None:
             # What was indexed of it goes with it, if what held it is there.
-            job = await core.jobs.start(root, background=False, force=True, max_age_s=0)
-            await core.jobs.wait(job, lambda counts: None)
+            job = await self._core.jobs.start(root, background=False, force=True, max_age_s=0)
+            await self._core.jobs.wait(job, lambda counts: None)
             raise OperationError(f"{paths.shown(root)} does not exist")
-        job = await core.jobs.start(root, background=params.async_, force=params.force, max_age_s=params.max_age)
+        job = await self._core.jobs.start(root, background=params.async_, force=params.force, max_age_s=params.max_age)
         if params.async_:
             return IndexResult(root=root, status="pending", job_id=job.id, status_url=f"synthesis://jobs/{job.id}")
 
         def on_progress(counts: Counts) -> None:
             ctx.progress(counts.progress, 100, f"{counts.files + counts.directories} entries")
 
-        await core.jobs.wait(job, on_progress)
-        ended = await core.jobs.get(job.id)
+        await self._core.jobs.wait(job, on_progress)
+        ended = await self._core.jobs.get(job.id)
         if ended.status == "failed":
             raise OperationError(f"{paths.shown(root)} was not indexed: {ended.error}")
         return IndexResult(
@@ -70,16 +74,16 @@ def add_indexing(handlers: Handlers, core: Core) -> None:
             problems=ended.problems,
         )
 
-    @handlers.handle(JobProgress)
-    async def job_progress(params: JobProgress, ctx: Context) -> Job:
-        return await core.jobs.get(int(params.job_id))
+    @handles(JobProgress)
+    async def job_progress(self, params: JobProgress, ctx: Context) -> Job:
+        return await self._core.jobs.get(int(params.job_id))
 
-    @handlers.handle(ListJobs)
-    async def list_jobs(params: ListJobs, ctx: Context) -> JobList:
+    @handles(ListJobs)
+    async def list_jobs(self, params: ListJobs, ctx: Context) -> JobList:
         statuses: tuple[str, ...] = (params.status,) if params.status is not None else ()
         if params.active_only:
             statuses = tuple(status for status in ACTIVE if not statuses or status in statuses) or ("none",)
-        jobs, total = await core.jobs.list(statuses, params.min_progress, params.max_progress, params.limit)
+        jobs, total = await self._core.jobs.list(statuses, params.min_progress, params.max_progress, params.limit)
         shown, cut = fitting(jobs)
         summary = (
             f"{total} jobs match; these are the {len(shown)} newest, as many as fit into {MAX_BYTES} bytes. Narrow it"
@@ -87,8 +91,8 @@ def add_indexing(handlers: Handlers, core: Core) -> None:
         )
         return JobList(jobs=shown, total=total, summary=summary if cut else None)
 
-    @handlers.handle(CancelJob)
-    async def cancel_job(params: CancelJob, ctx: Context) -> CancelledJob:
+    @handles(CancelJob)
+    async def cancel_job(self, params: CancelJob, ctx: Context) -> CancelledJob:
         id_ = int(params.job_id)
-        await core.jobs.cancel(id_)
+        await self._core.jobs.cancel(id_)
         return CancelledJob(job_id=id_, status="cancelled", message=f"job {id_} was cancelled")

@@ -26,7 +26,7 @@ KNOWN_LIMIT_S = 1.0
 
 
 async def artifacts(ctx: Context, path: str) -> list[Artifact]:
-    """Pictures of a file's content, and what is said of it."""
+    """Pictures and metadata of a file's content."""
     try:
         found = await ctx.call(MediaInspect(path=path), timeout_s=LIMIT_S)
     except LinckiaError as error:
@@ -77,7 +77,7 @@ async def _content_url(ctx: Context) -> str:
     try:
         return (await ctx.call(KernelContentUrl())).url or CONTENT_PATH
     except LinckiaError as error:
-        ctx.log("info", f"nobody says where files are served: {error}")
+        ctx.log("info", f"the address where files are served is unknown: {error}")
         return CONTENT_PATH
 
 

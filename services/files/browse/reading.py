@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import mimetypes
 import os
+import struct
 import time
 import urllib.parse
 from collections.abc import Sequence
@@ -31,16 +34,15 @@ from proto.ops.files_reading import (
 )
 from services.files import paths, times
 from services.files.browse import media
-from services.files.browse.birth import birth_ns
 from services.files.core import Core
-from services.files.index.jobs import last_scan
+from services.files.index.job_rows import last_scan
 from services.files.index.tree import Stored, find
 from services.files.query.conditions import EXTENSIONS
 from services.files.query.entries import MAX_BYTES, fitting, known
 from services.files.store import schema
 from services.files.store.functions import key
 from services.files.store.rows import fetch_all, fetch_one, fetch_value
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 STALE_S = 3600
 """What `index` takes for out of date unless it is told otherwise."""
@@ -54,16 +56,19 @@ PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
 _ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
 
-def add_reading(handlers: Handlers, core: Core) -> None:
+class Reading:
     """The operations of `proto.ops.files_reading`."""
 
-    async def indexed(given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
-        return await core.database.read(lambda db: find_indexed(db, given, field, follow=follow))
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
-    @handlers.handle(Navigate)
-    async def navigate(params: Navigate, ctx: Context) -> NavigateResult:
+    async def _indexed(self, given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
+        return await self._core.database.read(lambda db: find_indexed(db, given, field, follow=follow))
+
+    @handles(Navigate)
+    async def navigate(self, params: Navigate, ctx: Context) -> NavigateResult:
         column = _ORDERS[known(params.sort, SORTS, "sort")]
-        path, folder = await indexed(params.path, "path", follow=True)
+        path, folder = await self._indexed(params.path, "path", follow=True)
         if folder.kind != schema.DIRECTORY:
             raise InvalidParams(
                 f"`path`: {paths.shown(path)} is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it",
@@ -87,7 +92,7 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 entries=entries,
                 total=total,
                 has_more=end < total,
-                scanning=job.id if (job := core.jobs.scanning(path)) else None,
+                scanning=job.id if (job := self._core.jobs.scanning(path)) else None,
                 summary=(
                     f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
                     f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
@@ -96,13 +101,13 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 else None,
             )
 
-        found = await core.database.read(query)
+        found = await self._core.database.read(query)
         return await _with_thumbnails(ctx, found, pictured) if pictured else found
 
-    @handlers.handle(Inspect)
-    async def inspect(params: Inspect, ctx: Context) -> InspectResult:
-        path, entry = await indexed(params.path, "path")
-        within = paths.is_within(path, core.roots.paths)
+    @handles(Inspect)
+    async def inspect(self, params: Inspect, ctx: Context) -> InspectResult:
+        path, entry = await self._indexed(params.path, "path")
+        within = paths.is_within(path, self._core.roots.paths)
         born = await trio.to_thread.run_sync(birth_ns, path) if within else None
         target = await trio.to_thread.run_sync(_target, path) if within and entry.kind == schema.SYMLINK else None
 
@@ -134,7 +139,7 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 problem=problem,
             )
 
-        found = await core.database.read(query)
+        found = await self._core.database.read(query)
         if not within or entry.kind != schema.FILE or not entry.size:
             return found
         made = await media.artifacts(ctx, path)
@@ -146,14 +151,14 @@ def add_reading(handlers: Handlers, core: Core) -> None:
             timeline_uri=media.first(made, media.TIMELINE),
         )
 
-    @handlers.handle(DbDiagnose)
-    async def diagnose(params: DbDiagnose, ctx: Context) -> Diagnosis:
-        size = await trio.to_thread.run_sync(core.database.size_bytes)
+    @handles(DbDiagnose)
+    async def diagnose(self, params: DbDiagnose, ctx: Context) -> Diagnosis:
+        size = await trio.to_thread.run_sync(self._core.database.size_bytes)
 
         def query(db: apsw.Connection) -> Diagnosis:
             wrong = [row[0] for row in fetch_all(db, "PRAGMA integrity_check(10)")]
             return Diagnosis(
-                database_path=str(core.database.path),
+                database_path=str(self._core.database.path),
                 database_size=size,
                 integrity_check="; ".join(wrong),
                 entry_count=_count(db, "node"),
@@ -163,32 +168,32 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                 ),
                 stale_entries=_stale(db, time.time_ns() - STALE_S * times.NS),
                 wrong_sums=fetch_value(db, _WRONG_SUMS),
-                rebuilt=bool(core.database.rebuilt),
+                rebuilt=bool(self._core.database.rebuilt),
             )
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(SessionInfo)
-    async def session_info(params: SessionInfo, ctx: Context) -> SessionInfoResult:
-        size = await trio.to_thread.run_sync(core.database.size_bytes)
+    @handles(SessionInfo)
+    async def session_info(self, params: SessionInfo, ctx: Context) -> SessionInfoResult:
+        size = await trio.to_thread.run_sync(self._core.database.size_bytes)
 
         def query(db: apsw.Connection) -> SessionInfoResult:
             return SessionInfoResult(
-                database_path=str(core.database.path),
+                database_path=str(self._core.database.path),
                 database_size=size,
                 entry_count=_count(db, "node"),
                 resource_set_count=_count(db, "resource_set"),
                 source_count=_count(db, "source"),
                 plan_count=_count(db, "plan"),
                 query_count=_count(db, "saved_query"),
-                roots=list(core.roots.paths),
+                roots=list(self._core.roots.paths),
                 preferences=_preferences(db, ctx.session),
             )
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(SessionSetPreferences)
-    async def set_preferences(params: SessionSetPreferences, ctx: Context) -> Preferences:
+    @handles(SessionSetPreferences)
+    async def set_preferences(self, params: SessionSetPreferences, ctx: Context) -> Preferences:
         now = time.time_ns()
 
         def change(db: apsw.Connection) -> Preferences:
@@ -200,11 +205,11 @@ def add_reading(handlers: Handlers, core: Core) -> None:
                         "INSERT OR REPLACE INTO session_preference VALUES(?,?,?,?)",
                         (ctx.session, name, msgspec.json.encode(value).decode(), now),
                     )
-            # Nobody says when a session is over.
+            # The end of a session is not announced.
             db.execute("DELETE FROM session_preference WHERE session <> '' AND at < ?", (now - PREFERENCES_KEPT_NS,))
             return Preferences(preferences=_preferences(db, ctx.session))
 
-        return await core.database.write(change)
+        return await self._core.database.write(change)
 
 
 def _navigated(
@@ -286,3 +291,35 @@ def _stale(db: apsw.Connection, since: int) -> int:
     bindings = [part for folder in fresh for part in (folder, folder[:-1] + "0", folder)]
     row = fetch_one(db, f"SELECT count(*) FROM node n WHERE n.scanned < ? AND {outside}", (since, *bindings))
     return row[0] if row is not None else 0
+
+
+# When a file was created, which `os.stat` does not tell on Linux: statx(2)
+
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+_SIZE = 256
+_MASK_AT, _BTIME_AT = 0, 80
+
+
+@functools.cache
+def _statx() -> ctypes._NamedFuncPointer | None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p)
+    return function
+
+
+def birth_ns(path: str) -> int | None:
+    """When the file at a clean path was created, in nanoseconds; None where that is unknown or it does not exist."""
+    statx = _statx()
+    if statx is None:
+        return None
+    buffer = ctypes.create_string_buffer(_SIZE)
+    if statx(_AT_FDCWD, os.fsencode(paths.to_os(path)), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, buffer) != 0:
+        return None
+    (mask,) = struct.unpack_from("=I", buffer, _MASK_AT)
+    if not mask & _STATX_BTIME:
+        return None
+    seconds, nanoseconds = struct.unpack_from("=qI", buffer, _BTIME_AT)
+    return int(seconds) * times.NS + int(nanoseconds)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
 from proto.content import BlobContents, ResourceResult, TextContents
-from proto.operation import Params, operation_of
 from proto.ops.files_index import Job, JobList, JobProgress
 from proto.ops.files_reading import Inspect, InspectResult
 from proto.ops.files_resources import SUMS, Children, Parents, ResourceChildren, ResourceParent, SumResult
 from proto.ops.files_uris import (
-    JOBS_OF,
     JSON,
+    CancelledJobs,
+    CompletedJobs,
+    FailedJobs,
+    Jobs,
     Node,
     NodeMetadata,
     NodePage,
@@ -24,6 +25,8 @@ from proto.ops.files_uris import (
     NodeThumbnail,
     OneJob,
     OneSet,
+    PendingJobs,
+    RunningJobs,
     SetChildren,
     SetEntries,
     SetMetric,
@@ -36,28 +39,29 @@ from proto.ops.files_uris import (
 )
 from services.files import times
 from services.files.browse import media
+from services.files.browse.indexing import Indexing
+from services.files.browse.reading import Reading
 from services.files.core import Core
 from services.files.query.entries import SELECTED, Select, entry_of, fitting, known
 from services.files.sets import sets, sums
-from services.files.sets.resources import first_entries, sum_of
+from services.files.sets.resources import SetSearch, first_entries, sum_of
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
-from services.runtime.handlers import Context, Handlers
-
-R = TypeVar("R")
+from services.runtime.handlers import Context, handles
 
 SET_COLUMNS = "id, name, description, created, updated"
 
 
-def add_uris(handlers: Handlers, core: Core) -> None:
-    """The operations of `proto.ops.files_uris`; those of the tools must be there."""
+class Uris:
+    """The operations of `proto.ops.files_uris`."""
 
-    async def as_tool(params: Params[R], ctx: Context) -> R:
-        _, handler = handlers.by_name[operation_of(params).name]
-        answer: R = await handler(params, ctx)  # type: ignore[assignment]  # of the operation's own result type
-        return answer
+    def __init__(self, core: Core, indexing: Indexing, reading: Reading, searches: SetSearch) -> None:
+        self._core = core
+        self._indexing = indexing
+        self._reading = reading
+        self._searches = searches
 
-    @handlers.handle(Nodes)
-    async def nodes(params: Nodes, ctx: Context) -> NodePage:
+    @handles(Nodes)
+    async def nodes(self, params: Nodes, ctx: Context) -> NodePage:
         def query(db: apsw.Connection) -> NodePage:
             # In this order the indexes deliver them, without a sort of all.
             rows = db.execute(
@@ -68,20 +72,20 @@ def add_uris(handlers: Handlers, core: Core) -> None:
             total: int = fetch_value(db, "SELECT count(*) FROM entry WHERE scanned > 0")
             return _page(rows, total, params.offset, params.limit, "nodes")
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(Node)
-    async def node(params: Node, ctx: Context) -> InspectResult:
-        return await as_tool(Inspect(path=f"/{params.path}"), ctx)
+    @handles(Node)
+    async def node(self, params: Node, ctx: Context) -> InspectResult:
+        return await self._reading.inspect(Inspect(path=f"/{params.path}"), ctx)
 
-    async def of_file(
-        path: str, name: str, mime_type: str, ctx: Context, made: Callable[[str], Awaitable[bytes]]
+    async def _of_file(
+        self, path: str, name: str, mime_type: str, ctx: Context, made: Callable[[str], Awaitable[bytes]]
     ) -> ResourceResult:
-        """What is made of a file; what is called `name` below a directory is an entry like any other."""
-        found = await as_tool(Inspect(path=f"/{path}"), ctx)
+        """Data derived from a file; below a directory, `name` is an ordinary entry."""
+        found = await self._reading.inspect(Inspect(path=f"/{path}"), ctx)
         uri = f"{found.resource_uri}/{name}"
         if found.kind == "directory":
-            entry = await as_tool(Inspect(path=f"/{path}/{name}"), ctx)
+            entry = await self._reading.inspect(Inspect(path=f"/{path}/{name}"), ctx)
             text = msgspec.json.encode(entry).decode()
             return ResourceResult(contents=[TextContents(uri=uri, text=text, mime_type=JSON)])
         data = await made(found.path)
@@ -89,20 +93,20 @@ def add_uris(handlers: Handlers, core: Core) -> None:
             return ResourceResult(contents=[TextContents(uri=uri, text=data.decode(), mime_type=JSON)])
         return ResourceResult(contents=[BlobContents(uri=uri, blob=data, mime_type=mime_type)])
 
-    @handlers.handle(NodeMetadata)
-    async def node_metadata(params: NodeMetadata, ctx: Context) -> ResourceResult:
+    @handles(NodeMetadata)
+    async def node_metadata(self, params: NodeMetadata, ctx: Context) -> ResourceResult:
         async def made(path: str) -> bytes:
             found = await media.artifacts(ctx, path)
             return msgspec.json.encode({"path": path, "metadataCount": len(found), "metadata": found})
 
-        return await of_file(params.path, "metadata", JSON, ctx, made)
+        return await self._of_file(params.path, "metadata", JSON, ctx, made)
 
-    @handlers.handle(NodeThumbnail)
-    async def node_thumbnail(params: NodeThumbnail, ctx: Context) -> ResourceResult:
-        return await of_file(params.path, "thumbnail", "image/jpeg", ctx, lambda path: media.thumbnail(ctx, path))
+    @handles(NodeThumbnail)
+    async def node_thumbnail(self, params: NodeThumbnail, ctx: Context) -> ResourceResult:
+        return await self._of_file(params.path, "thumbnail", "image/jpeg", ctx, lambda path: media.thumbnail(ctx, path))
 
-    @handlers.handle(Sets)
-    async def all_sets(params: Sets, ctx: Context) -> SetSummaries:
+    @handles(Sets)
+    async def all_sets(self, params: Sets, ctx: Context) -> SetSummaries:
         def query(db: apsw.Connection) -> SetSummaries:
             rows = fetch_all(
                 db, f"SELECT {SET_COLUMNS} FROM resource_set ORDER BY name LIMIT ? OFFSET ?",
@@ -117,19 +121,19 @@ def add_uris(handlers: Handlers, core: Core) -> None:
                 next=next_page("resource-sets", end, params.limit) if more else "",
             )  # fmt: skip
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(OneSet)
-    async def one_set(params: OneSet, ctx: Context) -> SetSummary:
+    @handles(OneSet)
+    async def one_set(self, params: OneSet, ctx: Context) -> SetSummary:
         def query(db: apsw.Connection) -> SetSummary:
             row = fetch_one(db, f"SELECT {SET_COLUMNS} FROM resource_set WHERE id = ?", (sets.find(db, params.name),))
             assert row is not None
             return _summary(db, row)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(SetEntries)
-    async def set_entries(params: SetEntries, ctx: Context) -> NodePage:
+    @handles(SetEntries)
+    async def set_entries(self, params: SetEntries, ctx: Context) -> NodePage:
         def query(db: apsw.Connection) -> NodePage:
             id_ = sets.find(db, params.name)
             found = first_entries(db, id_, params.limit, params.offset)
@@ -141,39 +145,58 @@ def add_uris(handlers: Handlers, core: Core) -> None:
                 next=next_page(uri, end, params.limit) if end < total else "",
             )  # fmt: skip
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(SetChildren)
-    async def set_children(params: SetChildren, ctx: Context) -> Children:
-        return await as_tool(ResourceChildren(name=params.name), ctx)
+    @handles(SetChildren)
+    async def set_children(self, params: SetChildren, ctx: Context) -> Children:
+        return await self._searches.children(ResourceChildren(name=params.name), ctx)
 
-    @handlers.handle(SetParents)
-    async def set_parents(params: SetParents, ctx: Context) -> Parents:
-        return await as_tool(ResourceParent(name=params.name), ctx)
+    @handles(SetParents)
+    async def set_parents(self, params: SetParents, ctx: Context) -> Parents:
+        return await self._searches.parent(ResourceParent(name=params.name), ctx)
 
-    @handlers.handle(SetStats)
-    async def set_stats(params: SetStats, ctx: Context) -> SetStatistics:
-        return await core.database.read(lambda db: _statistics(db, params.name))
+    @handles(SetStats)
+    async def set_stats(self, params: SetStats, ctx: Context) -> SetStatistics:
+        return await self._core.database.read(lambda db: _statistics(db, params.name))
 
-    @handlers.handle(SetMetric)
-    async def set_metric(params: SetMetric, ctx: Context) -> SumResult:
+    @handles(SetMetric)
+    async def set_metric(self, params: SetMetric, ctx: Context) -> SumResult:
         metric = known(params.metric, SUMS, "metric")
-        return await core.database.read(lambda db: sum_of(db, params.name, metric, include_children=True, depth=None))
+        return await self._core.database.read(
+            lambda db: sum_of(db, params.name, metric, include_children=True, depth=None)
+        )
 
-    for listed, statuses in JOBS_OF:
-        handlers.handle(listed)(_jobs(core, statuses))
+    async def _jobs(self, offset: int, limit: int, *statuses: str) -> JobList:
+        found, total = await self._core.jobs.list(statuses, None, None, offset + limit)
+        return JobList(jobs=fitting(found[offset:])[0], total=total)
 
-    @handlers.handle(OneJob)
-    async def one_job(params: OneJob, ctx: Context) -> Job:
-        return await as_tool(JobProgress(job_id=params.id), ctx)
+    @handles(Jobs)
+    async def all_jobs(self, params: Jobs, ctx: Context) -> JobList:
+        return await self._jobs(params.offset, params.limit)
 
+    @handles(PendingJobs)
+    async def pending_jobs(self, params: PendingJobs, ctx: Context) -> JobList:
+        return await self._jobs(params.offset, params.limit, "pending")
 
-def _jobs(core: Core, statuses: tuple[str, ...]) -> Callable[[Any, Context], Awaitable[JobList]]:
-    async def jobs(params: Any, ctx: Context) -> JobList:
-        found, total = await core.jobs.list(statuses, None, None, params.offset + params.limit)
-        return JobList(jobs=fitting(found[params.offset :])[0], total=total)
+    @handles(RunningJobs)
+    async def running_jobs(self, params: RunningJobs, ctx: Context) -> JobList:
+        return await self._jobs(params.offset, params.limit, "running")
 
-    return jobs
+    @handles(CompletedJobs)
+    async def completed_jobs(self, params: CompletedJobs, ctx: Context) -> JobList:
+        return await self._jobs(params.offset, params.limit, "completed")
+
+    @handles(FailedJobs)
+    async def failed_jobs(self, params: FailedJobs, ctx: Context) -> JobList:
+        return await self._jobs(params.offset, params.limit, "failed")
+
+    @handles(CancelledJobs)
+    async def cancelled_jobs(self, params: CancelledJobs, ctx: Context) -> JobList:
+        return await self._jobs(params.offset, params.limit, "cancelled")
+
+    @handles(OneJob)
+    async def one_job(self, params: OneJob, ctx: Context) -> Job:
+        return await self._indexing.job_progress(JobProgress(job_id=params.id), ctx)
 
 
 def _page(rows: Iterable[Row], total: int, offset: int, limit: int, uri: str) -> NodePage:

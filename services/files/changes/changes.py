@@ -233,7 +233,7 @@ class Changes:
             each.item.error = f"{disk.said(each.item.source, error)}{_where(error)}"
 
     def _apply(self, moves: list[_Opened], ready: list[_Opened]) -> None:
-        """Rename what is to be moved, and have the index follow that and what was deleted."""
+        """Rename the items to be moved, and bring the index in step with moves and deletions."""
         with self._database.transaction() as db:
             for each in moves:
                 assert each.target is not None
@@ -353,7 +353,7 @@ class Changes:
         self, db: apsw.Connection, id_: int, kind: str, source: str, target: str | None, inode: int, device: int,
         trash_id: int | None,
     ) -> list[str]:  # fmt: skip
-        _log.warning("%s of %s was not seen to its end: the index is told what is on the disk", kind, source)
+        _log.warning("%s of %s did not finish: the index is brought in step with the disk", kind, source)
         self._remove_copy(id_, target)
         is_in_trash = os.path.lexists(self._trash / str(trash_id))
         if kind == "restore" and not is_in_trash and trash_id is not None and target is not None:
@@ -405,7 +405,7 @@ def check_deletable(place: Place, force: bool) -> None:
 def check_not_inside(source: str, target: str, named: str) -> None:
     """Raises Refused."""
     if target != source and paths.is_within(target, (source,)):
-        raise Refused(f"`{named}`: {paths.shown(target)} lies within what is to be moved")
+        raise Refused(f"`{named}`: {paths.shown(target)} lies within the directory to be moved")
 
 
 def exists(named: str, path: str) -> str:

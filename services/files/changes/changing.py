@@ -38,49 +38,55 @@ from services.files.index.jobs import Jobs
 from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
 from services.files.store.rows import fetch_all, fetch_one, fetch_value
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 T = TypeVar("T", RelocationOutcome, DeletionOutcome)
 
 MAX_TOLD = 100
-"""Of a call's changed paths that subscribers are told of."""
+"""Changed paths of one call that are published to subscribers."""
 
 
-def add_changing(handlers: Handlers, core: Core, changes: Changes) -> None:
+class Changing:
     """The operations of `proto.ops.files_changes`."""
-    turn = trio.Lock()
 
-    async def perform(items: Sequence[Item], dry_run: bool, ctx: Context) -> None:
-        async with turn:
+    def __init__(self, core: Core, changes: Changes) -> None:
+        self._core = core
+        self._changes = changes
+        self._turn = trio.Lock()
+
+    async def _perform(self, items: Sequence[Item], dry_run: bool, ctx: Context) -> None:
+        async with self._turn:
             if dry_run:
-                await trio.to_thread.run_sync(_preview, changes, core, items)
+                await trio.to_thread.run_sync(_preview, self._changes, self._core, items)
                 return
             try:
-                await trio.to_thread.run_sync(_Run(changes, items, ctx))
+                await trio.to_thread.run_sync(_Run(self._changes, items, ctx))
             finally:
                 with trio.CancelScope(shield=True):
-                    await scan_all(core.jobs, [path for item in items for path in item.scan])
-                    await rejoin(core, [item.trash_id for item in items if item.kind == "restore" and item.trash_id])
-                _tell(core, items)
+                    await scan_all(self._core.jobs, [path for item in items for path in item.scan])
+                    await rejoin(
+                        self._core, [item.trash_id for item in items if item.kind == "restore" and item.trash_id]
+                    )
+                _tell(self._core, items)
 
-    async def relocate(given: Sequence[Relocation], dry_run: bool, make: bool, ctx: Context) -> Relocations:
+    async def _relocate(self, given: Sequence[Relocation], dry_run: bool, make: bool, ctx: Context) -> Relocations:
         items = [Item("move", _cleaned(each.from_), _cleaned(each.to), make=make) for each in given]
-        await perform(items, dry_run, ctx)
+        await self._perform(items, dry_run, ctx)
         return _relocations([(each.from_, each.to) for each in given], items, dry_run)
 
-    @handlers.handle(RenameFiles)
-    async def rename(params: RenameFiles, ctx: Context) -> Relocations:
-        return await relocate(params.renames, params.dry_run, False, ctx)
+    @handles(RenameFiles)
+    async def rename(self, params: RenameFiles, ctx: Context) -> Relocations:
+        return await self._relocate(params.renames, params.dry_run, False, ctx)
 
-    @handlers.handle(MoveFiles)
-    async def move(params: MoveFiles, ctx: Context) -> Relocations:
-        return await relocate(params.moves, params.dry_run, params.make_directories, ctx)
+    @handles(MoveFiles)
+    async def move(self, params: MoveFiles, ctx: Context) -> Relocations:
+        return await self._relocate(params.moves, params.dry_run, params.make_directories, ctx)
 
-    @handlers.handle(DeleteFiles)
-    async def delete(params: DeleteFiles, ctx: Context) -> Deletions:
-        kind = "trash" if core.settings.trash else "delete"
+    @handles(DeleteFiles)
+    async def delete(self, params: DeleteFiles, ctx: Context) -> Deletions:
+        kind = "trash" if self._core.settings.trash else "delete"
         items = [Item(kind, _cleaned(path), source_field="path", force=params.force) for path in params.paths]
-        await perform(items, params.dry_run, ctx)
+        await self._perform(items, params.dry_run, ctx)
         results = [
             DeletionOutcome(path=path, status=_status(item, params.dry_run), error=item.error, trash_id=item.trash_id)
             for path, item in zip(params.paths, items, strict=True)
@@ -92,8 +98,8 @@ def add_changing(handlers: Handlers, core: Core, changes: Changes) -> None:
             summary=summary,
         )  # fmt: skip
 
-    @handlers.handle(RestoreFiles)
-    async def restore(params: RestoreFiles, ctx: Context) -> Relocations:
+    @handles(RestoreFiles)
+    async def restore(self, params: RestoreFiles, ctx: Context) -> Relocations:
         if not params.paths and not params.items:
             raise InvalidParams(
                 "`paths`: name what is to be restored, by its path or, in `items`, its id", field="paths"
@@ -106,13 +112,13 @@ def add_changing(handlers: Handlers, core: Core, changes: Changes) -> None:
         def find(db: apsw.Connection) -> list[Item]:
             return [_restorable(db, *each) for each in wanted]
 
-        items = await core.database.read(find)
+        items = await self._core.database.read(find)
         there = [item for item in items if item.error is None]
-        await perform(there, params.dry_run, ctx)
+        await self._perform(there, params.dry_run, ctx)
         return _relocations([(item.source, item.target) for item in items], items, params.dry_run)
 
-    @handlers.handle(ListTrash)
-    async def list_trash(params: ListTrash, ctx: Context) -> TrashList:
+    @handles(ListTrash)
+    async def list_trash(self, params: ListTrash, ctx: Context) -> TrashList:
         def query(db: apsw.Connection) -> TrashList:
             rows = fetch_all(
                 db, "SELECT id, path, kind, size, deleted FROM trash ORDER BY id DESC LIMIT ? OFFSET ?",
@@ -124,10 +130,10 @@ def add_changing(handlers: Handlers, core: Core, changes: Changes) -> None:
             )
             return TrashList(items=items, total=fetch_value(db, "SELECT count(*) FROM trash"))
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(EmptyTrash)
-    async def empty_trash(params: EmptyTrash, ctx: Context) -> EmptiedTrash:
+    @handles(EmptyTrash)
+    async def empty_trash(self, params: EmptyTrash, ctx: Context) -> EmptiedTrash:
         if not params.trash_ids and params.older_than_days is None:
             raise InvalidParams(
                 "`trashIds`: name the items, or with `olderThanDays` how old they must be", field="trashIds"
@@ -138,9 +144,9 @@ def add_changing(handlers: Handlers, core: Core, changes: Changes) -> None:
             rows = fetch_all(db, "SELECT id, deleted FROM trash")
             return [id_ for id_, at in rows if id_ in params.trash_ids or (until is not None and at <= until)]
 
-        async with turn:
-            ids = await core.database.read(query)
-            problems = await trio.to_thread.run_sync(changes.empty, ids)
+        async with self._turn:
+            ids = await self._core.database.read(query)
+            problems = await trio.to_thread.run_sync(self._changes.empty, ids)
         return EmptiedTrash(deleted=len(ids) - len(problems), failed=len(problems), problems=problems[:20])
 
 

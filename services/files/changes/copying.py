@@ -158,7 +158,7 @@ class Copy:
             os.close(source)
 
     def _delete(self, above: int, name: str, at: str) -> list[str]:
-        """Delete what is still as it was copied; answers what is not."""
+        """Delete the entries that are unchanged since they were copied; answers the others."""
         try:
             status = os.stat(name, dir_fd=above, follow_symlinks=False)
             state = self._states.get(at)

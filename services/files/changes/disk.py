@@ -1,4 +1,4 @@
-"""Changes on the disk that nobody can turn elsewhere, and that never overwrite.
+"""Changes on the disk that cannot be redirected by links, and that never overwrite.
 
 What is changed is a name in an open directory, reached from its root name by name with no link followed: a directory
 that is swapped for a link meanwhile is not entered. A rename takes place only where there is nothing at the new name,
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     """All of it, as text."""
 
     def status(self) -> os.stat_result | None:
-        """Of what is there, no link followed; None where nothing is. Raises OSError."""
+        """Of the entry, no link followed; None where there is none. Raises OSError."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -140,7 +140,7 @@ def _renameat2() -> ctypes._NamedFuncPointer | None:
 
 
 def rename(source: Place, target: Place) -> None:
-    """Give what is at `source` the place `target`, where nothing may be; never overwrites.
+    """Rename `source` to `target`, where nothing may be; never overwrites.
 
     Raises:
         FileExistsError: something is there.
@@ -189,7 +189,7 @@ def is_empty(place: Place) -> bool:
 
 
 def remove(place: Place, *, force: bool) -> None:
-    """Remove what is at a place; of a directory with `force` all that is in it, however deep.
+    """Remove an entry; with `force` also a directory with all its content.
 
     Raises:
         OSError: it, or something in it, cannot be removed; what could be is gone.

@@ -10,8 +10,8 @@ import time
 import apsw
 
 from services.files import paths
-from services.files.index.invalidations import Touched
-from services.files.index.jobs import last_scan
+from services.files.index.invalidations import Invalidations
+from services.files.index.job_rows import last_scan
 from services.files.index.listing import Found, Ignored, look
 from services.files.index.tree import Edit, below, find
 from services.files.store import schema
@@ -21,8 +21,8 @@ from services.files.store.rows import fetch_one
 class Follow:
     """What the index needs to follow changes."""
 
-    def __init__(self, touched: Touched, ignored: Ignored | None) -> None:
-        self._touched = touched
+    def __init__(self, invalidations: Invalidations, ignored: Ignored | None) -> None:
+        self._invalidations = invalidations
         self._ignored = ignored
 
     def moved(self, db: apsw.Connection, source: str, target: str) -> bool:
@@ -95,7 +95,7 @@ class Follow:
         folder, _ = paths.split(path)
         if not folder:
             return
-        self._touched.touch(folder)
+        self._invalidations.add(folder)
         at = folder.rstrip("/") or "/"
         while at != "/":
             above, _ = paths.split(at)

@@ -1,4 +1,4 @@
-"""The resource sets of what is in the trash: an entry that comes back is in them again, when it was added included."""
+"""The resource sets of entries in the trash: a restored entry is in them again, with the time it was added."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def waiting(db: apsw.Connection) -> list[tuple[int, str]]:
 
 
 def scanned(db: apsw.Connection, trash_id: int = SALVAGED) -> None:
-    """All of an item that came back is in the index; what is not there is gone."""
+    """All of a restored item is in the index now; members that are not there no longer exist."""
     _rejoin(db, trash_id)
     db.execute("DELETE FROM trash_member WHERE trash_id = ? AND target IS NOT NULL", (trash_id,))
 

@@ -1,6 +1,6 @@
 """Has directories compared by the service `compare`, on behalf of scans in their threads.
 
-Nothing depends on it: what it cannot have answered in time, or at all, whoever asked looks at himself.
+No scan depends on it: a piece that is not answered in time, or at all, is examined by the scan that asked.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from services.files.index.comparing import ELSEWHERE, Future, Listed
 from services.runtime.handlers import Environment
 
 TIMEOUT_S = 10.0
-"""A piece takes milliseconds where the disk need not be waited for; a disk that keeps others waiting this long does so
-to whoever asks, too."""
+"""A piece takes milliseconds unless the disk is slow, and then the scan would wait for the same disk."""
 
 
-class Others:
+class CompareClient:
     """`ask` is for any thread, while `run` runs."""
 
     def __init__(self, env: Environment, ignore: list[str]) -> None:

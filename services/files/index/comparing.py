@@ -1,8 +1,8 @@
 """Which of the directories that are stored are as they were when they were listed.
 
-A rescan goes through the stored directories in the order of their paths, some thousand entries at a time: it looks at
-one such piece itself while others, processes of the service `compare`, look at the next ones. Whoever of them does not
-answer has its piece looked at here, so that a rescan needs them for nothing but its speed. Pieces come back in their
+A rescan reads the stored directories in the order of their paths, some thousand entries at a time: it examines one such
+piece itself while processes of the service `compare` examine the next ones. A piece that they do not answer is examined
+here, so a rescan depends on them for its speed only. Pieces come back in their
 order, and no more of them are held than those who look are kept busy with.
 """
 
@@ -95,7 +95,7 @@ def compared(
     """All directories at or below a path (with slash) that are stored, up to the id `last`, piece by piece.
 
     Args:
-        db: a reader; each piece is what is stored when it is its turn.
+        db: a reader; each piece has the state stored when its turn comes.
         go_on: called now and then, and may raise.
     """
     pieces = _pieces(db, root, last)

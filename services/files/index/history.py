@@ -40,7 +40,7 @@ def record(db: apsw.Connection, root: str, now: int) -> None:
         " WHERE (size > 0 OR files > 0) AND path NOT IN (SELECT path FROM folder WHERE path >= ? AND path < ?)",
         (now, *inside, *inside),
     )
-    # The newest of what is too old says how large it was when what is kept begins.
+    # The newest of the expired rows has the size at the start of the kept period.
     db.execute(
         "DELETE FROM history WHERE at < ? AND path >= ? AND path < ? AND EXISTS"
         " (SELECT 1 FROM history h WHERE h.path = history.path AND h.at > history.at AND h.at < ?)",

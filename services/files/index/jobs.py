@@ -19,14 +19,15 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.ops.files_index import Job, JobStatus
-from services.files import paths, times
+from services.files import paths
 from services.files.index import history
-from services.files.index.compare_client import Others
-from services.files.index.invalidations import Touched
-from services.files.index.listing import Ignored
+from services.files.index.compare_client import CompareClient
+from services.files.index.invalidations import Invalidations
+from services.files.index.job_rows import COLUMNS, JobRow, job_of, skip_reason
+from services.files.index.listing import Ignored, look
 from services.files.index.mounts import without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
-from services.files.index.tree import below, find
+from services.files.index.tree import below
 from services.files.store.database import steadily
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.database import Database
@@ -41,11 +42,6 @@ KEPT_JOBS = 10_000
 ACTIVE = ("pending", "running")
 
 _log = logging.getLogger("linckia.files")
-
-_ROW = (
-    "id, root, status, progress, attempt, created, started, finished, files, directories, size, problems, problem,"
-    " skipped, error"
-)
 
 
 class Running:
@@ -82,20 +78,20 @@ class Jobs:
     """All jobs. `start` and `wait` belong to trio's thread."""
 
     def __init__(
-        self, env: Environment, database: Database, touched: Touched, ignored: Ignored | None, nursery: trio.Nursery,
-        others: Others, on_change: Callable[[int, str, str], None],
+        self, env: Environment, database: Database, invalidations: Invalidations, ignored: Ignored | None,
+        nursery: trio.Nursery, compare_client: CompareClient, on_change: Callable[[int, str, str], None],
     ) -> None:  # fmt: skip
         """
         Args:
-            others: look at a part of what is scanned again.
-            on_change: told of each job whose status changed: its id, its status and its root.
+            compare_client: examines a part of the directories of a rescan.
+            on_change: called for each job whose status changed, with its id, its status and its root.
         """
         self._env = env
         self._database = database
-        self._touched = touched
+        self._invalidations = invalidations
         self._ignored = ignored
         self._nursery = nursery
-        self._others = others
+        self._compare_client = compare_client
         self._on_change = on_change
         self._running: dict[int, Running] = {}
         self._recorded: dict[str, int] = {}
@@ -111,7 +107,7 @@ class Jobs:
         def take_up(db: apsw.Connection) -> list[Row]:
             db.execute(
                 "UPDATE job SET status='failed', finished=?, error='the process that ran it died' "
-                "|| CASE attempt WHEN 1 THEN '' ELSE ', and so it did when the job was begun anew' END"
+                "|| CASE attempt WHEN 1 THEN '' ELSE ', and again when the job was run a second time' END"
                 f" WHERE {left} AND (attempt >= ? OR NOT background)",
                 (time.time_ns(), *running, MAX_ATTEMPTS),
             )
@@ -180,6 +176,27 @@ class Jobs:
         if job.failure is not None:
             raise job.failure
 
+    async def rescan(self, path: str, *, must_exist: bool = False) -> None:
+        """Scan a path, which is real and below the roots, by a job that begins after this call: one under way may have
+        passed by what has changed since. Cancelling this cancels the job.
+
+        Raises:
+            OperationError: it was not scanned to its end; with `must_exist` also where there is nothing at the path.
+            DiskFull: as `wait`.
+        """
+        newest: int = await self._database.read(lambda db: fetch_value(db, "SELECT max(id) FROM job")) or 0
+        while True:
+            job = await self.start(path, background=False, force=True, max_age_s=0)
+            await self.wait(job, lambda counts: None)
+            if job.id > newest:
+                break
+        ended = await self.get(job.id)
+        if ended.status == "completed":
+            return
+        if not must_exist and await trio.to_thread.run_sync(look, path) is None:
+            return
+        raise OperationError(f"{paths.shown(path)} was not scanned: {ended.error or ended.status}")
+
     async def stop(self) -> None:
         """Stop all scans where they are, at the orderly end of the service; background jobs go on at the next start."""
         self._stopping = True
@@ -220,7 +237,7 @@ class Jobs:
 
     async def get(self, id_: int) -> Job:
         """A job as it is now. Raises OperationError where there is none."""
-        row = await self._database.read(lambda db: fetch_one(db, f"SELECT {_ROW} FROM job WHERE id = ?", (id_,)))
+        row = await self._database.read(lambda db: fetch_one(db, f"SELECT {COLUMNS} FROM job WHERE id = ?", (id_,)))
         if row is None:
             raise OperationError(f"there is no job {id_}; list-jobs has those there are")
         return self._job(row)
@@ -231,7 +248,7 @@ class Jobs:
         """Jobs of these statuses (all where there are none), newest first, and how many match."""
 
         def query(db: apsw.Connection) -> list[Job]:
-            rows = fetch_all(db, f"SELECT {_ROW} FROM job ORDER BY id DESC")
+            rows = fetch_all(db, f"SELECT {COLUMNS} FROM job ORDER BY id DESC")
             return [
                 job
                 for job in map(self._job, rows)
@@ -244,7 +261,7 @@ class Jobs:
         return found[:limit], len(found)
 
     def _job(self, columns: Row) -> Job:
-        row = _Row(*columns)
+        row = JobRow(*columns)
         live = self._running.get(row.id)
         counts = live.counts if live is not None and row.status == "running" else None
         if counts is not None:
@@ -252,7 +269,7 @@ class Jobs:
                 progress=max(row.progress, counts.progress), files=counts.files, directories=counts.directories,
                 size=counts.size,
             )  # fmt: skip
-        return _job_of(row)
+        return job_of(row)
 
     # Running
 
@@ -341,8 +358,8 @@ class Jobs:
         self._on_change(job.id, "running", job.root)
         empty = without_files(job.root)
         job.scan = Scan(
-            self._database, job.root, self._touched, self._ignored,
-            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._others.ask(folders, empty),
+            self._database, job.root, self._invalidations, self._ignored,
+            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._compare_client.ask(folders, empty),
         )  # fmt: skip
         if job.cancelled:
             job.scan.cancel()
@@ -370,7 +387,7 @@ class Jobs:
         status, error, skipped = outcome
         now = time.time_ns()
         counts = job.counts or Counts()
-        mark = self._touched.mark
+        mark = self._invalidations.mark
 
         def finish(db: apsw.Connection) -> None:
             db.execute(
@@ -402,71 +419,3 @@ class _Outcome(NamedTuple):
     status: JobStatus
     error: str | None = None
     skipped: str | None = None
-
-
-class _Row(NamedTuple):
-    """The columns of `_ROW`."""
-
-    id: int
-    root: str
-    status: JobStatus
-    progress: float
-    attempt: int
-    created: int
-    started: int | None
-    finished: int | None
-    files: int
-    directories: int
-    size: int
-    problems: int
-    problem: str | None
-    skipped: str | None
-    error: str | None
-
-
-def _job_of(row: _Row) -> Job:
-    ended = row.finished if row.finished is not None else time.time_ns()
-    return Job(
-        job_id=row.id,
-        root=row.root,
-        status=row.status,
-        progress=round(row.progress, 2),
-        files=row.files,
-        directories=row.directories,
-        total_size=row.size,
-        created_at=times.rfc3339(row.created),
-        status_url=f"synthesis://jobs/{row.id}",
-        started_at=None if row.started is None else times.rfc3339(row.started),
-        finished_at=None if row.finished is None else times.rfc3339(row.finished),
-        duration_ms=None if row.started is None else (ended - row.started) // 1_000_000,
-        skipped=bool(row.skipped),
-        skip_reason=row.skipped,
-        problem_count=row.problems,
-        problems=row.problem.split("\n") if row.problem else [],
-        error=row.error,
-        attempt=row.attempt,
-    )
-
-
-def skip_reason(db: apsw.Connection, root: str, max_age_s: float, now: int) -> str | None:
-    """Why a path need not be scanned: its own last scan, or that of a directory above it, is young enough."""
-    at = last_scan(db, root)
-    if at is None:
-        return None
-    known = find(db, root)
-    if known is None or not known.scanned:
-        return None
-    age_s = max(0, now - at) / 1e9
-    if age_s >= max_age_s:
-        return None
-    return f"Path was scanned {int(age_s)} seconds ago (max age: {max_age_s:.10g} seconds). Use force=true to re-index."
-
-
-def last_scan(db: apsw.Connection, path: str) -> int | None:
-    """When the last scan of a clean path, or of a directory above it, ended, in nanoseconds; None where none did."""
-    above = [path]
-    while above[-1] != "/":
-        above.append(paths.split(above[-1])[0].rstrip("/") or "/")
-    marks = ",".join("?" * len(above))
-    at: int | None = fetch_value(db, f"SELECT max(finished) FROM scan WHERE root IN ({marks})", above)
-    return at

@@ -1,17 +1,20 @@
 """What is directly in a directory now: read through its descriptor, no link followed, and a fingerprint of all of it.
 
 Two listings with the same fingerprint found the same names with the same inodes, sizes, blocks and change times
-(`ctime`, which nobody can set): nothing in the directory itself was made, removed, renamed or written meanwhile.
+(`ctime`, which no program can set): nothing in the directory itself was made, removed, renamed or written meanwhile.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import operator
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+from pathspec import GitIgnoreSpec
 
 from services.files import paths
 from services.files.store import schema
@@ -173,3 +176,31 @@ def look(path: str) -> Found | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Found.of(paths.split(path)[1], status)
+
+
+def ignore_rules(patterns: Sequence[str], roots: Sequence[str]) -> Ignored | None:
+    """The rules, relative to the root that an entry lies below; None where nothing is ignored.
+
+    Raises:
+        ValueError: a pattern cannot be understood.
+    """
+    if not patterns:
+        return None
+    spec = GitIgnoreSpec.from_lines(patterns)
+    # A pattern without a slash inside is about the name alone, which most are and many names are alike.
+    of_names = all("/" not in pattern.rstrip("/") for pattern in patterns)
+
+    @functools.lru_cache(maxsize=65_536)
+    def matches(path: str) -> bool:
+        return spec.match_file(path)
+
+    def ignored(folder: str, name: str, is_folder: bool) -> bool:
+        slash = "/" if is_folder else ""
+        if of_names:
+            return matches(name + slash)
+        for root in roots:
+            if folder.startswith(paths.as_folder(root)):
+                return spec.match_file(folder[len(paths.as_folder(root)) :] + name + slash)
+        return matches(name + slash)
+
+    return ignored

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import apsw
 
 from services.files import paths
-from services.files.index.invalidations import Touched
+from services.files.index.invalidations import Invalidations
 from services.files.index.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
 from services.files.index.tree import Edit, Stored, below, find
 from services.files.store import schema
@@ -49,7 +49,7 @@ class Live:
     def __init__(
         self,
         database: Database,
-        touched: Touched,
+        invalidations: Invalidations,
         ignored: Ignored | None,
         root: str,
         *,
@@ -58,11 +58,11 @@ class Live:
     ) -> None:
         """
         Args:
-            recursive: whether what is in the directories directly below `root` is looked at.
+            recursive: whether the content of the directories below `root` is examined.
             skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
         """
         self._database = database
-        self._touched = touched
+        self._invalidations = invalidations
         self._ignored = ignored
         self._root = root
         self._recursive = recursive
@@ -98,12 +98,12 @@ class Live:
                     return
 
     def list_root(self) -> None:
-        """Store what is directly in the root, and what is new in it."""
+        """Store the entries directly in the root, and the content of new directories."""
         self._whole[paths.as_folder(self._root)] = None
         self.apply([Hint(self._root)])
 
     def look_again(self, folders: Iterable[str]) -> None:
-        """Look at all that is stored of these directories (paths with slash); what is new in them is left alone."""
+        """Examine all stored entries of these directories (paths with slash); new entries are left alone."""
         for folder in folders:
             with self._database.reader() as db:
                 names = fetch_all(db, "SELECT name FROM node WHERE folder = ?", (folder,))
@@ -269,7 +269,7 @@ class Live:
         self._descend(db, f"{folder}{name}/", found, stored)
 
     def _name_links(self, db: apsw.Connection, changed: Found | Stored) -> None:
-        """A file of several names is told of by one of them, and is another one under all of them."""
+        """A change of a file with several names is reported for one of them, and concerns all of them."""
         if changed.links < 2 or changed.kind == schema.DIRECTORY:
             return
         others = "SELECT folder, name FROM node WHERE inode = ? AND device = ? AND kind <> 1"
@@ -277,7 +277,7 @@ class Live:
             self._names.setdefault(folder, {})[name] = None
 
     def _put_itself(self, edit: Edit, folder: str, stored: Stored, descriptor: int) -> None:
-        """The directory's own times and size, which change with what is in it."""
+        """The directory's own times and size, which change with its content."""
         above, name = paths.split(folder.rstrip("/") or "/")
         edit.put(stored.parent, above, Found.of(name, os.fstat(descriptor)))
         self._marks.add(above or "/")
@@ -319,7 +319,7 @@ class Live:
     def _end(self, edit: Edit) -> None:
         edit.finish()
         # Before the transaction ends: a scan that read any of these earlier shall not write after it.
-        self._touched.touch(*self._marks)
+        self._invalidations.add(*self._marks)
         self._marks.clear()
 
 

@@ -2,8 +2,8 @@
 time.
 
 What is stored already is compared first, in the order of its paths (`comparing`); a directory that is not as it was is
-listed, and what is new in it is walked depth first. Each directory is listed through its descriptor, opened by name in
-the one above or at its real path, so that a path which is swapped for a link meanwhile leads nowhere else. One whose
+listed, and its new directories are walked depth first. Each directory is listed through its descriptor, opened by name
+in the one above or at its real path, so that a path which is swapped for a link meanwhile leads nowhere else. One whose
 fingerprint is as stored costs no write. The others are collected and put into the index in one transaction after
 another, each of which leaves every sum right: a scan that ends early, or with its process, leaves an index that is true
 of a part and consistent as a whole. Memory holds the directories between the root and where the walk is, and one batch.
@@ -23,7 +23,7 @@ import apsw
 from proto.errors import Unavailable
 from services.files import paths
 from services.files.index.comparing import Ask, Known, Listed, compared, different
-from services.files.index.invalidations import Touched
+from services.files.index.invalidations import Invalidations
 from services.files.index.listing import NOTHING, Ignored, Listing, is_at, look, open_folder, read_folder
 from services.files.index.tree import Edit, find, folder_path
 from services.files.store import schema
@@ -91,7 +91,7 @@ class _Folder:
         self.alone = False
         """Whether the stored ones of its subdirectories are looked at for themselves."""
         self.fresh = True
-        """Whether nothing is stored of what is in it."""
+        """Whether none of its entries are stored."""
         self.fingerprint: bytes | None = None
         self.inside = self.own_files = self.own_size = 0
         self.descriptor: int | None = None
@@ -131,7 +131,7 @@ class Scan:
         self,
         database: Database,
         path: str,
-        touched: Touched,
+        invalidations: Invalidations,
         ignored: Ignored | None,
         *,
         skipped_devices: frozenset[int] = frozenset(),
@@ -140,7 +140,7 @@ class Scan:
     ) -> None:
         """
         Args:
-            ask: others who look at a part of what is stored.
+            ask: has a part of the stored directories examined elsewhere.
             skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
             on_batch: called in each transaction.
         """
@@ -148,7 +148,7 @@ class Scan:
         self._database = database
         self._generation = database.generation
         self._path = path
-        self._touched = touched
+        self._invalidations = invalidations
         self._ignored = ignored
         self._skipped_devices = skipped_devices
         self._on_batch = on_batch
@@ -157,7 +157,7 @@ class Scan:
         self._batch: list[_Listed] = []
         self._batch_entries = 0
         self._batch_since = time.monotonic()
-        self._mark = touched.mark
+        self._mark = invalidations.mark
         self._last = 0
         """The highest id there was: what has a higher one was stored since."""
         self._incomplete: set[str] = set()
@@ -178,13 +178,13 @@ class Scan:
             DiskFull: what was found cannot be written.
             Unavailable: the index was found damaged meanwhile, and is being rebuilt.
         """
-        mark = self._mark = self._touched.mark
+        mark = self._mark = self._invalidations.mark
         root = self._root()
         if root is not None:
             with self._database.reader() as reader:
                 self._compare(root, reader)
                 # What was moved or changed by others meanwhile may have been passed over.
-                for path in {*self._touched.since(mark, self._path), *self._incomplete}:
+                for path in {*self._invalidations.since(mark, self._path), *self._incomplete}:
                     self._again(path, reader)
                 self._flush()
         self.counts.progress = 100.0
@@ -198,7 +198,7 @@ class Scan:
             edit = Edit(db, time.time_ns())
             if found is None:
                 gone = find(db, self._path)
-                # Where nobody can look into what holds it, or that is gone too, it may be there again tomorrow.
+                # If its parent cannot be read, or is missing too, it may be back later (an unmounted disk).
                 if gone is not None and _readable(folder):
                     edit.remove(gone)
                     edit.finish()
@@ -247,7 +247,7 @@ class Scan:
         return folder
 
     def _again(self, path: str, reader: apsw.Connection) -> None:
-        """List a directory once more, and what is new in it."""
+        """List a directory once more, and its new directories."""
         stored = find(reader, path)
         if stored is None or stored.kind != schema.DIRECTORY:
             return
@@ -276,7 +276,7 @@ class Scan:
 
     def _visit(self, folder: _Folder, reader: apsw.Connection) -> Iterator[_Folder]:
         self._check_cancelled()
-        mark = self._touched.mark
+        mark = self._invalidations.mark
         above = folder.above
         try:
             folder.descriptor = open_folder(folder.name, None if above is None else above.descriptor)
@@ -323,7 +323,7 @@ class Scan:
         yield from inside
 
     def _inside(self, folder: _Folder, names: list[str] | None, reader: apsw.Connection) -> list[_Folder]:
-        """The subdirectories: those named, or all that are stored; with what is stored of them."""
+        """The subdirectories: those named, or all stored ones; each with its stored state."""
         if names == [] or (names is None and not folder.inside):
             return []
         known: dict[str, tuple[int, bytes | None, int, int, int]] = {}
@@ -345,7 +345,7 @@ class Scan:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) and not folder.is_root:
             if folder.above is not None:
                 # It went between the listing of its parent and now, or something else is there in its place.
-                self._touched.touch(folder.above.path)
+                self._invalidations.add(folder.above.path)
             else:
                 self._gone(folder, reader)
             return
@@ -384,10 +384,10 @@ class Scan:
 
     def _put(self, db: apsw.Connection, edit: Edit, listed: _Listed) -> None:
         folder, listing, inside, mark, problem = listed
-        if folder.id is None or self._touched.is_touched(folder.path, mark):
+        if folder.id is None or self._invalidations.has(folder.path, mark):
             # Others changed it since it was listed, or what holds it; it is listed again at the end.
             return
-        if (not folder.fresh or self._touched.mark != self._mark) and edit.path_of(folder.id) != folder.path:
+        if (not folder.fresh or self._invalidations.mark != self._mark) and edit.path_of(folder.id) != folder.path:
             # A directory above it was moved or removed.
             return
         if listing is None:

@@ -2,7 +2,7 @@
 
 An `Edit` belongs to one transaction. It notes what each change adds to or takes from the directory it happened in, and
 `finish` adds that to every directory above. Files with several links are kept apart: before one of them is touched it
-is noted which directories count its inode, and at the end they are counted anew, so that each directory counts an
+is noted which directories count its inode, and at the end they are counted again, so that each directory counts an
 inode below it once, whichever of its names came or went.
 """
 
@@ -80,7 +80,7 @@ class Edit:
         self._chains: dict[int, tuple[int, ...]] = {}
         self._groups: dict[tuple[int, int], None] = {}
         self._unlisted: set[int] = set()
-        """Directories of which single entries changed, so that what is stored is not what was once listed."""
+        """Directories of which single entries changed, so that their fingerprints are out of date."""
         self.changed = False
         """Whether anything was different from what was stored."""
 
@@ -161,7 +161,7 @@ class Edit:
         return self._put(parent, path, found, before, new)
 
     def set_problem(self, id_: int, problem: str) -> None:
-        """Note why a directory cannot be read; what is stored of it stays."""
+        """Store why a directory cannot be read; its stored entries stay."""
         self._set_folder(id_, None, problem, 0, 0, 0)
 
     def _set_folder(self, id_: int, *known: bytes | str | int | None) -> None:

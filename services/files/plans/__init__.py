@@ -1,1 +1,1 @@
-"""Plans: what their sources find, what is done with it, and their executions."""
+"""Plans: their sources, conditions and outcomes, and their executions."""

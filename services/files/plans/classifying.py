@@ -32,7 +32,7 @@ from services.files.index.tree import find
 from services.files.store import schema
 from services.files.store.database import steadily
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 KEPT_JOBS = 10_000
 """Ended ones; older ones are forgotten."""
@@ -53,7 +53,7 @@ class Classifying:
         self._news.set()
 
     def close(self) -> None:
-        """At the orderly end of the service; what is left is done at the next start."""
+        """At the orderly end of the service; the remaining jobs are done at the next start."""
         self._scope.cancel()
 
     async def run(self) -> None:
@@ -83,14 +83,18 @@ class Classifying:
         return found.problem
 
 
-def add_classifying(handlers: Handlers, core: Core, classifying: Classifying) -> None:
+class ClassifierTools:
     """The operations of `proto.ops.files_classifier`."""
 
-    @handlers.handle(RerunClassifier)
-    async def rerun(params: RerunClassifier, ctx: Context) -> ClassifierStarted:
+    def __init__(self, core: Core, classifying: Classifying) -> None:
+        self._core = core
+        self._classifying = classifying
+
+    @handles(RerunClassifier)
+    async def rerun(self, params: RerunClassifier, ctx: Context) -> ClassifierStarted:
         check(params.operations, "operations")
         path = paths.clean(params.source_path, "sourcePath")
-        path = await trio.to_thread.run_sync(core.roots.real, path, "sourcePath")
+        path = await trio.to_thread.run_sync(self._core.roots.real, path, "sourcePath")
 
         def change(db: apsw.Connection) -> int:
             entry = find(db, path)
@@ -104,26 +108,26 @@ def add_classifying(handlers: Handlers, core: Core, classifying: Classifying) ->
                 )
             return put(db, path, params.operations)
 
-        id_ = await core.database.write(change)
-        classifying.wake()
+        id_ = await self._core.database.write(change)
+        self._classifying.wake()
         return ClassifierStarted(
             job_id=id_, source_path=path, operations=params.operations or [*CLASSIFIERS], status="pending"
         )
 
-    @handlers.handle(ClassifierJobProgress)
-    async def progress(params: ClassifierJobProgress, ctx: Context) -> ClassifierJob:
+    @handles(ClassifierJobProgress)
+    async def progress(self, params: ClassifierJobProgress, ctx: Context) -> ClassifierJob:
         id_ = int(params.job_id)
 
         def query(db: apsw.Connection) -> Row | None:
             return fetch_one(db, f"SELECT {_COLUMNS} FROM classifier_job WHERE id = ?", (id_,))
 
-        row = await core.database.read(query)
+        row = await self._core.database.read(query)
         if row is None:
             raise OperationError(f"there is no classifier job {id_}; list-classifier-jobs has those there are")
         return _job(row)
 
-    @handlers.handle(ListClassifierJobs)
-    async def listing(params: ListClassifierJobs, ctx: Context) -> ClassifierJobs:
+    @handles(ListClassifierJobs)
+    async def listing(self, params: ListClassifierJobs, ctx: Context) -> ClassifierJobs:
         where, bindings = ("WHERE status = ?", (params.status,)) if params.status is not None else ("", ())
 
         def query(db: apsw.Connection) -> ClassifierJobs:
@@ -133,7 +137,7 @@ def add_classifying(handlers: Handlers, core: Core, classifying: Classifying) ->
             total: int = fetch_value(db, f"SELECT count(*) FROM classifier_job {where}", bindings)
             return ClassifierJobs(jobs=[_job(row) for row in rows], total=total)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
 
 def check(operations: Sequence[str], field: str) -> None:

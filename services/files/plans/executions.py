@@ -1,9 +1,9 @@
 """Executions of plans: each is a row that says how far it has come, and a task.
 
-A oneshot execution goes through its sources one after the other, by the ids of the entries. How far it is is stored
-with each batch: whichever process dies, it goes on there. An outcome that must not be done twice is noted before it is
+A oneshot execution processes its sources one after the other, in the order of the ids of the entries. Its position is
+stored with each batch, and it resumes there after a crash. An outcome that must not be done twice is noted before it is
 begun, entry by entry, and is not begun again. A continuous execution does the same once, and from then on acts on each
-change that its followers are told of, at least once, until it is ended.
+change that its followers report, at least once, until it is ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from services.files.core import Core
 from services.files.index.listing import look
 from services.files.index.live import Live
 from services.files.index.mounts import without_files
-from services.files.index.scanning import scan_anew
 from services.files.plans import finding, outcomes
 from services.files.plans.finding import Batch
 from services.files.plans.outcomes import Doing, Tally
@@ -155,7 +154,7 @@ class _Execution:
             raise LookupError(f"execution {self.id} is not stored")
         source, after, doing = row
         if doing is not None:
-            # What was begun and not seen to end may have been done; nobody knows.
+            # An outcome that was begun and not finished may or may not have been done.
             db.execute(
                 "UPDATE execution SET doing = NULL, failed = failed + 1, error = coalesce(error, ?) WHERE id = ?",
                 (f"{doing}: the process ended meanwhile, so it may have been done or not", self.id),
@@ -169,12 +168,12 @@ class _Execution:
             return
         core = self._core
         if source.config.recursive:
-            await scan_anew(core, path, must_exist=True)
+            await core.jobs.rescan(path, must_exist=True)
             return
         if await trio.to_thread.run_sync(look, path) is None:
             raise FileNotFoundError(f"{path} does not exist")
         live = Live(
-            core.database, core.touched, core.ignored, path, recursive=False, skipped_devices=without_files(path)
+            core.database, core.invalidations, core.ignored, path, recursive=False, skipped_devices=without_files(path)
         )
         await trio.to_thread.run_sync(live.list_root)
 
@@ -204,7 +203,7 @@ class _Execution:
         await self._core.database.write(change)
 
     async def _deal_with(self, source: PlanSource, batch: Batch, position: tuple[int, int] | None = None) -> None:
-        """Some entries. With a position, what is done is noted, and what must not be repeated before it is begun."""
+        """Process some entries. With a position, it is stored; outcomes that must not be repeated are noted first."""
         claims = position is not None and self._once and bool(batch.matched)
 
         def begin(db: apsw.Connection) -> None:

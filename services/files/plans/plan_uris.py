@@ -1,4 +1,4 @@
-"""Plans and their executions as resources: what is stored of them, page by page."""
+"""Plans and their executions as resources, page by page."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ from services.files.browse.uris import next_page
 from services.files.core import Core
 from services.files.query.entries import fitting
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 _PLAN = "SELECT name, definition, created, updated, status FROM plan"
 _EXECUTION = "SELECT id, plan, status, started, finished, processed, matched, applied, failed, error FROM execution"
 
 
-def add_plan_uris(handlers: Handlers, core: Core) -> None:
+class PlanUris:
     """The operations of `proto.ops.files_plan_uris`."""
 
-    @handlers.handle(PlansRead)
-    async def plans(params: PlansRead, ctx: Context) -> PlanRecords:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @handles(PlansRead)
+    async def plans(self, params: PlansRead, ctx: Context) -> PlanRecords:
         def query(db: apsw.Connection) -> PlanRecords:
             rows = fetch_all(db, f"{_PLAN} ORDER BY name LIMIT ? OFFSET ?", (params.limit, params.offset))
             found, _ = fitting(map(_plan, rows))
@@ -45,26 +48,26 @@ def add_plan_uris(handlers: Handlers, core: Core) -> None:
                 next=next_page("plans", end, params.limit) if end < total else "",
             )  # fmt: skip
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(PlanRead)
-    async def plan(params: PlanRead, ctx: Context) -> PlanRecord:
-        return await core.database.read(lambda db: _plan(_existing(db, params.name)))
+    @handles(PlanRead)
+    async def plan(self, params: PlanRead, ctx: Context) -> PlanRecord:
+        return await self._core.database.read(lambda db: _plan(_existing(db, params.name)))
 
-    @handlers.handle(ExecutionsRead)
-    async def executions(params: ExecutionsRead, ctx: Context) -> ExecutionRecords:
-        return await core.database.read(
+    @handles(ExecutionsRead)
+    async def executions(self, params: ExecutionsRead, ctx: Context) -> ExecutionRecords:
+        return await self._core.database.read(
             lambda db: _executions(db, "", (), "plan-executions", params.offset, params.limit)
         )
 
-    @handlers.handle(ExecutionsOfPlan)
-    async def executions_of_plan(params: ExecutionsOfPlan, ctx: Context) -> ExecutionRecords:
+    @handles(ExecutionsOfPlan)
+    async def executions_of_plan(self, params: ExecutionsOfPlan, ctx: Context) -> ExecutionRecords:
         def query(db: apsw.Connection) -> ExecutionRecords:
             _existing(db, params.name)
             uri = f"plans/{urllib.parse.quote(params.name, safe='')}/executions"
             return _executions(db, "WHERE plan = ?", (params.name,), uri, params.offset, params.limit)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
 
 def _existing(db: apsw.Connection, name: str) -> Row:

@@ -34,7 +34,7 @@ from services.files.plans.executions import Definition, Executions
 from services.files.query import conditions, named
 from services.files.sources import followers
 from services.files.store.rows import Row, fetch_all, fetch_one
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
     "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"
@@ -56,34 +56,38 @@ class _Stored(NamedTuple):
     last: int | None
 
 
-def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
+class PlanTools:
     """The operations of `proto.ops.files_plans`."""
-    changing = trio.Lock()
 
-    def tell(name: str) -> None:
-        named.tell(core.env, "plans", "plan-executions", f"plans/{name}", f"plans/{name}/executions")
+    def __init__(self, core: Core, running: Executions) -> None:
+        self._core = core
+        self._running = running
+        self._changing = trio.Lock()
 
-    async def checked(definition: Definition) -> Definition:
+    def _tell(self, name: str) -> None:
+        named.tell(self._core.env, "plans", "plan-executions", f"plans/{name}", f"plans/{name}/executions")
+
+    async def _checked(self, definition: Definition) -> Definition:
         """With real paths. Raises InvalidParams, which names the field."""
         sources = []
         for n, source in enumerate(definition.sources):
             finding.check(source, f"sources[{n}]")
-            sources.append(await _real(source, f"sources[{n}].config.path"))
+            sources.append(await self._real(source, f"sources[{n}].config.path"))
         if definition.conditions is not None:
             conditions.check(definition.conditions)
         outcomes.check(definition.outcomes, "outcomes")
         return structs.replace(definition, sources=sources)
 
-    async def _real(source: PlanSource, field: str) -> PlanSource:
+    async def _real(self, source: PlanSource, field: str) -> PlanSource:
         path = source.config.path
         if path is None:
             return source
-        real = await trio.to_thread.run_sync(core.roots.real, paths.clean(path, field), field)
+        real = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(path, field), field)
         return structs.replace(source, config=structs.replace(source.config, path=real))
 
-    @handlers.handle(PlanCreate)
-    async def create(params: PlanCreate, ctx: Context) -> Plan:
-        definition = await checked(
+    @handles(PlanCreate)
+    async def create(self, params: PlanCreate, ctx: Context) -> Plan:
+        definition = await self._checked(
             Definition(
                 description=params.description,
                 mode=params.mode,
@@ -100,12 +104,12 @@ def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
             db.execute("INSERT INTO plan VALUES(?,?,?,?,'active')", (params.name, text, now, now))
             return _plan(_find(db, params.name))
 
-        made = await core.database.write(change)
-        tell(params.name)
+        made = await self._core.database.write(change)
+        self._tell(params.name)
         return made
 
-    @handlers.handle(PlanExecute)
-    async def execute(params: PlanExecute, ctx: Context) -> Started:
+    @handles(PlanExecute)
+    async def execute(self, params: PlanExecute, ctx: Context) -> Started:
         def change(db: apsw.Connection) -> tuple[int, int, Definition | None]:
             stored = _find(db, params.name)
             if stored.status != "active":
@@ -117,36 +121,36 @@ def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
             id_ = executions.begin(db, params.name, stored.definition)
             return id_, _started(db, id_), stored.definition
 
-        async with changing:
-            id_, started, definition = await core.database.write(change)
+        async with self._changing:
+            id_, started, definition = await self._core.database.write(change)
             if definition is not None:
-                running.start(id_, definition)
-        tell(params.name)
+                self._running.start(id_, definition)
+        self._tell(params.name)
         return Started(execution_id=id_, plan_name=params.name, status="running", started_at=started // times.NS)
 
-    @handlers.handle(PlanList)
-    async def listing(params: PlanList, ctx: Context) -> Plans:
+    @handles(PlanList)
+    async def listing(self, params: PlanList, ctx: Context) -> Plans:
         def query(db: apsw.Connection) -> Plans:
             plans = [_plan(_stored(row)) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM plan ORDER BY name")]
             return Plans(plans=plans, total=len(plans))
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(PlanGet)
-    async def get(params: PlanGet, ctx: Context) -> PlanDetails:
+    @handles(PlanGet)
+    async def get(self, params: PlanGet, ctx: Context) -> PlanDetails:
         def query(db: apsw.Connection) -> PlanDetails:
             plan = _plan(_find(db, params.name))
             found = latest(db, params.name, params.execution_limit) if params.include_executions else None
             return PlanDetails(**structs.asdict(plan), executions=found)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(PlanUpdate)
-    async def update(params: PlanUpdate, ctx: Context) -> Plan:
+    @handles(PlanUpdate)
+    async def update(self, params: PlanUpdate, ctx: Context) -> Plan:
         if params.clear_conditions and params.conditions is not None:
             raise InvalidParams("`clear_conditions`: give new `conditions`, or clear them", field="clear_conditions")
-        async with changing:
-            before = await core.database.read(lambda db: _find(db, params.name))
+        async with self._changing:
+            before = await self._core.database.read(lambda db: _find(db, params.name))
             definition = before.definition
             given = {
                 name: value
@@ -155,10 +159,10 @@ def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
             }
             if params.clear_conditions:
                 given["conditions"] = None
-            definition = await checked(structs.replace(definition, **given))
+            definition = await self._checked(structs.replace(definition, **given))
             status = before.status if params.status is None else params.status
-            # What runs by the definition before is ended, and begun anew by this one where it was to run on.
-            anew = bool(given.keys() - {"description"})
+            # An execution of the previous definition is ended, and restarted with this one if it was to run on.
+            restarts = bool(given.keys() - {"description"})
 
             def change(db: apsw.Connection) -> tuple[Plan, list[tuple[int, Definition]], int | None]:
                 text = msgspec.json.encode(definition).decode()
@@ -172,22 +176,22 @@ def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
                     if status != "active":
                         stopped.append((id_, plan))
                         _end(db, id_, plan, f"the plan was {status}")
-                    elif anew and plan.mode == "continuous":
+                    elif restarts and plan.mode == "continuous":
                         stopped.append((id_, plan))
                         _end(db, id_, plan, "the plan was changed")
                         begun = executions.begin(db, params.name, definition)
                 return _plan(_find(db, params.name)), stopped, begun
 
-            plan, stopped, begun = await core.database.write(change)
+            plan, stopped, begun = await self._core.database.write(change)
             for id_, old in stopped:
-                await running.stop(id_, old)
+                await self._running.stop(id_, old)
             if begun is not None:
-                running.start(begun, definition)
-        tell(params.name)
+                self._running.start(begun, definition)
+        self._tell(params.name)
         return plan
 
-    @handlers.handle(PlanDelete)
-    async def delete(params: PlanDelete, ctx: Context) -> Deleted:
+    @handles(PlanDelete)
+    async def delete(self, params: PlanDelete, ctx: Context) -> Deleted:
         def change(db: apsw.Connection) -> list[tuple[int, Definition]]:
             named.require(db, "plan", params.name)
             stopped = executions.running(db, params.name)
@@ -196,10 +200,10 @@ def add_plans(handlers: Handlers, core: Core, running: Executions) -> None:
             db.execute("DELETE FROM plan WHERE name = ?", (params.name,))
             return stopped
 
-        async with changing:
-            for id_, plan in await core.database.write(change):
-                await running.stop(id_, plan)
-        tell(params.name)
+        async with self._changing:
+            for id_, plan in await self._core.database.write(change):
+                await self._running.stop(id_, plan)
+        self._tell(params.name)
         return Deleted(name=params.name, deleted=True, message=f"plan {params.name!r} was deleted")
 
 

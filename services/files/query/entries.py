@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -27,6 +28,9 @@ _ROOM = 4_000
 
 ENOUGH = MAX_BYTES // 100
 """Entries of a page: more never fit, since the least of them takes more than that as JSON."""
+
+FEW = 10_000
+"""Entries that match, of which the ids are held."""
 
 SELECTED = "n.path, n.name, n.kind, n.size, n.disk, n.mtime, n.ctime"
 
@@ -119,11 +123,28 @@ class Select:
         (count, size), *_ = self.run(db, "count(*), coalesce(sum(CASE n.kind WHEN 1 THEN 0 ELSE n.size END), 0)")
         return count, size
 
-    def first(self, db: apsw.Connection, ordering: Order, *, limit: int, offset: int) -> tuple[int, int, Iterator[Row]]:
+    def first(
+        self, db: apsw.Connection, ordering: Order, *, limit: int, offset: int, few: int = FEW
+    ) -> tuple[int, int, Iterator[Row]]:
         """How many there are, how many bytes those have that are not directories, and the rows of a page, as
-        `SELECTED` and when they came into the sets; the page ends early where more would never fit into an answer."""
-        columns, limit = f"{SELECTED}, {self.added}", min(limit, ENOUGH)
-        return *self.totals(db), self.run(db, columns, f"{ordering.sql(self.added)} LIMIT ? OFFSET ?", (limit, offset))
+        `SELECTED` and when they came into the sets; the page ends early where more would never fit into an answer.
+
+        Args:
+            few: matches up to which their ids are held, and the entries are not tested again for the page.
+        """
+        limit = min(limit, ENOUGH)
+        # Where few match, each entry is tested once only: conditions on text cost most.
+        ids = list(itertools.islice(self.run(db, f"n.id, {self.added}, n.kind, n.size"), few + 1))
+        if len(ids) > few:
+            tail = f"{ordering.sql(self.added)} LIMIT ? OFFSET ?"
+            return *self.totals(db), self.run(db, f"{SELECTED}, {self.added}", tail, (limit, offset))
+        found = "SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS added FROM json_each(?)"
+        rows = db.execute(
+            f"SELECT {SELECTED}, m.added FROM ({found}) m CROSS JOIN node n ON n.id = m.id {ordering.sql('m.added')}"
+            " LIMIT ? OFFSET ?",
+            (msgspec.json.encode([row[:2] for row in ids]).decode(), limit, offset),
+        )
+        return len(ids), sum(size for _, _, kind, size in ids if kind != schema.DIRECTORY), rows
 
 
 def page(db: apsw.Connection, select: Select, name: str, ordering: Order, *, limit: int, offset: int) -> EntryPage:

@@ -25,7 +25,7 @@ from services.files.core import Core
 from services.files.query import filters, named
 from services.files.query.entries import Order, Select, page
 from services.files.store.rows import Row, fetch_all
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 _COLUMNS = "name, definition, created, updated"
 
@@ -37,11 +37,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
 
 
-def add_queries(handlers: Handlers, core: Core) -> None:
+class Queries:
     """The operations of `proto.ops.files_queries`."""
 
-    @handlers.handle(QueryCreate)
-    async def create(params: QueryCreate, ctx: Context) -> SavedQuery:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @handles(QueryCreate)
+    async def create(self, params: QueryCreate, ctx: Context) -> SavedQuery:
         check(params.query)
         definition = Definition(query=params.query, description=params.description)
 
@@ -54,10 +57,10 @@ def add_queries(handlers: Handlers, core: Core) -> None:
             )
             return _find(db, params.name)
 
-        return await core.database.write(change)
+        return await self._core.database.write(change)
 
-    @handlers.handle(QueryExecute)
-    async def execute(params: QueryExecute, ctx: Context) -> FoundEntries:
+    @handles(QueryExecute)
+    async def execute(self, params: QueryExecute, ctx: Context) -> FoundEntries:
         def query(db: apsw.Connection) -> FoundEntries:
             select, ordering = selection(db, params.name)
             found = page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
@@ -72,22 +75,22 @@ def add_queries(handlers: Handlers, core: Core) -> None:
                 summary=found.summary,
             )
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(QueryList)
-    async def listing(params: QueryList, ctx: Context) -> QueryListing:
+    @handles(QueryList)
+    async def listing(self, params: QueryList, ctx: Context) -> QueryListing:
         def query(db: apsw.Connection) -> QueryListing:
             queries = [_saved(row) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM saved_query ORDER BY name")]
             return QueryListing(queries=queries, total=len(queries))
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(QueryGet)
-    async def get(params: QueryGet, ctx: Context) -> SavedQuery:
-        return await core.database.read(lambda db: _find(db, params.name))
+    @handles(QueryGet)
+    async def get(self, params: QueryGet, ctx: Context) -> SavedQuery:
+        return await self._core.database.read(lambda db: _find(db, params.name))
 
-    @handlers.handle(QueryUpdate)
-    async def update(params: QueryUpdate, ctx: Context) -> SavedQuery:
+    @handles(QueryUpdate)
+    async def update(self, params: QueryUpdate, ctx: Context) -> SavedQuery:
         if params.query is not None:
             check(params.query)
 
@@ -103,15 +106,15 @@ def add_queries(handlers: Handlers, core: Core) -> None:
             )
             return _find(db, params.name)
 
-        return await core.database.write(change)
+        return await self._core.database.write(change)
 
-    @handlers.handle(QueryDelete)
-    async def delete(params: QueryDelete, ctx: Context) -> Deleted:
+    @handles(QueryDelete)
+    async def delete(self, params: QueryDelete, ctx: Context) -> Deleted:
         def change(db: apsw.Connection) -> None:
             named.require(db, "query", params.name)
             db.execute("DELETE FROM saved_query WHERE name = ?", (params.name,))
 
-        await core.database.write(change)
+        await self._core.database.write(change)
         return Deleted(name=params.name, deleted=True, message=f"query {params.name!r} was deleted")
 
 

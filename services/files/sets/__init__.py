@@ -1,1 +1,1 @@
-"""Resource sets: their graph, what is in them, and the tools that make, fill and search them."""
+"""Resource sets: their graph, their members, and the tools that create, fill and search them."""

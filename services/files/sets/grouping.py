@@ -30,7 +30,7 @@ from services.files.query import named
 from services.files.query.entries import BY_PATH, MAX_BYTES, Select, entry_of, fitting, known
 from services.files.sets import sets
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
     "s.name, s.description, (SELECT count(*) FROM member WHERE set_id = s.id),"
@@ -38,14 +38,17 @@ _COLUMNS = (
 )
 
 
-def add_grouping(handlers: Handlers, core: Core) -> None:
+class Grouping:
     """The operations of `proto.ops.files_sets`."""
 
-    def tell(*names: str) -> None:
-        named.tell(core.env, "resource-sets", *(f"resource-sets/{name}" for name in names))
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
-    @handlers.handle(ResourceSetCreate)
-    async def create(params: ResourceSetCreate, ctx: Context) -> ResourceSet:
+    def _tell(self, *names: str) -> None:
+        named.tell(self._core.env, "resource-sets", *(f"resource-sets/{name}" for name in names))
+
+    @handles(ResourceSetCreate)
+    async def create(self, params: ResourceSetCreate, ctx: Context) -> ResourceSet:
         def change(db: apsw.Connection) -> ResourceSet:
             if fetch_value(db, "SELECT 1 FROM resource_set WHERE name = ?", (params.name,)) is not None:
                 raise InvalidParams(
@@ -54,12 +57,12 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
                 )
             return _set(db, sets.make(db, params.name, params.description))
 
-        made = await core.database.write(change)
-        tell(params.name)
+        made = await self._core.database.write(change)
+        self._tell(params.name)
         return made
 
-    @handlers.handle(ResourceSetList)
-    async def listing(params: ResourceSetList, ctx: Context) -> ResourceSets:
+    @handles(ResourceSetList)
+    async def listing(self, params: ResourceSetList, ctx: Context) -> ResourceSets:
         def query(db: apsw.Connection) -> ResourceSets:
             total: int = fetch_value(db, "SELECT count(*) FROM resource_set")
             rows = db.execute(f"SELECT {_COLUMNS} FROM resource_set s ORDER BY s.name")
@@ -72,10 +75,10 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
                 else None,
             )
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceSetGet)
-    async def get(params: ResourceSetGet, ctx: Context) -> ResourceSetDetails:
+    @handles(ResourceSetGet)
+    async def get(self, params: ResourceSetGet, ctx: Context) -> ResourceSetDetails:
         def query(db: apsw.Connection) -> ResourceSetDetails:
             id_ = sets.find(db, params.name)
             about = _set(db, id_)
@@ -110,10 +113,10 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
                 summary=summary,
             )
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceSetModify)
-    async def modify(params: ResourceSetModify, ctx: Context) -> SetChanged:
+    @handles(ResourceSetModify)
+    async def modify(self, params: ResourceSetModify, ctx: Context) -> SetChanged:
         adds = known(params.operation, SET_CHANGES, "operation") == "add"
         asked = {paths.clean(path, f"paths[{n}]"): n for n, path in enumerate(params.paths)}
 
@@ -145,21 +148,21 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
                 not_indexed=missing,
             )
 
-        changed = await core.database.write(change)
-        tell(params.name)
+        changed = await self._core.database.write(change)
+        self._tell(params.name)
         return changed
 
-    @handlers.handle(ResourceSetDelete)
-    async def delete(params: ResourceSetDelete, ctx: Context) -> Deleted:
+    @handles(ResourceSetDelete)
+    async def delete(self, params: ResourceSetDelete, ctx: Context) -> Deleted:
         def change(db: apsw.Connection) -> None:
             db.execute("DELETE FROM resource_set WHERE id = ?", (sets.find(db, params.name),))
 
-        await core.database.write(change)
-        tell(params.name)
+        await self._core.database.write(change)
+        self._tell(params.name)
         return Deleted(name=params.name, deleted=True, message=f"resource set {params.name!r} was deleted")
 
-    @handlers.handle(ResourceSetAddChild)
-    async def add_child(params: ResourceSetAddChild, ctx: Context) -> EdgeChanged:
+    @handles(ResourceSetAddChild)
+    async def add_child(self, params: ResourceSetAddChild, ctx: Context) -> EdgeChanged:
         def change(db: apsw.Connection) -> bool:
             parent, child = sets.find(db, params.parent, "parent"), sets.find(db, params.child, "child")
             if parent == child:
@@ -173,13 +176,13 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
             db.execute("INSERT OR IGNORE INTO edge VALUES(?,?)", (parent, child))
             return db.total_changes() > before
 
-        changed = await core.database.write(change)
-        tell(params.parent, params.child)
+        changed = await self._core.database.write(change)
+        self._tell(params.parent, params.child)
         message = f"{params.child!r} is a child of {params.parent!r}" + (" now" if changed else ", and was before")
         return EdgeChanged(parent=params.parent, child=params.child, changed=changed, message=message)
 
-    @handlers.handle(ResourceSetRemoveChild)
-    async def remove_child(params: ResourceSetRemoveChild, ctx: Context) -> EdgeChanged:
+    @handles(ResourceSetRemoveChild)
+    async def remove_child(self, params: ResourceSetRemoveChild, ctx: Context) -> EdgeChanged:
         def change(db: apsw.Connection) -> None:
             parent, child = sets.find(db, params.parent, "parent"), sets.find(db, params.child, "child")
             before = db.total_changes()
@@ -190,8 +193,8 @@ def add_grouping(handlers: Handlers, core: Core) -> None:
                     f"`child`: {params.child!r} is not a child of {params.parent!r}; its children are: {children}"
                 )
 
-        await core.database.write(change)
-        tell(params.parent, params.child)
+        await self._core.database.write(change)
+        self._tell(params.parent, params.child)
         message = f"{params.child!r} is not a child of {params.parent!r} any more"
         return EdgeChanged(parent=params.parent, child=params.child, changed=True, message=message)
 

@@ -50,7 +50,7 @@ from services.files.query.entries import (
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.sets import sets, sums
 from services.files.store import schema
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 T = TypeVar("T")
 
@@ -58,11 +58,14 @@ ENTRIES_OF_A_SET = 100
 """Answered with a set."""
 
 
-def add_resources(handlers: Handlers, core: Core) -> None:
+class SetSearch:
     """The operations of `proto.ops.files_resources`."""
 
-    @handlers.handle(ResourceChildren)
-    async def children(params: ResourceChildren, ctx: Context) -> Children:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @handles(ResourceChildren)
+    async def children(self, params: ResourceChildren, ctx: Context) -> Children:
         def query(db: apsw.Connection) -> Children:
             start = sets.find(db, params.name)
             below = sets.around(db, start, down=True, depth=params.depth)
@@ -83,28 +86,29 @@ def add_resources(handlers: Handlers, core: Core) -> None:
             shown, summary = _as_many_as_fit(nodes, len(msgspec.json.encode(own)))
             return Children(resource_set=params.name, children=shown, entries=own, summary=summary)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceParent)
-    async def parent(params: ResourceParent, ctx: Context) -> Parents:
+    @handles(ResourceParent)
+    async def parent(self, params: ResourceParent, ctx: Context) -> Parents:
         def query(db: apsw.Connection) -> Parents:
             above = sets.around(db, sets.find(db, params.name), down=False, depth=params.depth)
             names = sets.names(db, [id_ for id_, _ in above])
             shown, summary = _as_many_as_fit([ParentNode(name=names[id_], depth=depth) for id_, depth in above])
             return Parents(resource_set=params.name, parents=shown, summary=summary)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceSum)
-    async def total(params: ResourceSum, ctx: Context) -> SumResult:
+    @handles(ResourceSum)
+    async def total(self, params: ResourceSum, ctx: Context) -> SumResult:
         metric = known(params.metric, SUMS, "metric")
 
         def query(db: apsw.Connection) -> SumResult:
             return sum_of(db, params.name, metric, include_children=params.include_children, depth=params.depth)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    async def find(
+    async def _find(
+        self,
         params: ResourceTimeRange | ResourceMetricRange | ResourceIs | ResourceFuzzyMatch | ResourceSearch,
         conditions: Sequence[Condition],
         ordering: Order,
@@ -117,35 +121,35 @@ def add_resources(handlers: Handlers, core: Core) -> None:
             select.where_added(*added)
             return page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(ResourceTimeRange)
-    async def time_range(params: ResourceTimeRange, ctx: Context) -> EntryPage:
+    @handles(ResourceTimeRange)
+    async def time_range(self, params: ResourceTimeRange, ctx: Context) -> EntryPage:
         known(params.field, TIME_FIELDS, "field")
         times = instant(params.min, "min"), instant(params.max, "max", end=True)
         ordering = Order(params.field, descending=True)
         if params.field == "added_at":
-            return await find(params, (), ordering, times)
-        return await find(params, between(params.field, *times), ordering)
+            return await self._find(params, (), ordering, times)
+        return await self._find(params, between(params.field, *times), ordering)
 
-    @handlers.handle(ResourceMetricRange)
-    async def metric_range(params: ResourceMetricRange, ctx: Context) -> EntryPage:
+    @handles(ResourceMetricRange)
+    async def metric_range(self, params: ResourceMetricRange, ctx: Context) -> EntryPage:
         metric = known(params.metric, METRIC_FIELDS, "metric")
-        return await find(params, between(metric, params.min, params.max), Order(metric, descending=True))
+        return await self._find(params, between(metric, params.min, params.max), Order(metric, descending=True))
 
-    @handlers.handle(ResourceIs)
-    async def exact(params: ResourceIs, ctx: Context) -> EntryPage:
-        return await find(params, [equals(params.field, params.value)], BY_PATH)
+    @handles(ResourceIs)
+    async def exact(self, params: ResourceIs, ctx: Context) -> EntryPage:
+        return await self._find(params, [equals(params.field, params.value)], BY_PATH)
 
-    @handlers.handle(ResourceFuzzyMatch)
-    async def fuzzy(params: ResourceFuzzyMatch, ctx: Context) -> EntryPage:
+    @handles(ResourceFuzzyMatch)
+    async def fuzzy(self, params: ResourceFuzzyMatch, ctx: Context) -> EntryPage:
         field = known(params.field, TEXT_FIELDS, "field")
         condition = text_matches(field, params.pattern, params.mode, case_sensitive=params.case_sensitive)
-        return await find(params, [condition], BY_PATH)
+        return await self._find(params, [condition], BY_PATH)
 
-    @handlers.handle(ResourceSearch)
-    async def search(params: ResourceSearch, ctx: Context) -> EntryPage:
-        return await find(params, filters.conditions(params), filters.ordering(params))
+    @handles(ResourceSearch)
+    async def search(self, params: ResourceSearch, ctx: Context) -> EntryPage:
+        return await self._find(params, filters.conditions(params), filters.ordering(params))
 
 
 def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]:

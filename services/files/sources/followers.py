@@ -2,8 +2,8 @@
 
 A follower subscribes under a name of its own, takes the state of the folder by a scan where the watcher's log does not
 reach back to what it has seen, and then reads batch after batch. How far it is stands in the database, written in the
-transaction that brought the index in step: whichever process dies, it goes on where it was. Nobody's failure ends it;
-it says what is wrong and tries again.
+transaction that brought the index in step: after the death of either process it resumes there. No failure ends it: it
+reports the problem and retries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from services.files.core import Core
 from services.files.index.listing import look
 from services.files.index.live import Hint, Live, doubt, doubted, trust
 from services.files.index.mounts import without_files
-from services.files.index.scanning import scan_anew
 from services.files.index.tree import find
 from services.files.store.database import steadily
 from services.files.store.rows import fetch_all, fetch_one
@@ -182,7 +181,7 @@ class Follower:
 
     async def _take_state(self) -> None:
         if self._followed.recursive:
-            await scan_anew(self._core, self._followed.path)
+            await self._core.jobs.rescan(self._followed.path)
         else:
             await trio.to_thread.run_sync(self._live().list_root)
         await self._core.database.write(self._doubt)
@@ -197,7 +196,7 @@ class Follower:
     def _live(self) -> Live:
         core, path = self._core, self._followed.path
         return Live(
-            core.database, core.touched, core.ignored, path,
+            core.database, core.invalidations, core.ignored, path,
             recursive=self._followed.recursive, skipped_devices=without_files(path),
         )  # fmt: skip
 

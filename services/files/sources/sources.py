@@ -30,7 +30,8 @@ from proto.ops.files_sources import (
 )
 from services.files import paths, times
 from services.files.core import Core
-from services.files.index.jobs import ACTIVE, last_scan
+from services.files.index.job_rows import last_scan
+from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.tree import below, find
 from services.files.query import named
@@ -39,7 +40,7 @@ from services.files.sources import followers
 from services.files.sources.followers import Followed, Followers
 from services.files.store import schema
 from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +72,19 @@ class _Stored(NamedTuple):
 _COLUMNS = "name, definition, created, updated, wanted, subscription"
 
 
-def add_sources(handlers: Handlers, core: Core, following: Followers) -> None:
+class SourceTools:
     """The operations of `proto.ops.files_sources`."""
-    changing = trio.Lock()
 
-    def status_of(stored: _Stored) -> tuple[SourceStatus, str | None]:
+    def __init__(self, core: Core, following: Followers) -> None:
+        self._core = core
+        self._following = following
+        self._changing = trio.Lock()
+
+    def _status_of(self, stored: _Stored) -> tuple[SourceStatus, str | None]:
         if stored.definition.type == "live":
             if not stored.wanted:
                 return "stopped", None
-            follower = following.find(stored.subscription or "")
+            follower = self._following.find(stored.subscription or "")
             if follower is not None and follower.problem:
                 return "error", follower.problem
             return ("running" if follower is not None and follower.in_step else "starting"), None
@@ -92,8 +97,8 @@ def add_sources(handlers: Handlers, core: Core, following: Followers) -> None:
             return "error", error
         return ("completed" if status == "completed" else "stopped"), None
 
-    def source_of(stored: _Stored) -> Source:
-        status, error = status_of(stored)
+    def _source_of(self, stored: _Stored) -> Source:
+        status, error = self._status_of(stored)
         definition = stored.definition
         return Source(
             name=stored.name,
@@ -108,13 +113,13 @@ def add_sources(handlers: Handlers, core: Core, following: Followers) -> None:
             error=error,
         )
 
-    async def read(name: str) -> _Stored:
-        return await core.database.read(lambda db: _find(db, name))
+    async def _read(self, name: str) -> _Stored:
+        return await self._core.database.read(lambda db: _find(db, name))
 
-    @handlers.handle(SourceCreate)
-    async def create(params: SourceCreate, ctx: Context) -> Source:
+    @handles(SourceCreate)
+    async def create(self, params: SourceCreate, ctx: Context) -> Source:
         kind = known(params.type, SOURCE_TYPES, "type")
-        path = await trio.to_thread.run_sync(core.roots.real, paths.clean(params.path, "path"), "path")
+        path = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(params.path, "path"), "path")
         found = await trio.to_thread.run_sync(look, path)
         if found is None:
             raise InvalidParams(f"`path`: {paths.shown(path)} does not exist", field="path")
@@ -144,19 +149,19 @@ def add_sources(handlers: Handlers, core: Core, following: Followers) -> None:
                 followers.begin(db, subscription)
             return _find(db, params.name)
 
-        async with changing:
-            stored = await core.database.write(change)
+        async with self._changing:
+            stored = await self._core.database.write(change)
             if subscription is not None:
-                following.start(definition.followed(subscription))
-        return source_of(stored)
+                self._following.start(definition.followed(subscription))
+        return self._source_of(stored)
 
-    @handlers.handle(SourceStart)
-    async def start(params: SourceStart, ctx: Context) -> SourceStarted:
-        async with changing:
-            stored = await read(params.name)
+    @handles(SourceStart)
+    async def start(self, params: SourceStart, ctx: Context) -> SourceStarted:
+        async with self._changing:
+            stored = await self._read(params.name)
             if stored.definition.type == "manual":
-                job = await core.jobs.start(stored.definition.path, background=True, force=True, max_age_s=0)
-                await core.database.write(lambda db: _want(db, params.name, True, None))
+                job = await self._core.jobs.start(stored.definition.path, background=True, force=True, max_age_s=0)
+                await self._core.database.write(lambda db: _want(db, params.name, True, None))
                 return SourceStarted(
                     name=params.name,
                     status="running",
@@ -164,7 +169,7 @@ def add_sources(handlers: Handlers, core: Core, following: Followers) -> None:
                     job_id=job.id,
                 )
             if stored.wanted:
-                status, _ = status_of(stored)
+                status, _ = self._status_of(stored)
                 return SourceStarted(name=params.name, status=status, message="it was running already")
             subscription = _new_subscription()
 
@@ -172,58 +177,58 @@ def add_sources(handlers: Handlers, core: Core, following: Followers) -> None:
                 followers.begin(db, subscription)
                 _want(db, params.name, True, subscription)
 
-            await core.database.write(change)
-            following.start(stored.definition.followed(subscription))
+            await self._core.database.write(change)
+            self._following.start(stored.definition.followed(subscription))
         return SourceStarted(
             name=params.name, status="starting", message=f"{stored.definition.path} is followed from now on"
         )
 
-    @handlers.handle(SourceStop)
-    async def stop(params: SourceStop, ctx: Context) -> SourceStarted:
-        async with changing:
-            stored = await read(params.name)
-            ran = status_of(stored)[0] in ("running", "starting", "error") and stored.wanted
-            await _halt(stored)
+    @handles(SourceStop)
+    async def stop(self, params: SourceStop, ctx: Context) -> SourceStarted:
+        async with self._changing:
+            stored = await self._read(params.name)
+            ran = self._status_of(stored)[0] in ("running", "starting", "error") and stored.wanted
+            await self._halt(stored)
         message = "it is stopped until source-start" if ran else "it was not running"
         return SourceStarted(name=params.name, status="stopped", message=message)
 
-    async def _halt(stored: _Stored) -> None:
+    async def _halt(self, stored: _Stored) -> None:
         def change(db: apsw.Connection) -> None:
             if stored.subscription is not None:
                 followers.end(db, stored.subscription)
             _want(db, stored.name, False, None)
 
         # It must not come back with the next start, whatever happens to this process meanwhile.
-        await core.database.write(change)
+        await self._core.database.write(change)
         if stored.subscription is not None:
-            await following.stop(stored.subscription)
+            await self._following.stop(stored.subscription)
         elif stored.wanted and stored.job is not None and stored.job[1] in ACTIVE:
-            job = core.jobs.find(stored.job[0])
+            job = self._core.jobs.find(stored.job[0])
             if job is not None:
                 job.cancel()
                 await job.ended.wait()
 
-    @handlers.handle(SourceList)
-    async def listing(params: SourceList, ctx: Context) -> Sources:
+    @handles(SourceList)
+    async def listing(self, params: SourceList, ctx: Context) -> Sources:
         def query(db: apsw.Connection) -> list[_Stored]:
             return [_stored(db, row) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM source ORDER BY name")]
 
-        found = [source_of(stored) for stored in await core.database.read(query)]
+        found = [self._source_of(stored) for stored in await self._core.database.read(query)]
         return Sources(sources=found, total=len(found))
 
-    @handlers.handle(SourceGet)
-    async def get(params: SourceGet, ctx: Context) -> Source:
-        return source_of(await read(params.name))
+    @handles(SourceGet)
+    async def get(self, params: SourceGet, ctx: Context) -> Source:
+        return self._source_of(await self._read(params.name))
 
-    @handlers.handle(SourceDelete)
-    async def delete(params: SourceDelete, ctx: Context) -> Deleted:
-        async with changing:
-            await _halt(await read(params.name))
-            await core.database.write(lambda db: db.execute("DELETE FROM source WHERE name = ?", (params.name,)))
+    @handles(SourceDelete)
+    async def delete(self, params: SourceDelete, ctx: Context) -> Deleted:
+        async with self._changing:
+            await self._halt(await self._read(params.name))
+            await self._core.database.write(lambda db: db.execute("DELETE FROM source WHERE name = ?", (params.name,)))
         return Deleted(name=params.name, deleted=True, message=f"source {params.name!r} was deleted")
 
-    @handlers.handle(SourceStats)
-    async def stats(params: SourceStats, ctx: Context) -> Stats:
+    @handles(SourceStats)
+    async def stats(self, params: SourceStats, ctx: Context) -> Stats:
         def query(db: apsw.Connection) -> tuple[_Stored, Row, Row, int, int | None]:
             stored = _find(db, params.name)
             path = stored.definition.path
@@ -245,8 +250,10 @@ def add_sources(handlers: Handlers, core: Core, following: Followers) -> None:
                 entries = 1 + fetch_value(db, "SELECT count(*) FROM node WHERE folder >= ? AND folder < ?", bounds)
             return stored, scans or (0, 0, None, None), follow or (0, None), entries, last_scan(db, path)
 
-        stored, (scans, failed, finished, average), (changes, latest), entries, last = await core.database.read(query)
-        status, error = status_of(stored)
+        stored, (scans, failed, finished, average), (changes, latest), entries, last = await self._core.database.read(
+            query
+        )
+        status, error = self._status_of(stored)
         at = max((when for when in (finished, last) if when is not None), default=None)
         return Stats(
             name=params.name,

@@ -42,7 +42,10 @@ from services.files.space import treemap
 from services.files.space.duplicates import File, Search
 from services.files.store import schema
 from services.files.store.rows import Row, fetch_all, fetch_value
-from services.runtime.handlers import Context, Handlers
+from services.runtime.handlers import Context, handles
+
+SEQUENTIAL = 4
+"""From such a part of the index on, all of it is read in its order."""
 
 MAX_BOXES = 400
 """Of one directory in a map; the rest of it is one rectangle."""
@@ -54,25 +57,28 @@ AGES = (
 """Names and days; older files come last."""
 
 
-def add_space(handlers: Handlers, core: Core) -> None:
+class Space:
     """The operations of `proto.ops.files_space`."""
 
-    async def folder(given: str) -> tuple[str, Stored]:
-        path, entry = await core.database.read(lambda db: find_indexed(db, given, "path", follow=True))
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def _folder(self, given: str) -> tuple[str, Stored]:
+        path, entry = await self._core.database.read(lambda db: find_indexed(db, given, "path", follow=True))
         if entry.kind != schema.DIRECTORY:
             raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
         return path, entry
 
-    @handlers.handle(DiskTreemap)
-    async def disk_treemap(params: DiskTreemap, ctx: Context) -> Content:
-        path, entry = await folder(params.path)
+    @handles(DiskTreemap)
+    async def disk_treemap(self, params: DiskTreemap, ctx: Context) -> Content:
+        path, entry = await self._folder(params.path)
         column = "size" if params.measure == "apparent" else "disk"
 
         def query(db: apsw.Connection) -> list[treemap.Box]:
             top = treemap.Item(path, entry.size if column == "size" else entry.disk, True, "", entry.id)
             return treemap.draw(top, lambda id_: _largest(db, id_, column), params.width, params.height, params.depth)
 
-        boxes = await core.database.read(query)
+        boxes = await self._core.database.read(query)
         words = f"{treemap.label(boxes[0].item)}: the largest in it are " + (
             ", ".join(treemap.label(box.item) for box in [box for box in boxes if box.level == 1][:10]) or "none"
         )
@@ -84,13 +90,21 @@ def add_space(handlers: Handlers, core: Core) -> None:
             image = Image(data=data, mime_type="image/png")
         return Content(content=[image, Text(text=words)])
 
-    async def top(
-        path: str, conditions: str, bindings: Sequence[object], params: TopFiles | TopDirectories, total: int | None
+    async def _top(
+        self,
+        path: str,
+        conditions: str,
+        bindings: Sequence[object],
+        params: TopFiles | TopDirectories,
+        total: int | None,
     ) -> TopEntries:
         """`total`: how many there are, where that is known without counting."""
 
         def query(db: apsw.Connection) -> TopEntries:
             from_ = f"node n JOIN folder f ON f.id = n.{'id' if isinstance(params, TopDirectories) else 'parent'}"
+            if total is not None and total * SEQUENTIAL > fetch_value(db, "SELECT max(id) FROM entry"):
+                # In the order of the rows: twice as fast as folder by folder.
+                from_ = from_.replace(" JOIN ", " CROSS JOIN ")
             by = "size" if params.measure == "apparent" else "disk"
             rows = db.execute(
                 f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
@@ -108,35 +122,37 @@ def add_space(handlers: Handlers, core: Core) -> None:
                 path=path, entries=found, total=count, has_more=end < count, summary=summary if cut else None
             )
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
-    @handlers.handle(TopFiles)
-    async def top_files(params: TopFiles, ctx: Context) -> TopEntries:
-        path, entry = await folder(params.path)
+    @handles(TopFiles)
+    async def top_files(self, params: TopFiles, ctx: Context) -> TopEntries:
+        path, entry = await self._folder(params.path)
         inside = below(paths.as_folder(path))
-        return await top(path, "n.kind = 0 AND f.path >= ? AND f.path < ?", inside, params, entry.files)
+        return await self._top(path, "n.kind = 0 AND f.path >= ? AND f.path < ?", inside, params, entry.files)
 
-    @handlers.handle(TopDirectories)
-    async def top_directories(params: TopDirectories, ctx: Context) -> TopEntries:
-        path, entry = await folder(params.path)
+    @handles(TopDirectories)
+    async def top_directories(self, params: TopDirectories, ctx: Context) -> TopEntries:
+        path, entry = await self._folder(params.path)
         conditions = "n.kind = 1 AND f.path >= ? AND f.path < ? AND n.id <> ?"
         bindings: list[object] = [*below(paths.as_folder(path)), entry.id]
         if params.depth is not None:
             conditions += " AND length(f.path) - length(replace(f.path, '/', '')) <= ?"
             bindings.append(paths.as_folder(path).count("/") + params.depth)
-        return await top(path, conditions, bindings, params, None if params.depth is not None else entry.directories)
+        return await self._top(
+            path, conditions, bindings, params, None if params.depth is not None else entry.directories
+        )
 
-    @handlers.handle(FindDuplicates)
-    async def find_duplicates(params: FindDuplicates, ctx: Context) -> DuplicateGroups:
-        path, _ = await folder(params.path)
-        candidates = await core.database.read(lambda db: _same_size(db, path, params.min_size))
+    @handles(FindDuplicates)
+    async def find_duplicates(self, params: FindDuplicates, ctx: Context) -> DuplicateGroups:
+        path, _ = await self._folder(params.path)
+        candidates = await self._core.database.read(lambda db: _same_size(db, path, params.min_size))
         total = sum(map(len, candidates))
 
         def go_on(compared: int) -> None:
             trio.from_thread.check_cancelled()
             trio.from_thread.run_sync(ctx.progress, compared, total)
 
-        search = Search(core.roots, go_on)
+        search = Search(self._core.roots, go_on)
         groups = await trio.to_thread.run_sync(search.groups, candidates)
         found = [
             Duplicates(size=group[0].size, paths=[file.path for file in group], wasted=group[0].size * (len(group) - 1))
@@ -150,24 +166,24 @@ def add_space(handlers: Handlers, core: Core) -> None:
             unreadable=search.unreadable, has_more=end < len(found), summary=summary if cut else None,
         )  # fmt: skip
 
-    @handlers.handle(CompareScans)
-    async def compare_scans(params: CompareScans, ctx: Context) -> Comparison:
-        path, _ = await folder(params.path)
+    @handles(CompareScans)
+    async def compare_scans(self, params: CompareScans, ctx: Context) -> Comparison:
+        path, _ = await self._folder(params.path)
         since, until = instant(params.since, "since"), instant(params.until, "until", end=True)
-        return await core.database.read(lambda db: _compared(db, path, since, until, params))
+        return await self._core.database.read(lambda db: _compared(db, path, since, until, params))
 
-    @handlers.handle(DiskFree)
-    async def disk_free(params: DiskFree, ctx: Context) -> FileSystems:
-        return FileSystems(file_systems=await trio.to_thread.run_sync(_file_systems, core.roots.paths))
+    @handles(DiskFree)
+    async def disk_free(self, params: DiskFree, ctx: Context) -> FileSystems:
+        return FileSystems(file_systems=await trio.to_thread.run_sync(_file_systems, self._core.roots.paths))
 
-    @handlers.handle(SpaceSummaryOf)
-    async def space_summary(params: SpaceSummaryOf, ctx: Context) -> SpaceSummary:
-        path, entry = await folder(params.path)
+    @handles(SpaceSummaryOf)
+    async def space_summary(self, params: SpaceSummaryOf, ctx: Context) -> SpaceSummary:
+        path, entry = await self._folder(params.path)
 
         def query(db: apsw.Connection) -> SpaceSummary:
             return _summary(path, entry, _by_extension_and_age(db, path, time.time_ns()), params.extensions)
 
-        return await core.database.read(query)
+        return await self._core.database.read(query)
 
 
 def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item]:
@@ -257,7 +273,7 @@ def _file_systems(roots: Sequence[str]) -> list[FileSystem]:
             continue
         if not status.f_blocks:
             continue
-        # The last mounted at a path is what is seen there.
+        # The file system mounted last at a path hides the others.
         found[mount.path] = FileSystem(
             path=mount.path, kind=mount.kind, source=mount.source, size=status.f_blocks * status.f_frsize,
             used=(status.f_blocks - status.f_bfree) * status.f_frsize, free=status.f_bavail * status.f_frsize,

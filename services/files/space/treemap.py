@@ -19,7 +19,7 @@ HEADER = 16
 """Pixels of a directory's own line."""
 
 SMALLEST = 3.0
-"""Pixels; what is drawn inside must be at least as wide and high."""
+"""Pixels: the least width and height of a box that is drawn."""
 
 _FONT = 11
 
@@ -44,14 +44,14 @@ class Box(NamedTuple):
     height: float
     level: int
     open: bool
-    """Whether what is in it is drawn too."""
+    """Whether its content is drawn too."""
 
 
 def draw(top: Item, children: Callable[[int], Sequence[Item]], width: int, height: int, depth: int) -> list[Box]:
     """All boxes, each before what lies in it.
 
     Args:
-        children: what is in a directory, by its id, largest first.
+        children: the entries of a directory, by its id, largest first.
         depth: levels below the top.
     """
     boxes: list[Box] = []

@@ -31,7 +31,7 @@ def searcher(pattern: str) -> Any:
     """
     options = re2.Options()
     options.log_errors = False
-    # The compiled pattern tells what is wrong with it; a set does not.
+    # Only the compiled pattern reports its error; a set does not.
     re2.compile(pattern, options)
     found = re2.Set.SearchSet(options)
     found.Add(pattern)

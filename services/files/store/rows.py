@@ -1,5 +1,5 @@
-"""Rows of the database. What a column holds is decided by the schema, not by types: here each is `Any`, to be given its
-type by whoever asked."""
+"""Rows of the database. The schema decides what a column holds, not types: each value is `Any`, and its reader
+knows the type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import apsw
 Row = tuple[Any, ...]
 
 
-# Rows and bindings are whatever the columns hold; who asks knows which, and SQLite's library checks what is bound.
+# Bindings are of any type that SQLite stores; its library checks each.
 def fetch_all(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
     """All rows of a query."""
     return list(db.execute(sql, bindings))

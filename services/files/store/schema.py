@@ -154,7 +154,7 @@ CREATE TABLE IF NOT EXISTS follow(
     ended INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 -- Directories (by their id) that were listed beside the watcher. It may never have seen what was in them then, and so
--- not tell that it goes: what is stored of them is looked at again. `below`: with all directories below.
+-- not report its removal: their stored entries are examined again. `below`: with all directories below.
 CREATE TABLE IF NOT EXISTS unsure(folder INTEGER PRIMARY KEY, below INTEGER NOT NULL);
 """
 

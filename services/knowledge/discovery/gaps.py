@@ -1,7 +1,7 @@
 """Gaps: notes that are close in meaning and that no link joins, with what they have in common.
 
-Every pair of notes is compared, by the search's exact vectors; what is linked in either direction is left out here,
-where the links are known. The reasons come from the files themselves.
+Every pair of notes is compared by the exact vectors of the search; pairs that are linked in either direction are left
+out here, where the links are known. The reasons come from the files.
 """
 
 from __future__ import annotations

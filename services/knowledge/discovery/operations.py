@@ -23,7 +23,8 @@ from proto.ops.knowledge import (
 )
 from proto.ops.retrieve import Clustering, Pair, Pairs, RetrieveClusters, RetrievePairs, RetrieveStatus
 from services.knowledge.discovery import gaps, reading, topics
-from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.links import clean_tags
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
@@ -86,8 +87,8 @@ class Discovery:
             ctx.log("warning", f"find_gaps: {reason}")
         if found.pairs or not lacking:
             return
-        if found.complete and not self._ingest.pending and self._ingest.progress.scanned:
-            # Pieces that the model fails on for good must not hold the answer back for ever.
+        if found.complete and not self._ingest.index.pending and self._ingest.progress.scanned:
+            # Pieces that the model fails on for good must not delay the answer for ever.
             status = await ctx.call(RetrieveStatus(collection=COLLECTION))
             if found.compared.vectors_waiting <= status.vectors_failed:
                 return

@@ -16,7 +16,7 @@ from services.knowledge.notes.markdown import parse
 
 LABEL_TERMS = 3
 MAX_READ = 200
-"""Files that are read to label all clusters; titles and tags of every note are at hand anyway."""
+"""Files that are read to label all clusters; the titles and tags of all notes are in the database."""
 
 READ_EACH = 3
 _READ_CHARS = 20_000

@@ -1,4 +1,4 @@
-"""From files to what is put into the search: read, hash, parse, and state as groups of sections."""
+"""Files read, hashed, parsed and turned into groups of sections for the search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a walk shows against what is known: files that came, changed and went, and which of them only moved."""
+"""Walks compared with the known notes: files that came, changed and went, and those that only moved."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.knowledge.ingest.walking import Walk, Walker
-from services.knowledge.notes.files import Place, Stamp, digest, text_if_readable
+from services.knowledge.notes.files import Place, digest, text_if_readable
 from services.knowledge.store.nodes import Known
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a walk shows against what is known."""
+    """The difference between a walk and the known notes."""
 
     arrived: tuple[Place, ...]
     changed: tuple[Place, ...]
@@ -21,7 +21,7 @@ class Changes:
 
 
 def compare(known: Mapping[Place, Known], walk: Walk) -> Changes:
-    """The difference; what the walk could not see is neither changed nor gone."""
+    """The difference; a file that the walk could not see is neither changed nor gone."""
     arrived = tuple(place for place in walk.notes if place not in known)
     changed = tuple(place for place, stamp in walk.notes.items() if place in known and known[place].stamp != stamp)
     gone = tuple(place for place in known if place not in walk.notes and not walk.is_hidden_from_view(place))
@@ -65,11 +65,3 @@ def within(
     if below:
         places += (place for place in known if place.absolute.startswith(below))
     return {place: known[place] for place in places if place in known}
-
-
-def renamed(changes: Changes, before: Mapping[Place, Stamp], walk: Walk) -> frozenset[Place]:
-    """Files that were another note's a moment ago; `before` is how all were last seen."""
-    old = {before[place].inode: place for place in (*changes.gone, *changes.changed) if place in before}
-    return frozenset(
-        place for place in (*changes.arrived, *changes.changed) if old.get(walk.notes[place].inode, place) != place
-    )

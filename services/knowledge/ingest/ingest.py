@@ -2,38 +2,36 @@
 
 One task walks the roots at the start, and from then on looks at what the watcher of folders reports; all roots are
 walked again now and then, and every second (less often where a walk is dear) while there is no watcher. It compares the
-files' stamps with the stored ones, and works off the difference in batches: read, put into the search, then recorded as
-done. Between those two steps it may be killed at any point: what was put and not recorded is put again, which changes
-nothing; an id that was given is kept. At the start, and whenever the search was away, both sides are compared id by id,
-so that no note is lost and none is there twice. While the search is away the work waits, with growing pauses; on a full
-disk it waits with short ones. The service goes on answering.
+files' stamps with the stored ones, and works off the difference in steps of `Index`. At the start, and whenever the
+search was away, both sides are compared id by id, so that no note is lost and none is there twice. While the search is
+away the work waits, with growing pauses; on a full disk it waits with short ones. The service goes on answering.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
-import apsw
+import msgspec
 import trio
 
-from proto.errors import Cancelled, LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
-from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
+from proto.errors import LinckiaError, OperationError
+from proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
 from proto.ops.watch import Change
-from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
-from services.knowledge.ingest.changes import Changes, compare, moves, renamed, within
+from services.knowledge.ingest.changes import Changes, compare, within
+from services.knowledge.ingest.index import COLLECTION, Index
 from services.knowledge.ingest.invalidations import Invalidations, invalidated
-from services.knowledge.ingest.progress import SCAN_CPU_SHARE, SCAN_INTERVAL_S, SCAN_TIME_SHARE, Failed, Progress
 from services.knowledge.ingest.walking import Walk, Walker
-from services.knowledge.notes import markdown
-from services.knowledge.notes.files import Place, Stamp
-from services.knowledge.store import nodes
-from services.knowledge.store.nodes import Known
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
-from services.runtime.outbox import pages
 
-COLLECTION = "notes"
+SCAN_SHARE = 0.05
+"""Of the time, for walks of everything while no watcher reports changes."""
+
+PROMPT_S = 3.0
+"""The time within which a change is promised to show."""
 
 RECONCILE_INTERVAL_S = 300.0
 RECONCILE_SHARE = 0.01
@@ -41,14 +39,9 @@ RECONCILE_SHARE = 0.01
 
 FIRST_PAUSE_S = 0.25
 LAST_PAUSE_S = 15.0
+ASK_AGAIN_S = 1.0
 FULL_PAUSE_S = 0.5
 """Between two attempts on a full disk: work goes on within a second of room being made."""
-
-RETRY_FILE_S = 60.0
-MAX_LONE_FAILURES = 8
-"""So many notes refused one by one mean that it is not the notes."""
-
-TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
 
 STARTUP_PATIENCE_S = 5.0
 """A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""
@@ -57,23 +50,30 @@ WRITER_PATIENCE_S = 1.0
 """A caller that changes a note through this service and then asks for it finds it changed; while the search is away,
 the note is changed on disk all the same."""
 
-_VERSION = "markdown_version"
+
+class Settings(msgspec.Struct):
+    """What the table `[services.knowledge]` of the settings may hold."""
+
+    scan_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """The least seconds between two walks."""
 
 
-def _interval(settings: Mapping[str, object]) -> float:
-    """Setting `scan_interval_s`: the least seconds between two walks.
+@dataclass(slots=True)
+class Progress:
+    """How far the index is in step."""
 
-    Raises:
-        ValueError: it is not a number above 0.
-    """
-    value = settings.get("scan_interval_s", SCAN_INTERVAL_S)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ValueError(f"setting `scan_interval_s` of knowledge: {value!r} is not a number of seconds above 0")
-    return float(value)
+    scanned: bool = False
+    scanned_at: float | None = None
+    scan_began_at: float = 0.0
+    scan_ms: float = 0.0
+    interval_s: float = 0.0
+    unwatched: str | None = "the watcher of folders has not answered yet"
+    waiting: str | None = None
+    walk_problems: dict[str, str] = field(default_factory=dict)
 
 
 class Ingest:
-    """The task, and its state. As a `Listener` it is told what changes below the roots."""
+    """The task, and its state. It is the `Listener` of the follower."""
 
     def __init__(self, env: Environment, database: Database, on_step: Callable[[], None]) -> None:
         """
@@ -86,27 +86,17 @@ class Ingest:
         self.roots = self._walker.roots
         self.progress = Progress()
         self._on_step = on_step
-        self._least_interval_s = _interval(env.settings)
-        self.known: dict[Place, Known] = {}
-        self.pending: dict[Place, None] = {}
-        self.failed: dict[Place, Failed] = {}
-        self.leaving = True
-        """Whether the search may still hold notes that are gone."""
+        self._least_interval_s = msgspec.convert(env.settings, Settings).scan_interval_s
         self.passed = trio.Condition()
         """Notified after each step."""
-        self._loaded: int | None = None
-        """The generation of the database that `known` was read from."""
-        self._seen: dict[Place, Stamp] = {}
         self._invalid = Invalidations()
-        self._renamed: frozenset[Place] = frozenset()
-        self._reconciled = False
         self._wake = trio.Event()
         self._next_scan = 0.0
         self._full_until = 0.0
         self._retry_at = 0.0
         self._pause_s = FIRST_PAUSE_S
-        self._lone_failures = 0
         self._turn = trio.CapacityLimiter(1)
+        self.index = Index(env, database, self.roots, self._turn, self.invalidate)
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._started = trio.current_time()
@@ -118,7 +108,7 @@ class Ingest:
         """
         with trio.move_on_at(self._started + STARTUP_PATIENCE_S):
             async with self.passed:
-                while self.pending or not (self.known or self.progress.scanned):
+                while self.index.pending or not (self.index.known or self.progress.scanned):
                     await self.passed.wait()
 
     def wake(self) -> None:
@@ -130,7 +120,7 @@ class Ingest:
         self._next_scan = 0.0
         self._wake.set()
 
-    # Told by the follower
+    # Called by the follower
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
         self.invalidate(*invalidated(changes))
@@ -158,36 +148,40 @@ class Ingest:
             self._next_scan = 0.0
         self._wake.set()
 
-    async def take_in(self, path: str) -> None:
-        """Look at this file now, until it is indexed as it is, but no longer than `WRITER_PATIENCE_S`."""
+    async def take_in(self, path: str, hash_: str) -> None:
+        """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`."""
         self.invalidate([path], wait=False)
-        taken = self._invalid.taken
+        place = self._walker.place_of(path)
         with trio.move_on_after(WRITER_PATIENCE_S):
             async with self.passed:
-                while self._invalid.taken == taken or self._invalid.is_in_hand(path):
+                while place is not None and ((known := self.index.known.get(place)) is None or known.hash != hash_):
                     await self.passed.wait()
-                while any(place.absolute == path for place in self.pending):
-                    await self.passed.wait()
-
-    @property
-    def outstanding(self) -> int:
-        """Notes whose latest text is not in the search yet."""
-        return len(self.pending) + len(self.failed)
 
     def degraded(self) -> list[str]:
         """How an answer from the index may fall short of the files at this moment."""
-        return self.progress.degraded(
-            rebuilt=self._database.rebuilt,
-            notes=len(self.known),
-            pending=self.pending,
-            failed=self.failed,
-            unsettled=self.leaving or not self._reconciled,
-            roots=self.roots,
-        )
+        progress, index = self.progress, self.index
+        said = ["index: the database of notes was damaged, and is being rebuilt"] if self._database.rebuilt else []
+        if not progress.scanned:
+            said.append("index: the first scan of the folders is under way")
+        if index.pending:
+            said.append(f"index: {len(index.pending)} of {len(index.known)} notes are still to be indexed")
+        if index.failed:
+            said.append(
+                f"index: {len(index.failed)} of {len(index.known)} notes could not be indexed, see knowledge_status"
+            )
+        if progress.unwatched is not None and progress.scanned and progress.interval_s > PROMPT_S:
+            said.append(f"index: a change shows after up to {progress.interval_s:.0f} s, for {progress.unwatched}")
+        if progress.waiting and index.has_work:
+            said.append(f"index: waits, {progress.waiting}")
+        problems = progress.walk_problems
+        return said + [f"index: {root}: {problems[root]}" for root in self.roots if root in problems]
 
     def problems(self) -> dict[str, str]:
         """Files and folders that are not, or not wholly, indexed, and why."""
-        return self.progress.problems(self.known, self.failed)
+        found = dict(self.progress.walk_problems)
+        found.update({place.absolute: each.problem for place, each in self.index.known.items() if each.problem})
+        found.update({place.absolute: each.reason for place, each in self.index.failed.items()})
+        return found
 
     async def run(self) -> None:
         """Work until `stop`, or until cancelled."""
@@ -197,8 +191,7 @@ class Ingest:
                 while True:
                     self._wake = trio.Event()
                     worked = await self._work()
-                    self._invalid.done()
-                    self._env.info(notes=str(len(self.known)), pending=str(self.outstanding))
+                    self._env.info(notes=str(len(self.index.known)), pending=str(self.index.outstanding))
                     self._on_step()
                     async with self.passed:
                         self.passed.notify_all()
@@ -206,6 +199,26 @@ class Ingest:
                         await self._rest()
         finally:
             self._ended.set()
+
+    async def watch_search(self) -> None:
+        """Compare again whenever the search begins its database again, and tell it once all notes are in it."""
+        filled = ""
+        while True:
+            try:
+                asked = RetrieveEpoch(collection=COLLECTION, filled=filled, wait_s=MAX_WAIT_S)
+                found = (await self._env.call(asked)).epoch
+            except LinckiaError as error:
+                await trio.sleep(max(ASK_AGAIN_S, (error.failure.retry_after_ms or 0) / 1000))
+                continue
+            if found == filled:
+                continue
+            if filled:
+                self.index.reconciled = False
+                self._wake.set()
+            async with self.passed:
+                while self.index.has_work or not self.progress.scanned:
+                    await self.passed.wait()
+            filled = found
 
     async def stop(self) -> None:
         """End the task; once this returns it uses neither the database nor a file, cancelled or not."""
@@ -218,59 +231,35 @@ class Ingest:
         now = trio.current_time()
         if now < self._full_until:
             return False
-        self._take_up_failed(now)
+        self.index.take_up_failed(now)
         try:
-            if self._loaded != self._database.generation:
-                await self._load()
+            if not self.index.is_loaded:
+                # After the database was found damaged, this is little.
+                await self.index.load()
+                self.progress.scanned, self._next_scan = False, 0.0
             if now >= self._next_scan:
                 await self._scan()
             elif now >= self._invalid.at:
                 await self._look()
             if now < self._retry_at:
                 return False
-            worked = await self._step()
+            worked = await self.index.step()
         except LinckiaError as error:
             self._pause(error)
             return False
         self._pause_s = FIRST_PAUSE_S
         self.progress.waiting = None
-        if self.progress.scanned and not self._has_work():
+        if self.progress.scanned and not self.index.has_work:
             self._database.rebuilt = ""
         return worked
 
-    async def _load(self) -> None:
-        """Begin with what the database holds; after it was found damaged, that is little."""
-
-        def start(db: apsw.Connection) -> dict[Place, Known]:
-            version = str(markdown.VERSION)
-            if nodes.setting(db, _VERSION) != version:
-                db.execute("UPDATE node SET hash=NULL")
-                nodes.set_setting(db, _VERSION, version)
-            return nodes.load(db)
-
-        generation = self._database.generation
-        self.known = await self._database.write(start)
-        self._loaded = generation
-        self.pending, self.failed, self._seen, self._renamed = {}, {}, {}, frozenset()
-        self.leaving, self._reconciled, self.progress.scanned = True, False, False
-        self._next_scan = 0.0
-
     async def _rest(self) -> None:
         until = min(self._next_scan, self._invalid.at)
-        if self._has_work():
+        if self.index.has_work:
             until = min(until, max(self._retry_at, trio.current_time()))
-        until = min((until, *(failed.retry_at for failed in self.failed.values())))
+        until = min((until, *(failed.retry_at for failed in self.index.failed.values())))
         with trio.move_on_at(max(until, self._full_until)):
             await self._wake.wait()
-
-    def _take_up_failed(self, now: float) -> None:
-        for place, failed in list(self.failed.items()):
-            if now >= failed.retry_at:
-                del self.failed[place]
-                self.pending[place] = None
-
-    def _has_work(self) -> bool:
-        return bool(self.pending) or self.leaving or not self._reconciled
 
     def _pause(self, error: LinckiaError) -> None:
         """Pause the work: shortly on a full disk, else each time longer, at least as long as the failure says."""
@@ -281,7 +270,7 @@ class Ingest:
             self.progress.waiting = str(error)
             return
         # A service that was away may have come back with less than it had.
-        self._reconciled = False
+        self.index.reconciled = False
         self._retry_at = now + max(self._pause_s, min(LAST_PAUSE_S, hint_s))
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
         self.progress.waiting = f"the search is not available: {error}"
@@ -289,51 +278,45 @@ class Ingest:
     async def _scan(self) -> None:
         """Walk all roots."""
 
-        def timed() -> tuple[Walk, Changes, float, float]:
-            wall, cpu = time.perf_counter(), time.thread_time()
+        def timed() -> tuple[Walk, Changes, float]:
+            began = time.perf_counter()
             walk = self._walker.walk()
-            changes = compare(self.known, walk)
-            return walk, changes, time.perf_counter() - wall, time.thread_time() - cpu
+            changes = compare(self.index.known, walk)
+            return walk, changes, time.perf_counter() - began
 
         began_at = time.time()
         invalid = self._invalid.take()
         try:
-            walk, changes, wall_s, cpu_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
-            await self._follow(changes, walk)
+            walk, changes, took_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
+            await self.index.follow(changes, walk, first=not self.progress.scanned)
         except BaseException:
             self.invalidate(*invalid)
             raise
-        self._seen = walk.notes
         progress = self.progress
         progress.scanned = True
         progress.scan_began_at = began_at
         progress.scanned_at = time.time()
-        progress.scan_ms = wall_s * 1000
+        progress.scan_ms = took_s * 1000
         progress.walk_problems = walk.problems
-        if progress.unwatched is None:
-            progress.interval_s = max(RECONCILE_INTERVAL_S, wall_s / RECONCILE_SHARE)
-        else:
-            progress.interval_s = max(self._least_interval_s, cpu_s / SCAN_CPU_SHARE, wall_s / SCAN_TIME_SHARE)
+        least_s = RECONCILE_INTERVAL_S if progress.unwatched is None else self._least_interval_s
+        share = RECONCILE_SHARE if progress.unwatched is None else SCAN_SHARE
+        progress.interval_s = max(least_s, took_s / share)
         self._next_scan = trio.current_time() + progress.interval_s
 
     async def _look(self) -> None:
         """Look at what was invalidated."""
         files, folders = self._invalid.take()
 
-        def look() -> tuple[dict[Place, Known], Walk, Changes]:
-            known = within(self.known, self._walker, files, folders)
+        def look() -> tuple[Walk, Changes]:
             walk = self._walker.look(files, folders)
-            return known, walk, compare(known, walk)
+            return walk, compare(within(self.index.known, self._walker, files, folders), walk)
 
         try:
-            known, walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
-            await self._follow(changes, walk)
+            walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
+            await self.index.follow(changes, walk, first=not self.progress.scanned)
         except BaseException:
             self.invalidate(files, folders)
             raise
-        for place in known:
-            self._seen.pop(place, None)
-        self._seen.update(walk.notes)
         looked = (*files, *folders)
         below = tuple(folder.rstrip("/") + "/" for folder in folders)
         kept = {
@@ -342,130 +325,3 @@ class Ingest:
             if path not in looked and not path.startswith(below)
         }
         self.progress.walk_problems = {**kept, **walk.problems}
-
-    async def _follow(self, changes: Changes, walk: Walk) -> None:
-        """Add the difference to the work."""
-        self._renamed |= renamed(changes, self._seen, walk)
-        if changes.arrived or changes.gone:
-            await self._come_and_go(changes, walk)
-        for place in changes.changed:
-            failed = self.failed.get(place)
-            if failed and walk.notes[place] != failed.stamp:
-                del self.failed[place]
-        fresh = dict.fromkeys(place for place in (*changes.arrived, *changes.changed) if place not in self.failed)
-        # New changes go before the work of the start.
-        if fresh.keys() - self.pending.keys():
-            self.pending = {**fresh, **self.pending} if self.progress.scanned else {**self.pending, **fresh}
-
-    async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
-        """Forget the files that are gone and give ids to new ones, in one transaction."""
-        moved = await trio.to_thread.run_sync(moves, changes, self.known, self.roots, walk, limiter=self._turn)
-        ids = [self.known[place].id for place in changes.gone]
-
-        def change(db: apsw.Connection) -> dict[Place, Known]:
-            nodes.depart(db, ids, frozenset(moved.values()))
-            return nodes.arrive(db, changes.arrived, moved, self.roots)
-
-        given = await self._database.write(change)
-        for place in changes.gone:
-            del self.known[place]
-            self.pending.pop(place, None)
-            self.failed.pop(place, None)
-        self.known.update(given)
-        self.leaving = self.leaving or bool(changes.gone)
-
-    async def _step(self) -> bool:
-        """Do one piece of work; answers whether there was any."""
-        if not self._reconciled:
-            await self._reconcile()
-        elif self.leaving and await self._take_out():
-            pass
-        elif self.pending:
-            await self._batch()
-        else:
-            return False
-        return True
-
-    async def _reconcile(self) -> None:
-        """Compare the search's ids with ours: take out those we do not have, put those it does not have."""
-        theirs = set(await pages(lambda after: self._env.call(RetrieveGroups(collection=COLLECTION, after=after))))
-        ours = {known.id: place for place, known in self.known.items()}
-        strange = theirs - ours.keys()
-        missing = [id_ for id_, place in ours.items() if id_ not in theirs and self.known[place].hash is not None]
-
-        def change(db: apsw.Connection) -> None:
-            nodes.leave(db, strange)
-            nodes.put_again(db, missing)
-
-        if strange or missing:
-            await self._database.write(change)
-        for id_ in missing:
-            place = ours[id_]
-            self.known[place] = Known(id_, None, None, 0, None)
-            self.pending[place] = None
-        self.leaving = True
-        self._reconciled = True
-
-    async def _take_out(self) -> bool:
-        """Take ids out of the search; answers whether there were any that can go now.
-
-        Those of renamed notes stay until the new ones are there, which take over their vectors; unless a note has
-        the id again.
-        """
-        self._renamed &= self.pending.keys()
-        reused = bool(self._renamed)
-        ids = await self._database.read(lambda db: nodes.leaving(db, 4096, reused=reused))
-        if not ids:
-            self.leaving = reused
-            return False
-        await self._env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
-        await self._database.write(lambda db: nodes.left(db, ids))
-        return True
-
-    async def _batch(self) -> None:
-        wanted = []
-        for place in list(self.pending)[: 4 * BATCH_FILES]:
-            if place in self.known:
-                wanted.append((place, self.known[place]))
-            else:
-                del self.pending[place]
-        batch = await trio.to_thread.run_sync(gather, wanted, self.roots, limiter=self._turn)
-        retry_at = trio.current_time() + RETRY_FILE_S
-        put = await self._put(list(batch.groups.values()), batch)
-        updates = [batch.updates[id_] for id_ in put] + batch.unchanged
-        if updates:
-            self.known.update(await self._database.write(lambda db: nodes.settle(db, updates)))
-        for place, reason in batch.failed.items():
-            self.failed[place] = Failed(reason, retry_at, self._seen.get(place))
-        for place in batch.read:
-            self.pending.pop(place, None)
-        self._look_again(batch)
-
-    def _look_again(self, batch: Batch) -> None:
-        """At files that may have been written while they were read, which may not be reported again."""
-        unsure = [update.place for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None]
-        self.invalidate(place.absolute for place in unsure)
-
-    async def _put(self, groups: list[Group], batch: Batch) -> list[str]:
-        """Put the groups, in halves until the one that is refused stands alone; answers the ids that went in."""
-        if not groups:
-            return []
-        try:
-            await self._env.call(RetrievePut(collection=COLLECTION, groups=groups))
-        except LinckiaError as error:
-            if len(groups) > 1 and isinstance(error, Timeout):
-                # Too much at once looks like this as well.
-                pass
-            elif isinstance(error, TRANSIENT) or error.failure.retry_after_ms is not None:
-                raise
-            elif len(groups) == 1:
-                self._lone_failures += 1
-                if self._lone_failures > MAX_LONE_FAILURES:
-                    raise Unavailable(f"it refuses every note: {error}") from error
-                batch.failed[batch.updates[groups[0].id].place] = f"the search refused it: {error}"
-                return []
-        else:
-            self._lone_failures = 0
-            return [group.id for group in groups]
-        half = len(groups) // 2
-        return await self._put(groups[:half], batch) + await self._put(groups[half:], batch)

@@ -27,11 +27,8 @@ class Invalidations:
         self._files: dict[str, None] = {}
         self._folders: dict[str, None] = {}
         self._since = 0.0
-        self._in_hand: dict[str, None] = {}
         self.at = math.inf
         """When it is time to look, on trio's clock."""
-        self.taken = 0
-        """How often all of it was taken."""
 
     @property
     def too_many(self) -> bool:
@@ -52,20 +49,10 @@ class Invalidations:
             self.at = min(self._since + DEBOUNCE_S, now + QUIET_S) if wait else now
 
     def take(self) -> tuple[list[str], list[str]]:
-        """All files and folders; they are in hand until `done`."""
+        """All files and folders."""
         files, folders = list(self._files), list(self._folders)
-        self.taken += 1
-        self._in_hand = self._files
         self._files, self._folders, self.at = {}, {}, math.inf
         return files, folders
-
-    def done(self) -> None:
-        """What was taken has been looked at."""
-        self._in_hand = {}
-
-    def is_in_hand(self, path: str) -> bool:
-        """Whether this file was taken and has not been looked at yet."""
-        return path in self._in_hand
 
 
 def invalidated(changes: Sequence[Change]) -> tuple[list[str], list[str]]:

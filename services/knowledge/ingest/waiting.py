@@ -1,7 +1,6 @@
-"""Waiting for the ingest on somebody's behalf, with progress.
+"""Waiting for the ingest, with progress.
 
-The ingest is nobody's in particular: who stops waiting, or is killed, stops nothing, and who asks again is told what is
-left.
+The ingest runs by itself: a caller that stops waiting stops nothing, and one that calls again waits for the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import trio
 from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
 from proto.ops.retrieve import CollectionStatus, RetrieveStatus
-from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.files import Place
 from services.runtime.handlers import Context
 from services.runtime.roots import is_below, printable
@@ -35,15 +35,15 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
         InvalidParams: a path is not there, or not below a root.
     """
     seats = [_seat(path, index, ingest.roots) for index, path in enumerate(params.paths)]
-    before = {place: known.hash for place, known in ingest.known.items()}
+    before = {place: known.hash for place, known in ingest.index.known.items()}
     await _indexed(seats, ingest, ctx)
-    places = [place for place in ingest.known if _is_below(place, seats)]
-    anew = sum(ingest.known[place].hash not in (None, before.get(place)) for place in places)
-    failed = {place: ingest.failed[place].reason for place in places if place in ingest.failed}
+    places = [place for place in ingest.index.known if _is_below(place, seats)]
+    fresh = sum(ingest.index.known[place].hash not in (None, before.get(place)) for place in places)
+    failed = {place: ingest.index.failed[place].reason for place in places if place in ingest.index.failed}
     waiting = await _embedded(ctx) if params.vectors else (await _status(ctx)).vectors_waiting
     return KnowledgeIngestResult(
         notes=len(places),
-        indexed=anew,
+        indexed=fresh,
         failed=[
             Problem(path=printable(place.absolute), reason=reason)
             for place, reason in sorted(failed.items())[:MAX_FAILED]
@@ -81,7 +81,7 @@ async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
     while True:
         # `passed` is notified after each step, so that none between here and the wait is missed.
         async with ingest.passed:
-            pending = {place for place in ingest.pending if _is_below(place, seats)}
+            pending = {place for place in ingest.index.pending if _is_below(place, seats)}
             touched |= pending
             progress = ingest.progress
             said = NOTES if progress.waiting is None else f"{NOTES}: waits, {progress.waiting}"

@@ -34,7 +34,7 @@ class Walk:
     """What one walk found.
 
     `unreadable` are folders and files (absolute) of which the walk cannot say whether they are there; `problems` says
-    in words what was left out.
+    in words which of them were left out, and why.
     """
 
     notes: dict[Place, Stamp] = field(default_factory=dict)

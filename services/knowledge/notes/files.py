@@ -1,4 +1,4 @@
-"""Notes on disk: where one is, what tells one version of it from the next, and how it is read.
+"""Notes on disk: their places, the stamps of their versions, and how they are read.
 
 `read` opens a file without following a link out of the roots, never blocks on a pipe, and decodes it.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from services.runtime.roots import OutsideRoots, open_regular
 
 MAX_READ_BYTES = 64 * 1024 * 1024
-"""A larger file is not a note that anyone reads as one text."""
+"""A larger file is not read as one text."""
 
 _MAX_INT = 2**63 - 1
 
@@ -25,7 +25,7 @@ RACY_NS = 20_000_000
 
 
 class Stamp(NamedTuple):
-    """What differs between two versions of a file without reading it."""
+    """Tells two versions of a file apart without reading them."""
 
     size: int
     mtime_ns: int
@@ -108,12 +108,12 @@ def text_if_readable(place: Place, roots: Sequence[str]) -> str | None:
 
 
 def decode(data: bytes) -> str:
-    """UTF-8, or UTF-16 where a byte order mark says so; what is neither is replaced by U+FFFD, never refused."""
+    """UTF-8, or UTF-16 where a byte order mark says so; other bytes are replaced by U+FFFD, never refused."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace")
     return data.decode("utf-8", "replace")
 
 
 def digest(text: str) -> str:
-    """Hash of the trimmed text: what a change of content is told by."""
+    """Hash of the trimmed text: another hash is another content."""
     return hashlib.sha256(text.strip().encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,7 +1,7 @@
-"""Where a note points: the references in its text and front matter, each with the keys that its target may answer to.
+"""The references in a note's text and front matter, each with the keys by which its target is found.
 
-A reference is stored whether or not its target is there; it is an edge while some note answers to one of its keys.
-What stands in code is an example, not a reference.
+A reference is stored whether or not its target is there; it is an edge while some note has one of its keys.
+A reference in code is an example, and does not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import FrontMatter
 
 MAX_REFERENCES = 10_000
-"""Of one note; more than this is generated, and nobody follows it."""
+"""Of one note; a note with more is generated, and its references are not followed."""
 
 FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
 NO_RELATIONS = frozenset({"QUALITY"})
@@ -40,7 +40,7 @@ _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One pointing: `key` and, where it is not empty, `other_key` are tried in that order.
+    """One reference: `key` and, where it is not empty, `other_key` are tried in that order.
 
     `target` is the name itself where the target need not exist, else None.
     """
@@ -76,7 +76,7 @@ def path_key(absolute: str) -> str:
 
 
 def pointers(body: str, code: Sequence[tuple[int, int]], front: FrontMatter, place: Place) -> Pointers:
-    """What the note at `place` points to.
+    """The references and tags of the note at `place`.
 
     Args:
         body: the text after the front matter, line breaks `\\n`.
@@ -134,13 +134,13 @@ def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
         path = text if text.lower().endswith(".md") else text + ".md"
         yield Reference(kind, path_key(os.path.join(place.root, os.path.dirname(place.path), path)), name_key(text))
         return
-    # Names in other scripts all become the same row of dashes: for them the id is no second name.
+    # Names in other scripts all become the same row of dashes: they are not found by id.
     yield Reference(kind, name_key(text), slug(text.removesuffix(".md")) if text.isascii() else "")
 
 
 def _linked(destination: str, place: Place) -> Iterator[Reference]:
     """A relative Markdown link to a note."""
-    path = destination.split("#")[0].split("?")[0].strip()
+    path = destination.partition("#")[0].partition("?")[0].strip()
     if _SCHEME.match(path) or path.startswith("//") or not path.lower().endswith(".md"):
         return
     folder = place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))

@@ -1,6 +1,6 @@
-"""From a note's text to what is stored of it: title, date, tags, references, and its sections.
+"""A note parsed from its text: title, date, tags, references, and sections.
 
-Parsing is total: any text gives a note.  What could not be understood is said in `problem`, and the rest is used.
+Parsing is total: any text gives a note. `problem` names the part that could not be understood; the rest is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.knowledge.notes.links import Reference, pointers
 from services.knowledge.notes.sections import Part, Section, outline
 
 VERSION = 3
-"""Counts up when the same text would give another note: then all notes are read anew."""
+"""Rises when the same text would give another note: then all notes are read again."""
 
 MAX_INDEXED_CHARS = 4 * 1024 * 1024
 """Of a longer note only so much is searched; all of it is still read."""

@@ -3,7 +3,7 @@
 The blocks come from a CommonMark parser (its block rules alone), so that a `#` in a code fence, a list or a comment
 is no heading.  A section ends where a heading begins; a long one is split between its paragraphs, then between lines,
 then between sentences; short neighbours are put together, and each remembers its parts, so that a hit can still name
-the heading and the lines it stands in.
+its heading and lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from markdown_it import MarkdownIt
 
 TARGET_WORDS = 220
-"""An encoder reads 256 word pieces, about 200 English words; what is longer is cut there."""
+"""An encoder reads 256 word pieces, about 200 English words; longer text is cut there."""
 
 MIN_WORDS = 60
 """A shorter section is put together with its neighbour where both fit."""
@@ -26,7 +26,7 @@ _CHARS_PER_WORD = 8
 """Text without spaces (a table, minified data) is measured by its length instead."""
 
 _WINDOW = (TARGET_WORDS + 1) * _CHARS_PER_WORD
-"""So many characters count for more than `TARGET_WORDS` words, whatever they are."""
+"""Any text of this many characters counts for more than `TARGET_WORDS` words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def _last_comment(text: str) -> tuple[int, int, str] | None:
 
 
 def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
-    """Whether a code block ends by itself: one left open swallows what follows it, and that was not meant."""
+    """Whether a code block has an end: one that was left open runs to the end of the note by mistake."""
     if not lines[first:end] or not lines[first].lstrip(" >-*+0123456789.)\t").startswith(("```", "~~~")):
         return True
     return end - first > 1 and _FENCE.match(lines[end - 1].lstrip(" >\t")) is not None

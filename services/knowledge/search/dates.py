@@ -23,10 +23,10 @@ def date_range(text: str, now: float) -> Range:
     """The range that `text` says.
 
     Args:
-        now: Unix seconds, for what is relative.
+        now: Unix seconds, for relative ranges.
 
     Raises:
-        ValueError: it says none, or its end is before its beginning.
+        ValueError: it is no range, or its end is before its beginning.
     """
     wanted = " ".join(text.lower().split())
     today = datetime.datetime.fromtimestamp(now, datetime.UTC)

@@ -13,7 +13,8 @@ from proto.ops.knowledge import (
     TemporalSearchResult,
 )
 from proto.ops.retrieve import RetrieveSearch
-from services.knowledge.ingest.ingest import COLLECTION, Ingest
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.frontmatter import rfc3339
 from services.knowledge.search import passages
 from services.knowledge.search.dates import date_range
@@ -38,7 +39,7 @@ class Search:
         conditions = passages.filters(params)
         await self._ingest.caught_up()
         # Notes that are about to be removed are dropped below; so many more are asked for.
-        going = await self._database.read(lambda db: len(nodes.leaving(db, 100))) if self._ingest.leaving else 0
+        going = await self._database.read(lambda db: len(nodes.leaving(db, 100))) if self._ingest.index.leaving else 0
         found = await ctx.call(
             RetrieveSearch(
                 collection=COLLECTION,

@@ -1,4 +1,4 @@
-"""Searching notes: the conditions put to the search, and its hits as passages that name their lines."""
+"""Searching notes: conditions for the search, and its hits as passages that name their lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.knowledge.notes.links import clean_tags
 CANDIDATES = 50
 SNIPPET_CHARS = 300
 CHARS_PER_TOKEN = 4
-"""Of English prose; what else there is in an answer, ids and JSON, is no longer."""
+"""Of English prose; ids and JSON are no longer."""
 
 _WORD = re.compile(r"\w+")
 _STOP_WORDS = frozenset(
@@ -104,7 +104,7 @@ def best_passage(text: str, query: str) -> Passage:
     places = []
     for start, found in _words(text, pattern):
         word = _stem(found)
-        # Compound names are found by their parts, so they are looked for in the same way.
+        # The search finds compound names by their parts, and so does this.
         places += [(start, stem) for stem in stems if word == stem or (len(stem) > 3 and stem in word)]
     if not places:
         return _cut(text, 0, matched=False)
@@ -140,7 +140,7 @@ def _words(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
         return
     folded = text.lower()
     end = 0
-    # Few of a text's words come into question: the rest need not be cut out.
+    # Few words of a text are candidates: the others need not be cut out.
     for match in pattern.finditer(folded):
         if match.start() < end:
             continue

@@ -7,8 +7,9 @@ answer is that of the stages before it, with the reason; where no model is confi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -41,17 +42,10 @@ READ = 20
 
 PASSAGE_CHARACTERS = 700
 
-_ASK_AGAIN_S = 0.5
 _FIRST_WAIT_S = 0.25
 _SILENT_FOR_S = 5.0
 _MARGIN_S = 0.25
 """For `llm` to report a timeout itself, before this service does."""
-
-
-class Call(Protocol):
-    """A call of another service's operation, as `Environment.call`."""
-
-    async def __call__(self, params: Params[R], *, timeout_s: float | None = None) -> R: ...
 
 
 class Refined(msgspec.Struct, frozen=True):
@@ -70,25 +64,19 @@ class Refiner:
     def __init__(self) -> None:
         # The settings stand as long as the kernel does, so that one answer is enough for a process's life.
         self._model: LlmModelResult | None = None
-        self._learned = trio.Event()
         self._began = trio.current_time()
 
-    async def learn(self, call: Call) -> None:
-        """Ask `llm` which model there is, until it has answered."""
-        while self._model is None:
-            try:
-                self._model = await call(LlmModel(), timeout_s=_SILENT_FOR_S)
-            except LinckiaError as error:
-                await trio.sleep(max(_ASK_AGAIN_S, (error.failure.retry_after_ms or 0) / 1000))
-        self._learned.set()
+    async def _known(self, ctx: Context) -> LlmModelResult | None:
+        """The model that the settings name; None where `llm` does not answer in time."""
+        if self._model is None:
+            with contextlib.suppress(LinckiaError):
+                self._model = await ctx.call(LlmModel(), timeout_s=_FIRST_WAIT_S)
+        return self._model
 
     async def refined(self, query: str, found: Sequence[Hit], source: str, ctx: Context) -> Refined:
         """`found` as an answer, refined where a model does so in time.  Raises no LinckiaError."""
         hits = [passages.hit(each, query, source) for each in found]
-        if self._model is None:
-            with trio.move_on_at(self._began + _FIRST_WAIT_S):
-                await self._learned.wait()
-        model = self._model
+        model = await self._known(ctx)
         if model is None:
             silent = trio.current_time() - self._began > _SILENT_FOR_S
             return Refined(hits, degraded=[f"{SONAR}: whether there is one is not known, `llm` is down"] * silent)
@@ -103,7 +91,7 @@ class Refiner:
             for each, hit in zip(found[:READ], hits, strict=False)
         ]
         try:
-            said = await self._ask(LlmRefineSearch(query=query, candidates=candidates), ctx)
+            said = await _ask(LlmRefineSearch(query=query, candidates=candidates), model, ctx)
         except LinckiaError as error:
             return Refined(hits, degraded=[f"{SONAR}: {error.failure.message}"])
         degraded = [] if said.order else [f"{SONAR}: the model put nothing in order"]
@@ -113,14 +101,15 @@ class Refiner:
         self, pairs: Sequence[Pair], plain: list[Gap], contents: Mapping[str, Content | None], ctx: Context
     ) -> list[Gap]:
         """`plain`, the gaps of these pairs, with the model's types and reasons where it gives them in time."""
-        if self._model is None or not self._model.configured or not pairs:
+        model = await self._known(ctx)
+        if model is None or not model.configured or not pairs:
             return plain
         shown = [
             Unlinked(first=_candidate(pair.first, contents), second=_candidate(pair.second, contents))
             for pair in pairs[:READ]
         ]
         try:
-            said = await self._ask(LlmSuggestLinks(pairs=shown), ctx)
+            said = await _ask(LlmSuggestLinks(pairs=shown), model, ctx)
         except LinckiaError as error:
             ctx.log("warning", f"find_gaps: {SONAR}: {error.failure.message}")
             return plain
@@ -130,10 +119,10 @@ class Refiner:
             for index, (pair, gap) in enumerate(zip(pairs, plain, strict=True))
         ]  # fmt: skip
 
-    async def _ask(self, params: Params[R], ctx: Context) -> R:
-        assert self._model is not None
-        within_s = self._model.timeout_ms / 1000 + _MARGIN_S if self._model.timeout_ms else _SILENT_FOR_S
-        return await ctx.call(params, timeout_s=within_s)
+
+async def _ask(params: Params[R], model: LlmModelResult, ctx: Context) -> R:
+    within_s = model.timeout_ms / 1000 + _MARGIN_S if model.timeout_ms else _SILENT_FOR_S
+    return await ctx.call(params, timeout_s=within_s)
 
 
 def ordered(hits: Sequence[SearchHit], said: Refinement) -> list[SearchHit]:

@@ -1,8 +1,8 @@
 """Edges between notes, kept right as names come and go.
 
-A reference is stored with the keys its target may answer to, and a note with the keys it answers to; an edge is a
-reference one of whose keys some note has.  Each change of names looks again at just the references that they concern,
-in the same transaction, so that a link shows as soon as its target does and is gone with it.
+A reference is stored with the keys of its target, and a note with the keys by which it is found; an edge is a reference
+one of whose keys some note has. Each change of names resolves the references that they concern again, in the same
+transaction, so that a link shows as soon as its target does and is gone with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Edge:
 
 
 def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
-    """What a note answers to, each with its rank: id, title, file name, path (and every end of the path)."""
+    """The keys by which a note is found, each with its rank: id, title, file name, path (and every end of the path)."""
     keys = {
         (id_, _ID),
         (name_key(title), _TITLE),
@@ -75,7 +75,7 @@ def forget(db: apsw.Connection, id_: str) -> set[str]:
 
 
 def resolve(db: apsw.Connection, keys: Iterable[str]) -> None:
-    """Find the targets of all references by these keys anew."""
+    """Find the targets of all references by these keys again."""
     for key in keys:
         rows = db.execute(
             "SELECT src, position, key, other_key, dst FROM edge WHERE key=? AND fixed=0"

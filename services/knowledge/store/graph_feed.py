@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import apsw
+import trio
 
-from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
+from proto.ops.graph import GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
 from services.knowledge.store import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
@@ -19,6 +20,7 @@ from services.runtime.outbox import pages
 
 CORPUS = "notes"
 BATCH = 256
+RECHECK_S = 3600.0
 
 _EPOCH = "graph_epoch"
 
@@ -48,6 +50,13 @@ class GraphFeed:
             return
         theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
         await self._database.write(lambda db: begin(db, epoch, theirs))
+
+    async def epoch(self, known: str) -> str:
+        """The graph's epoch, now and then. A change of a note notices another one sooner."""
+        if known:
+            # Not by a call that waits at the graph: that would keep its process, which rests while it is not called.
+            await trio.sleep(RECHECK_S)
+        return (await self._env.call(GraphEpoch())).epoch
 
     async def take(self) -> Due | None:
         due = await self._database.read(take)

@@ -1,4 +1,4 @@
-"""Notes in the database: which id a file has, what is known of it, and how it comes and goes.
+"""Notes in the database: their ids, their state, and how they come and go.
 
 An id is the file's base name.  It is given once and kept: through edits, restarts, and a move to another folder; a
 second file of the same base name gets an id made from its path, and keeps that even when the first is gone.
@@ -27,7 +27,7 @@ MAX_DEPARTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is stored of a file; without `stamp` its text must be read, without `hash` also be put."""
+    """The stored state of a file; without `stamp` its text must be read, without `hash` also be put."""
 
     id: str
     stamp: Stamp | None
@@ -59,7 +59,7 @@ class Node:
 
 
 def load(db: apsw.Connection) -> dict[Place, Known]:
-    """All that is known, by place."""
+    """All known notes by place."""
     rows = db.execute("SELECT root, path, id, hash, lead, size, mtime_ns, ctime_ns, inode, problem FROM node")
     return {
         Place(root, path): Known(id_, Stamp(*stamp) if hash_ and stamp[3] >= 0 else None, hash_, lead, problem)
@@ -114,7 +114,7 @@ def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> Non
 
 
 def settle(db: apsw.Connection, updates: Sequence[Update]) -> dict[Place, Known]:
-    """Record what was read and put; in step with the edges it makes and unmakes."""
+    """Record notes that were read and put, with the edges that come and go with them."""
     affected: set[str] = set()
     known: dict[Place, Known] = {}
     for update in updates:
@@ -191,7 +191,7 @@ def leaving(db: apsw.Connection, limit: int, *, reused: bool = False) -> list[st
 
 
 def leave(db: apsw.Connection, ids: Iterable[str]) -> None:
-    """Take down for removal from the search what no note of ours has."""
+    """Note ids for removal from the search."""
     db.executemany("INSERT OR IGNORE INTO leaving VALUES(?)", ((id_,) for id_ in ids))
 
 

@@ -1,9 +1,9 @@
-"""Turns waiting texts into batches: what somebody waits for first, fair among callers, bounded in time and in number.
+"""Turns waiting texts into batches: interactive requests first, fair among callers, bounded in time and in number.
 
-Batches are sized by tokens so that each takes about `target_s`: a query that arrives while a bulk of passages is in
-work waits for one batch, never for all of them. A failure in a batch is narrowed down by halving until only the
+Batches are sized by tokens so that each takes about `target_s`: a query that arrives while a bulk of passages is being
+computed waits for one batch, never for all of them. A failure in a batch is narrowed down by halving until only the
 text at fault fails. When the model itself is lost (a GPU error other than memory, a batch that never ends) `run`
-raises, and with it the process ends: whoever waited is answered by the next generation.
+raises, and with it the process ends: the calls that waited are answered by the next generation.
 """
 
 from __future__ import annotations
@@ -29,25 +29,23 @@ Rows = npt.NDArray[np.float32]
 """One row for each text, shape (texts, width)."""
 
 MAX_PROMPT_BATCHES_IN_A_ROW = 8
-"""After so many, one batch of the bulk goes: queries without end must not starve ingestion."""
+"""After so many, one batch of the bulk lane is computed: queries without end must not starve ingestion."""
 
-
-AT_ONCE_S = 0.02
-"""Work that takes no longer may be done in the event loop, which answers nobody meanwhile."""
+INLINE_S = 0.02
+"""Work that takes no longer may be done in the event loop, which serves no other task meanwhile."""
 
 CROWDED_S = 0.5
-"""How long nothing is done in the event loop once calls were seen to wait for it."""
+"""How long nothing is done in the event loop after calls were seen to wait for it."""
 
 _BACK_TO_BACK_S = 0.0003
-"""A caller who waits for an answer before asking again takes longer than that; one who asks sooner was waiting."""
-
+"""A caller that waits for an answer before the next request takes longer than that; a sooner one was waiting."""
 
 _LEAST_SHARE = 512
-"""Tokens that are worth a batch of their own where they could go with others."""
+"""Tokens that are worth a batch of their own where they could share one."""
 
 
 class Lane(enum.Enum):
-    """What somebody waits for at this moment, and what may take its time."""
+    """Interactive requests, and work in the background."""
 
     PROMPT = "prompt"
     BULK = "bulk"
@@ -58,10 +56,6 @@ class Model(Protocol[T_contra]):
 
     Methods block; several worker threads may call them at once.
     """
-
-    @property
-    def width(self) -> int:
-        """Numbers that it answers for each text."""
 
     @property
     def device(self) -> str: ...
@@ -84,7 +78,7 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelLost(Exception):
-    """The model in this process answers nothing sound any more; only a new process helps."""
+    """The model in this process gives no valid answers any more; only a new process helps."""
 
 
 class _Request(Generic[T]):
@@ -114,11 +108,11 @@ class _Request(Generic[T]):
 
 
 class _Queue(Generic[T]):
-    """Requests of one lane, by when each would be done were it alone from its arrival on, in tokens.
+    """Requests of one lane, ordered by when each would be done if it ran alone from its arrival on, in tokens.
 
-    So a small request overtakes a large one that is in work, a large one is overtaken by no more than its own size, and
-    of equal ones the first is finished first: were they served in turns, all would end at the last moment, and whoever
-    sends one after the other would leave the model without work meanwhile.
+    So a small request overtakes a large one in progress, a large one is overtaken by no more than its own size, and of
+    equal ones the first is finished first: in turns, all would end at the last moment, and a caller that sends one
+    request after the other would leave the model idle meanwhile.
 
     Source: Demers, Keshav and Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989), with one clock for
     all callers.
@@ -135,7 +129,7 @@ class _Queue(Generic[T]):
         self.tokens += request.tokens
 
     def discard(self, request: _Request[T]) -> None:
-        """Forget what of `request` still waits."""
+        """Drop the texts of `request` that still wait."""
         if request in self.requests:
             self.requests.remove(request)
             self.tokens -= sum(len(request.texts[index]) for index in request.todo)
@@ -163,11 +157,10 @@ class Batcher(Generic[T]):
     """The queue in front of one or more models of the same weights; each of them has a task in `run`.
 
     Args:
-        verb: what the model does to a text, for its errors (`embedded`, `ranked`).
-        at_once: a model that computes a prompt of up to `at_once_tokens`, where it comes alone while nothing else is
-            computed or waits, in the event loop, in the task of whoever asks: turns of threads and of other tasks cost
-            a short query a quarter of its time.
-        at_once_ready: whether that model is loaded at the moment; the event loop is not to wait until it is.
+        width: numbers that the model answers for each text.
+        verb: the model's work on a text, for error messages (`embedded`, `ranked`).
+        inline: a model that computes a query of up to `inline_tokens` in the event loop, in the caller's task, where
+            nothing else is computed or waits: the switch to a thread and back takes a quarter of a short query's time.
     """
 
     def __init__(
@@ -176,14 +169,12 @@ class Batcher(Generic[T]):
         limits: BatchLimits | None = None,
         *,
         verb: str = "computed",
-        at_once: Model[T] | None = None,
-        at_once_tokens: int = 0,
-        at_once_ready: Callable[[], bool] = lambda: True,
+        inline: Model[T] | None = None,
+        inline_tokens: int = 64,
     ) -> None:
         self._width = width
-        self._at_once = at_once
-        self._at_once_tokens = at_once_tokens
-        self._at_once_ready = at_once_ready
+        self._inline = inline
+        self._inline_tokens = inline_tokens
         self._lost: ModelLost | None = None
         self._verb = verb
         self._limits = limits or BatchLimits()
@@ -195,8 +186,6 @@ class Batcher(Generic[T]):
         self._crowded_until = -math.inf
         self._tokens_per_s = self._limits.first_tokens / self._limits.target_s
         self.last_batch_at = trio.current_time()
-        self.last_asked_at = trio.current_time()
-        """When somebody wanted something of the model, the watch over its health apart."""
 
     @property
     def waiting_tokens(self) -> int:
@@ -217,24 +206,19 @@ class Batcher(Generic[T]):
             wait_ms = int(1000 * waiting / self._tokens_per_s)
             raise Overloaded(f"{waiting} tokens wait for the model already", retry_after_ms=wait_ms)
 
-    async def compute(self, texts: Sequence[T], lane: Lane, *, probe: bool = False) -> Rows:
-        """What the model answers for `texts`, shape (texts, width), in their order.
+    async def compute(self, texts: Sequence[T], lane: Lane) -> Rows:
+        """The model's answers for `texts`, shape (texts, width), in their order.
 
-        Args:
-            probe: nobody wants the answer for itself, so that the model may be idle all the same.
-
-        Cancellation: what has not been computed yet is not; what others wait for goes on.
+        Cancellation: texts that still wait are dropped; other requests go on.
 
         Raises:
             Overloaded: too many tokens wait.
             OperationError: a text makes the model fail; `field` and `data["index"]` name it.
         """
         self.admit(lane, sum(len(text) for text in texts))
-        if not probe:
-            self.last_asked_at = trio.current_time()
         request = _Request(texts, self._width)
-        if self._at_once is not None and lane is Lane.PROMPT and self._may_be_done_at_once(texts):
-            await self._compute_here(self._at_once, request)
+        if self._inline is not None and lane is Lane.PROMPT and self._may_be_inline(texts):
+            await self._compute_inline(self._inline, request)
             return self._result(request)
         queue = self._queues[lane]
         queue.add(request)
@@ -255,29 +239,27 @@ class Batcher(Generic[T]):
             ) from error
         return request.rows
 
-    def _may_be_done_at_once(self, texts: Sequence[T]) -> bool:
-        """Whether this is one short text, all there is to do, and was not waiting while the one before was done."""
-        if len(texts) != 1 or len(texts[0]) > self._at_once_tokens or self._lost is not None:
+    def _may_be_inline(self, texts: Sequence[T]) -> bool:
+        """Whether this is one short text, nothing else waits, and it did not wait for the event loop itself."""
+        if len(texts) != 1 or len(texts[0]) > self._inline_tokens or self._lost is not None:
             return False
         now = trio.current_time()
         if now - self.last_batch_at < _BACK_TO_BACK_S:
             self._crowded_until = now + CROWDED_S
-        if self._computing or self.waiting_tokens or now < self._crowded_until:
-            return False
-        return self._at_once_ready()
+        return not (self._computing or self.waiting_tokens or now < self._crowded_until)
 
-    async def _compute_here(self, model: Model[T], request: _Request[T]) -> None:
+    async def _compute_inline(self, model: Model[T], request: _Request[T]) -> None:
         started = trio.current_time()
         try:
             (outcome,) = compute_isolating(model, request.texts)
         except ModelLost as error:
-            # The process must end by it, and not this call: `run` raises it, and the next generation answers.
+            # It must end the process, not this call: `run` raises it, and the next generation answers.
             self._lost = error
             self._arrived.set()
             await trio.sleep_forever()
         request.settle(0, outcome)
         self._learn(len(request.texts[0]), trio.current_time() - started)
-        if trio.current_time() - started > AT_ONCE_S:
+        if trio.current_time() - started > INLINE_S:
             self._crowded_until = trio.current_time() + CROWDED_S
 
     async def run(self, model: Model[T], only: Lane | None = None) -> None:
@@ -289,7 +271,7 @@ class Batcher(Generic[T]):
                 raise self._lost
             batch = self._take() if only is None else self._queues[only].take(self._share(only))
             if not batch:
-                # One event for all that wait: were it replaced before it is set, only the last of them would be woken.
+                # One event for all runners: replaced before it is set, it would wake only the last of them.
                 if self._arrived.is_set():
                     self._arrived = trio.Event()
                 await self._arrived.wait()
@@ -302,8 +284,7 @@ class Batcher(Generic[T]):
                 self._crowded_until = started + CROWDED_S
             self._computing += 1
             # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
-            # interpreter. One inside a kernel that hangs cannot be stopped; it is left behind, and the process ends
-            # as a crash.
+            # interpreter. A thread in a kernel that hangs cannot be stopped; it is abandoned, and the process crashes.
             with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
                 outcomes = await trio.to_thread.run_sync(
                     compute_isolating, model, texts, abandon_on_cancel=True, limiter=limiter
@@ -312,12 +293,8 @@ class Batcher(Generic[T]):
             if outcomes is None:
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
             self._learn(tokens, trio.current_time() - started)
-            self._settle(batch, outcomes)
-
-    @staticmethod
-    def _settle(batch: Sequence[tuple[_Request[T], int]], outcomes: Sequence[Rows | Exception]) -> None:
-        for (request, index), outcome in zip(batch, outcomes, strict=True):
-            request.settle(index, outcome)
+            for (request, index), outcome in zip(batch, outcomes, strict=True):
+                request.settle(index, outcome)
 
     def _take(self) -> list[tuple[_Request[T], int]]:
         prompt, bulk = self._queues[Lane.PROMPT], self._queues[Lane.BULK]
@@ -328,8 +305,7 @@ class Batcher(Generic[T]):
         return bulk.take(self._share(Lane.BULK))
 
     def _share(self, lane: Lane) -> int:
-        """Tokens that one of the runners takes now: of the last that wait each has a part, so that none is idle while
-        another computes it all."""
+        """Tokens that one runner takes now: the last tokens of a queue are shared, so that no runner is idle."""
         part = -(-self._queues[lane].tokens // max(1, self._runners))
         return min(self.budget, max(_LEAST_SHARE, part))
 
@@ -374,27 +350,22 @@ async def watch_health(
     *,
     every_s: float = 30.0,
     within_s: float = 60.0,
-    rests: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Compute `canary` whenever nothing else was for `every_s`; raises ModelLost where its answer is not what it was.
+    """Compute `canary` after each `every_s` without a batch; raises ModelLost where its answer has changed.
 
     A process that answers pings may still have lost its model; only a forward pass shows it.
 
     Args:
         same: whether two rows are the same but for rounding.
-        rests: whether the model is let go at the moment; its health shows when it is needed.
     """
     while True:
         await trio.sleep_until(batcher.last_batch_at + every_s)
         if trio.current_time() < batcher.last_batch_at + every_s:
             continue
-        if rests():
-            await trio.sleep(every_s)
-            continue
         rows: Rows | None = None
         with trio.move_on_after(within_s):
-            rows = await batcher.compute([canary], Lane.PROMPT, probe=True)
+            rows = await batcher.compute([canary], Lane.PROMPT)
         if rows is None:
             raise ModelLost(f"the model did not answer within {within_s:.0f} s")
         if not same(rows[0], expected):
-            raise ModelLost("the model's answer to the same text is not what it was at first")
+            raise ModelLost("the model's answer to the same text has changed since the start")

@@ -66,25 +66,26 @@ def cached(model: str) -> Path | None:
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
-def named_folder(model: str) -> Path | None:
-    """The folder that `model` names; None where it is an id.
+def locate(model: str) -> tuple[str, Path] | None:
+    """Name and folder of `model`, a folder or an id; None for an id that is not in the local cache.
 
     Raises:
         ModelMissing: it can only be meant as a folder, and is none.
     """
     path = Path(model).expanduser()
     if path.is_dir():
-        return path
+        return path.name, path.resolve()
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
         raise ModelMissing(f"the model folder {model} does not exist", field="model")
-    return None
+    found = cached(model)
+    return None if found is None else (model, found)
 
 
-def not_cached(model: str, otherwise: str = "") -> ModelMissing:
+def not_cached(model: str) -> ModelMissing:
     """The error for an id that is not in the local cache."""
     return ModelMissing(
         f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
-        f"`hf download {model}` once, or set `model` to a folder{otherwise}",
+        f"`hf download {model}` once, or set `model` to a folder or to `auto`",
         field="model",
     )
 
@@ -119,6 +120,29 @@ def read_checkpoint(name: str, folder: Path) -> Checkpoint:
         config=config,
         max_tokens=_max_tokens(folder, config),
     )
+
+
+def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
+    """The model in torch by `kind`, one of transformers' `Auto…` classes, in torch's `dtype`.
+
+    No code of a model repository is ever run, and nothing is fetched.
+
+    Raises:
+        ModelMissing: transformers cannot load it.
+    """
+    # A second of imports, which other models do without.
+    import transformers
+    from transformers.utils.logging import disable_progress_bar
+
+    # It would be lines in a log.
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers gives it no types
+    try:
+        model = getattr(transformers, kind).from_pretrained(
+            files.folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+        )
+    except (ValueError, OSError, KeyError) as error:
+        raise ModelMissing(f"transformers cannot load {files.folder}: {error}", field="model") from error
+    return model.eval()
 
 
 def fingerprint(files: Checkpoint, *rest: object) -> str:

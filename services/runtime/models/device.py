@@ -1,6 +1,6 @@
 """Where a model computes and how precisely, how many batches at once, and which of its errors can be survived.
 
-torch is imported only when a device is asked about, so that whoever needs the names alone stays light.
+torch is imported only by functions that need it, so that the names alone cost nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from proto.errors import OperationError
 
 
 class Precision(enum.StrEnum):
-    """What the weights are computed in.
+    """The data type of the weights.
 
-    `auto` is int8 by ONNX Runtime, and bf16 by torch where the processor has instructions for it, from where an
-    embedder goes on to int8 for passages in bulk.
+    `auto` is int8 with ONNX Runtime; with torch it is bf16 where the processor computes in it, else fp32.
     """
 
     AUTO = "auto"
@@ -35,11 +34,11 @@ def require_device(device: str) -> None:
 
 
 def resolve_precision(precision: Precision, device: str) -> Precision:
-    """What `auto` means on this device, by torch.  Raises OperationError for what torch has not."""
+    """The precision that `auto` means on this device, with torch.  Raises OperationError for int8."""
     import torch
 
     if precision is Precision.INT8:
-        raise OperationError("the precision int8 is not for this model; it is auto, fp32 or bf16")
+        raise OperationError("the precision int8 is of the backend onnx of embed alone; it is auto, fp32 or bf16")
     if precision is not Precision.AUTO:
         return precision
     if device == "cuda":
@@ -71,20 +70,11 @@ def batches_at_once(device: str, *, processes: int, threads: int) -> int:
     return 1 if device == "cuda" else max(1, usable_cores() // (processes * threads))
 
 
-def cpu_has_8_bits() -> bool:
-    """Whether the processor multiplies numbers of 8 bits twice as fast as those of bf16, in the same registers."""
-    return "avx512_vnni" in _cpu_flags()
-
-
 def _cpu_has_bf16() -> bool:
     # torch's own flag is true already where bf16 is only emulated, which is slower than fp32.
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(_cpu_flags())
-
-
-def _cpu_flags() -> frozenset[str]:
-    """What Linux says that the processor has; empty elsewhere."""
     try:
-        flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
-    except (OSError, StopIteration):
-        return frozenset()
-    return frozenset(flags.split())
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)

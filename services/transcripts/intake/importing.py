@@ -31,12 +31,12 @@ from services.transcripts.store.forest import Place
 from services.transcripts.store.hashing import OutOfRange
 
 NO_LAYOUT = "none"
-"""Of a file none of whose records is known so far."""
+"""The layout of a file none of whose records is known so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What is kept of a file."""
+    """The stored state of a file's import."""
 
     position: int = 0
     tail: str = ""

@@ -36,7 +36,7 @@ class BatchPayload(msgspec.Struct, frozen=True):
 
 
 class Ingest:
-    """From what is posted to nodes."""
+    """From posted bodies to nodes."""
 
     def __init__(self, database: Database, redactor: Redactor | None, strip: Stripper) -> None:
         self._database = database

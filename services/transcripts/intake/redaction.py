@@ -1,6 +1,6 @@
 """Secrets in what is said are masked before anything is kept: keys, tokens, passwords, private-key blocks.
 
-One pass in linear time (RE2) tells which rules apply to a text at all, which to most is none; only those are applied.
+One pass in linear time (RE2) tells which rules apply to a text, for most texts none; only those are applied.
 What stands in a secret's place says which rule it was, `[redacted:github-token]`, and is the same wherever the same
 text is masked, so that content keeps its name.
 """
@@ -25,7 +25,7 @@ from services.transcripts.messages import Message, Turn
 class Rule:
     """`pattern` matches the secret, or a stretch with the secret as its group `secret`.
 
-    `screen` is a pattern for RE2 that is found wherever `pattern` is, where that is none of RE2's.
+    `screen` is a pattern for RE2 that matches wherever `pattern` does, where `pattern` is beyond RE2's syntax.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Redactor:
             try:
                 self._screen.Add(rule.screen or rule.pattern.pattern)
             except re2.error:
-                # Of one's own, and beyond what RE2 knows.
+                # A custom rule beyond RE2's syntax.
                 self._always.append(rule)
             else:
                 self._screened.append(rule)
@@ -159,7 +159,7 @@ class Redactor:
         self._clean: dict[bytes, None] = {}
 
     def text(self, text: str) -> str:
-        """`text` with its secrets masked; the same object where there is none."""
+        """`text` with its secrets masked; the same object where it holds no secret."""
         if len(text) < 8:
             return text
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

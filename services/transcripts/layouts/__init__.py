@@ -1,8 +1,8 @@
 """How agents write their conversations into files, a module for each layout.
 
 A layout reads records one after the other and tells what was said, each message with the record that it follows. It
-holds in hand what may still grow: agents write one message of a model as several records. What it remembers between
-records is small, and is kept beside the file's position, so that an import goes on where it was.
+holds in hand what may still grow: agents write one message of a model as several records. Its state between records is
+small, and is stored beside the file's position, so that an import goes on where it was.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ Step = Said | Passed
 
 
 class Layout(msgspec.Struct, kw_only=True):
-    """What is remembered of a file between its records."""
+    """The state of a file between its records."""
 
     name: ClassVar[str]
 
     system: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
-        """What is known for certain after this record; None where it is none of this layout's."""
+        """The steps that are certain after this record; None where the layout does not know the record."""
         raise NotImplementedError
 
     def flush(self) -> list[Step]:
-        """What is in hand, which then no longer is."""
+        """The messages in hand, which are released."""
         return []
 
     def in_hand(self) -> list[Said]:

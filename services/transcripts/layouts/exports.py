@@ -84,18 +84,9 @@ class Exports(Layout, kw_only=True):
             message.at = message.at or at
         if not messages:
             return []
-        return [
-            Said(
-                messages=messages,
-                after="",
-                keys=[self._key()],
-                provider=_provider(record, record),
-                model=text(record, "model"),
-                agent=text(record, "agent_name"),
-                project=text(record, "project", "cwd"),
-                system=anthropic.system(record.get("system")),
-            )
-        ]
+        said = _said(record, messages, "", self._key(), _provider(record, record))
+        said.system = anthropic.system(record.get("system"))
+        return [said]
 
     def _single(self, record: Json) -> list[Step]:
         message = gemini.api_message(record) if "parts" in record else _message(record, _provider(record, record))
@@ -103,21 +94,24 @@ class Exports(Layout, kw_only=True):
         if not message.content:
             return []
         after, self.head = self.head, self._key()
-        return [
-            Said(
-                messages=[message],
-                after=after,
-                keys=[self.head],
-                provider=gemini.PROVIDER if "parts" in record else _provider(record, {"messages": [record]}),
-                model=text(record, "model"),
-                agent=text(record, "agent_name"),
-                project=text(record, "project", "cwd"),
-            )
-        ]
+        provider = gemini.PROVIDER if "parts" in record else _provider(record, {"messages": [record]})
+        return [_said(record, [message], after, self.head, provider)]
+
+
+def _said(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Said:
+    return Said(
+        messages=messages,
+        after=after,
+        keys=[key],
+        provider=provider,
+        model=text(record, "model"),
+        agent=text(record, "agent_name"),
+        project=text(record, "project", "cwd"),
+    )
 
 
 def _messages(record: Json) -> list[Message] | None:
-    """Of a conversation; None where the record is none."""
+    """The messages of a conversation; None where the record is something else."""
     if isinstance(record.get("messages"), list):
         provider = _provider(record, record)
         return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
@@ -149,7 +143,7 @@ def _role(given: str) -> str:
 
 
 def _provider(record: Json, body: Json) -> str:
-    """Whose words these are, by what only one of them writes."""
+    """The provider, by fields that only one of them has."""
     named = text(record, "provider")
     if named:
         return named

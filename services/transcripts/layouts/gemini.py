@@ -1,6 +1,6 @@
 """Session files of the Gemini CLI: one JSON object with all messages, or since 2026 a line for each.
 
-A line with the id of the message before replaces it, for it is written anew as its tools answer; `$rewindTo` goes back
+A line with the id of the message before replaces it, for it is rewritten as its tools answer; `$rewindTo` goes back
 to before a message. Also the API's own form, `{role, parts}`, in which the CLI keeps what `/chat save` is told to.
 """
 

@@ -94,7 +94,7 @@ class Searching:
                 break
             limit = min(MAX_TOP_K, 4 * limit)
         degraded = [*found.degraded, *degraded]
-        # What is to be cut must be text, and no JSON.
+        # A text that is cut must be decoded.
         as_text = params.max_tokens is not None
 
         def answer(db: apsw.Connection) -> Written:

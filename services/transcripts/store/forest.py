@@ -24,7 +24,7 @@ from services.transcripts.messages import ASSISTANT, MESSAGE, Message, Turn, rea
 from services.transcripts.store.hashing import canonical, content_json, node_hash, projection
 
 read_blocks = msgspec.json.Decoder(list[Block]).decode
-"""The content of a node, from what is kept of it."""
+"""Decodes the content of a node."""
 
 Strip = Callable[[str], str]
 
@@ -83,7 +83,7 @@ def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
 
 
 def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
-    """Put a turn after `parent`, or at the root; what is there already is left as it is.
+    """Put a turn after `parent`, or at the root; nodes that exist are left as they are.
 
     Args:
         found: whether there is any text to search a message by.
@@ -93,15 +93,17 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
     start, nodes = _known(db, prepared, hashes)
     placed = Placed(nodes)
     at = nodes[-1] if nodes else parent
-    # Where nothing stands under another name than expected, these are the names, and none of them is there.
+    # While each parent has the expected name, these are the names of the nodes, and none of them exists.
     expected = at is None or not nodes or at.hash == hashes[start - 1]
     prompt: int | None = None
     for index in range(start, len(prepared.steps)):
         step = prepared.steps[index]
-        hash_ = hashes[index] if expected else node_hash(_canonical(turn, step, at))
-        known = None if expected else _by_hash(db, hash_)
+        hash_ = hashes[index] if expected else _hash(turn, step, "" if at is None else at.hash.hex())
+        known = None if expected else _place(db, "hash=?", hash_)
         if known is None and step.message.reply:
-            known = _echo(db, prepared.projections[index], at)
+            # The reply whose echo came first.
+            above = None if at is None else at.node_id
+            known = _place(db, "projection=? AND parent IS ? AND reply=0", prepared.projections[index], above)
         if known is None:
             if prompt is None:
                 prompt = _prompt(db, turn.system)
@@ -121,28 +123,32 @@ def _hashes(turn: Turn, steps: Sequence[Step], parent: Place | None) -> list[byt
     hashes: list[bytes] = []
     above = parent.hash.hex() if parent is not None else ""
     for step in steps:
-        hashes.append(node_hash(_canonical_after(turn, step, above)))
+        hashes.append(_hash(turn, step, above))
         above = hashes[-1].hex()
     return hashes
 
 
-def _canonical(turn: Turn, step: Step, at: Place | None) -> bytes:
-    return _canonical_after(turn, step, "" if at is None else at.hash.hex())
-
-
-def _canonical_after(turn: Turn, step: Step, parent: str) -> bytes:
-    return canonical(
-        step.content, role=step.message.role, model=step.model, provider=turn.provider, agent=turn.agent, parent=parent
+def _hash(turn: Turn, step: Step, parent: str) -> bytes:
+    return node_hash(
+        canonical(
+            step.content,
+            role=step.message.role,
+            model=step.model,
+            provider=turn.provider,
+            agent=turn.agent,
+            parent=parent,
+        )
     )
 
 
 def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
-    """How many of the first messages are there, and their nodes."""
+    """How many of the first messages are kept already, and their nodes."""
     for index in reversed(range(len(hashes))):
-        place = _by_hash(db, hashes[index])
+        place = _place(db, "hash=?", hashes[index])
         message = prepared.steps[index].message
         if place is None and message.role == ASSISTANT and not message.reply:
-            place = _by_projection(db, prepared.projections[index])
+            # A reply that was recorded goes before one that a client only repeated.
+            place = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.projections[index])
         if place is not None:
             return index + 1, _path(db, place, index + 1)
     return 0, []
@@ -160,25 +166,9 @@ def _path(db: apsw.Connection, place: Place, length: int) -> list[Place]:
     return [Place(*row) for row in rows]
 
 
-_PLACE = "SELECT node_id, hash, root, depth, projection FROM node"
-
-
-def _by_hash(db: apsw.Connection, hash_: bytes) -> Place | None:
-    row = db.execute(f"{_PLACE} WHERE hash=?", (hash_,)).fetchone()
-    return None if row is None else Place(*row)
-
-
-def _by_projection(db: apsw.Connection, projection_: bytes) -> Place | None:
-    """A reply that is known goes before one that a client only told of."""
-    row = db.execute(f"{_PLACE} WHERE projection=? ORDER BY reply DESC, node_id LIMIT 1", (projection_,)).fetchone()
-    return None if row is None else Place(*row)
-
-
-def _echo(db: apsw.Connection, projection_: bytes, at: Place | None) -> Place | None:
-    """The node of a reply whose echo came first."""
+def _place(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> Place | None:
     row = db.execute(
-        f"{_PLACE} WHERE projection=? AND parent IS ? AND reply=0 LIMIT 1",
-        (projection_, None if at is None else at.node_id),
+        f"SELECT node_id, hash, root, depth, projection FROM node WHERE {condition} LIMIT 1", bindings
     ).fetchone()
     return None if row is None else Place(*row)
 
@@ -241,7 +231,7 @@ def _insert(
 
 
 def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
-    """Keep what only the reply itself says; a second telling of it changes nothing."""
+    """Keep the fields that only the reply itself has; repeated, this changes nothing."""
     message = step.message
     usage = "" if message.usage is None else msgspec.json.encode(message.usage).decode()
     thinking = msgspec.json.encode(message.thinking).decode() if message.thinking else ""
@@ -350,8 +340,7 @@ def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
 
 
 def place(db: apsw.Connection, node_id: int) -> Place | None:
-    row = db.execute(f"{_PLACE} WHERE node_id=?", (node_id,)).fetchone()
-    return None if row is None else Place(*row)
+    return _place(db, "node_id=?", node_id)
 
 
 _LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"

@@ -87,7 +87,7 @@ def _block_json(block: Block) -> bytes:
 def canonical(
     content: bytes, *, role: str, model: str, provider: str, agent: str = "", type_: str = "message", parent: str = ""
 ) -> bytes:
-    """What is hashed; `content` is canonical itself."""
+    """The bytes that are hashed; `content` is canonical itself."""
     agent_name = b'"agent_name":%b,' % _encode(agent) if agent else b""
     return b'{"content":{%b"content":%b,"model":%b,"provider":%b,"role":%b,"type":%b},"parent":"%b"}' % (
         agent_name,
@@ -126,5 +126,5 @@ def projection(parent: bytes, role: str, blocks: Sequence[Block], strip: Callabl
 
 
 def _telling(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Without what is at its zero value: a streamed call names it, and the same call sent back leaves it out."""
+    """Without zero values: a streamed call names them, and the same call sent back leaves them out."""
     return {key: value for key, value in arguments.items() if value or (isinstance(value, float) and math.isnan(value))}

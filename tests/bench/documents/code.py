@@ -18,6 +18,7 @@ import trio
 
 from services.documents.add.add import Adding
 from services.documents.add.folders import Walk
+from services.documents.add.pipeline import add_changes
 from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.parsing import Parsing
 from services.documents.code.symbols import CALLS
@@ -40,7 +41,7 @@ async def _measure(folder: Path, directory: Path, sample: int, seed: int) -> Non
     roots = (str(directory),)
     adding = Adding(store, codec, Trainer(store, codec), roots)
     walk = Walk(str(directory), roots, include=[f"*{extension}" for extension in sorted(EXTENSIONS)])
-    files = await adding.changes(walk, Given())
+    files = await add_changes(adding, walk, Given())
     size = await store.read(_size)
     parsing = Parsing(store, codec)
     began = time.process_time()

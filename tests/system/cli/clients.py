@@ -34,6 +34,7 @@ def linckia(data_dir: Path, *arguments: str, stdin: str = "", **variables: str) 
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
+        check=False,
     )
 
 
@@ -65,7 +66,7 @@ class StdioClient:
         self.process.stdin.flush()
 
     def receive(self, count: int) -> dict[int, dict[str, Any]]:
-        """The next answers, by their ids; what is told beside them is passed over.  Raises EOFError as `request`."""
+        """The next answers, by their ids; other messages are skipped.  Raises EOFError as `request`."""
         assert self.process.stdout is not None
         answers: dict[int, dict[str, Any]] = {}
         patience = threading.Timer(TIMEOUT_S, self.process.kill)

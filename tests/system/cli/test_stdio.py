@@ -107,7 +107,7 @@ def test_a_session_goes_on_through_the_deaths_of_its_kernels(data: Path, root: P
             answers = client.receive(20)
             assert sorted(answers) == [100 * number + call for call in range(20)]
             assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}
-            # Whoever answered those, the next kernel is there now.
+            # Whichever kernel answered those, the next one is there now.
             assert client.call(1000 * number, "mcp.echo", message="here")["isError"] is False
         assert client.leave() == 0
         assert client.stderr().count("the session goes on") == 4
@@ -151,7 +151,12 @@ def test_stdin_may_be_a_file(kernel: RunningKernel, data: Path, tmp_path: Path) 
     (tmp_path / "requests").write_text('{"jsonrpc": "2.0", "id": 7, "method": "ping"}\n')
     with (tmp_path / "requests").open("rb") as requests:
         done = subprocess.run(
-            [*LINCKIA, "stdio"], env=environment(data), stdin=requests, capture_output=True, timeout=TIMEOUT_S
+            [*LINCKIA, "stdio"],
+            env=environment(data),
+            stdin=requests,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     assert done.returncode == 0
     assert b'"id":7' in done.stdout.replace(b" ", b"")
@@ -207,6 +212,7 @@ def test_without_stdin_or_stdout_it_says_so(data: Path, closed: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         timeout=TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 2
     assert "stdin or stdout is closed" in done.stderr

@@ -7,22 +7,15 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
 import trio
 from msgspec import structs
 
-from kernel.supervisor import standby
 from kernel.supervisor.spec import ServiceSpec
 from tests.system.running import running
 from tests.system.support.ops import Echo
 from tests.system.support.rig import Rig, exists, is_alive, supervised, trial, until
 
 PATIENCE_S = 30
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "AT_FIRST_S", 0.0)
 
 
 def watched() -> ServiceSpec:

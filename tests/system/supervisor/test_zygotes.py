@@ -58,7 +58,7 @@ async def test_service_and_zygote_killed_together_come_back(tmp_path: Path) -> N
 
 
 async def test_hung_zygote_is_replaced_and_the_service_starts_without_it(tmp_path: Path) -> None:
-    spec = ZygoteSpec(name="light", preload=LIGHT.preload, fork_timeout_s=0.3)
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, wait_s=LIGHT.wait_s, fork_timeout_s=0.3)
     async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
             await rig.ready()
@@ -71,7 +71,7 @@ async def test_hung_zygote_is_replaced_and_the_service_starts_without_it(tmp_pat
 
 
 async def test_module_that_cannot_be_imported_is_reported_and_left_out(tmp_path: Path) -> None:
-    spec = ZygoteSpec(name="light", preload=("no.such.module", *LIGHT.preload))
+    spec = ZygoteSpec(name="light", preload=("no.such.module", *LIGHT.preload), wait_s=LIGHT.wait_s)
     async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
             assert (await rig.ready()).how == "zygote"
@@ -139,7 +139,7 @@ def look_at(pid: int) -> Looks:
 
 
 async def test_a_zygote_ends_while_all_its_services_rest_and_loads_again_for_the_next(tmp_path: Path) -> None:
-    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests_after_s=0)
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, wait_s=LIGHT.wait_s, rests_after_s=0)
     pair = [trial(name, rests_after_s=0.1, standby=True) for name in ("one", "other")]
     async with supervised(tmp_path, *pair, zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
@@ -163,7 +163,7 @@ async def test_a_zygote_ends_while_all_its_services_rest_and_loads_again_for_the
 
 
 async def test_a_zygote_whose_loading_takes_long_stays_for_a_while_after_its_services(tmp_path: Path) -> None:
-    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests_after_s=1.5)
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, wait_s=LIGHT.wait_s, rests_after_s=1.5)
     async with supervised(tmp_path, trial(rests_after_s=0.1), zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
             await rig.ready()
@@ -188,7 +188,7 @@ async def test_a_zygote_whose_loading_takes_long_stays_for_a_while_after_its_ser
 
 
 async def test_a_zygote_that_rests_is_there_again_for_a_call_in_that_very_moment(tmp_path: Path) -> None:
-    spec = ZygoteSpec(name="light", preload=LIGHT.preload, rests_after_s=0)
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, wait_s=LIGHT.wait_s, rests_after_s=0)
     async with supervised(tmp_path, trial(rests_after_s=0.1), zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
             for generation in range(1, 4):

@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, ServiceState
+from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.status import ServiceReport
 from kernel.supervisor.supervisor import Supervisor
@@ -27,7 +28,8 @@ from tests.system.support.ops import Echo, Misbehave
 OPERATIONS = tuple(sorted(operation_of(params).name for params in (Echo, Misbehave)))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-LIGHT = ZygoteSpec(name="light", preload=("tests.system.support.service",))
+LIGHT = ZygoteSpec(name="light", preload=("tests.system.support.service",), wait_s=20)
+"""On a loaded machine it loads for longer than a start would wait by default."""
 
 
 def trial(name: str = "trial", **changes: Any) -> ServiceSpec:
@@ -174,7 +176,9 @@ async def supervised(
 ) -> AsyncIterator[Rig]:
     """A running supervisor; ended in order at the end."""
     sink = Sink()
-    supervisor = Supervisor(specs, zygotes, sink, births(folder, settings), folder / "logs")
+    logs = folder / "logs"
+    placement = LocalPlacement(zygotes, logs, standby_first_s=0)
+    supervisor = Supervisor(specs, zygotes, sink, births(folder, settings), logs, placement=placement)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         try:

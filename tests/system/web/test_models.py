@@ -125,7 +125,7 @@ def test_a_pool_of_an_impossible_size_is_refused_at_the_start(tmp_path: Path) ->
         pass
 
 
-def test_restarting_a_pool_restarts_all_of_it_and_somebody_always_answers(kernel: RunningKernel) -> None:
+def test_restarting_a_pool_restarts_all_of_it_and_one_always_answers(kernel: RunningKernel) -> None:
     names = ("embed", "embed-2")
     before = {name: kernel.service(name)["pid"] for name in names}
     with ThreadPoolExecutor(1) as threads:

@@ -46,7 +46,7 @@ PEERS = {"sentence_transformers"}
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [("proto", ()), ("kernel", ()), ("services", ("onnx",)), ("tests", ("dev",))],
-    ids=lambda x: str(x),
+    ids=str,
 )
 def test_every_import_is_of_a_declared_dependency(folder: str, extras: tuple[str, ...]) -> None:
     distributions = importlib.metadata.packages_distributions()

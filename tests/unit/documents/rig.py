@@ -44,7 +44,7 @@ async def listed(bench: Bench, **conditions: Any) -> list[Document]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
-    """Ask again and again: work in the background tells nobody when it is done."""
+    """Poll: work in the background has no event to wait for."""
     with trio.fail_after(timeout_s):
         while True:
             if await condition():

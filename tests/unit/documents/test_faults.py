@@ -15,6 +15,9 @@ from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents_graph import DocumentsGraph
 from proto.ops.documents_sessions import SessionStart, SessionWatch
+from services.documents.code import parsing
+from services.documents.text import extract
+from services.runtime.storage import DiskFull
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
 from tests.unit.runtime.faults import damage_page, disk, pages_of
@@ -127,6 +130,40 @@ async def test_a_watched_folder_is_added_once_there_is_room(tmp_path: Path) -> N
             faulty.room()
             await there(2)
             assert bench.failures == []
+
+
+@pytest.mark.parametrize("step", ["extract.settle", "parsing.put"])
+async def test_a_full_disk_is_not_the_fault_of_what_is_being_extracted_or_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    module, name = {"extract.settle": (extract, "settle"), "parsing.put": (parsing, "put")}[step]
+    tree(tmp_path / "root", {"wide.txt": "a needle".encode("utf-16"), "code.py": "def needle():\n    return 1\n"})
+    real = getattr(module, name)
+    left = 2 * parsing.MAX_ATTEMPTS
+
+    def full(*given: Any, **named: Any) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise DiskFull("the disk is full")
+        real(*given, **named)
+
+    monkeypatch.setattr(module, name, full)
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path="wide.txt"))
+        await bench.call(DocumentsAdd(path="code.py"))
+        # A read goes on.
+        assert (await bench.call(DocumentsGraph(list_types=True))).node_type_counts["file"] == 2
+
+        async def done() -> bool:
+            status = await bench.call(DocumentsStatus())
+            types = (await bench.call(DocumentsGraph(list_types=True))).node_type_counts
+            assert status.quarantined == 0
+            return not status.extraction_waiting and types == {"file": 2, "function": 1}
+
+        await until(done)
+        await settled(bench)
+        assert await lines(bench, "needle") == 2
 
 
 async def test_after_a_failed_commit_the_next_write_succeeds(tmp_path: Path) -> None:

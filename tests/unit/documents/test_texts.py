@@ -15,8 +15,10 @@ from proto.ops.documents import DocumentsGet, DocumentsStatus
 from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents_sessions import SessionStart, SessionStop, SessionWatch
+from services.documents import follower
 from services.documents.add.add import Adding
 from services.documents.add.folders import Walk
+from services.documents.add.pipeline import add_changes
 from services.documents.store.rows import Given
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
@@ -175,13 +177,12 @@ async def test_what_changes_below_a_watched_folder_is_added_until_the_session_en
     root = tmp_path / "root"
     tree(root, {"w/a.txt": "first", "outside.txt": "no"})
     looked: list[str] = []
-    changes = Adding.changes
 
     async def counted(adding: Adding, walk: Walk, given: Given) -> int:
         looked.append(walk.directory)
-        return await changes(adding, walk, given)
+        return await add_changes(adding, walk, given)
 
-    monkeypatch.setattr(Adding, "changes", counted)
+    monkeypatch.setattr(follower, "add_changes", counted)
     async with documents(tmp_path, {"watch": open_watch} if followed else None) as bench:
         session = await bench.call(SessionStart(label="watching"))
         watched = await bench.call(SessionWatch(root=str(root / "w"), interval_ms=100))

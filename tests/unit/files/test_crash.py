@@ -66,7 +66,7 @@ async def test_job_whose_process_dies_twice_fails_with_that_cause(tmp_path: Path
     async with files_service(data, root) as bench:
         (job,) = (await bench.call(ListJobs())).jobs
         assert job.status == "failed"
-        assert job.error == "the process that ran it died, and so it did when the job was begun anew"
+        assert job.error == "the process that ran it died, and again when the job was run a second time"
         assert (await bench.call(DbDiagnose())).wrong_sums == 0
 
 

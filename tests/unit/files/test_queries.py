@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from proto.errors import InvalidParams
-from proto.operation import Params, validate
+from proto.operation import Params
 from proto.ops.files_queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
 from proto.ops.files_shared import Filter
+from proto.validation import validate
 from tests.unit.files.rig import files_service, index
 
 

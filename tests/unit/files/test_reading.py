@@ -12,7 +12,7 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.ops.files_reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
-from services.files.browse.birth import birth_ns
+from services.files.browse.reading import birth_ns
 from services.files.main import rehearse
 from services.files.store.database import open_database
 from services.files.times import rfc3339
@@ -76,10 +76,9 @@ async def test_what_cannot_be_listed_is_refused_with_the_reason(tmp_path: Path) 
         ):
             if path != str(root):
                 await index(bench, root)
-            else:
-                path = str(tmp_path)
+            asked = str(tmp_path) if path == str(root) else path
             with pytest.raises(InvalidParams, match=why) as caught:
-                await bench.call(Navigate(path=path))
+                await bench.call(Navigate(path=asked))
             assert caught.value.failure.field == "path"
         with pytest.raises(InvalidParams, match="there are: name, size, mtime"):
             await bench.call(Navigate(path=str(root), sort="age"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.operation import validate
 from proto.ops.files_resources import (
     EntryPage,
     ResourceChildren,
@@ -21,11 +21,15 @@ from proto.ops.files_resources import (
     ResourceSum,
     ResourceTimeRange,
 )
+from proto.validation import validate
 from services.files.index.tree import find
-from services.files.sets import sets
+from services.files.query.entries import Order, Select
+from services.files.query.matching import COLUMNS, text_matches
+from services.files.sets import sets, sums
 from services.files.store.database import open_database
+from services.files.store.rows import fetch_all
 from services.runtime.testing import Bench
-from tests.unit.files.rig import files_service, index
+from tests.unit.files.rig import files_service, index, make_tree
 
 AT = 1_718_447_400
 """2024-06-15T10:30:00Z"""
@@ -283,3 +287,64 @@ async def test_more_entries_than_an_answer_holds_are_summed_up_and_paged(tmp_pat
         assert "3000 entries match, 6000 bytes" in page.summary
         rest = await bench.call(ResourceIs(name="all", field="kind", value="file", offset=page.returned_count))
         assert rest.entries[0].path > page.entries[-1].path
+
+
+async def test_a_page_is_the_same_whether_few_or_many_match(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    make_tree(root, random.Random(8), 120)
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+    database = open_database(data / "files/files.db")
+    with database.transaction() as db:
+        one, two = sets.make(db, "one"), sets.make(db, "two")
+        ids = [id_ for (id_,) in fetch_all(db, "SELECT id FROM node")]
+        sets.add(db, one, ids[::2])
+        sets.add(db, two, ids[::3])
+    with database.reader() as db:
+        for among in (None, [one], [one, two]):
+            for conditions in ([], [text_matches("name", "a", "contains", case_sensitive=False)]):
+                for field in ("path", "name", "size", "mtime", "depth", "added_at"):
+                    for descending in (True, False):
+                        select, order = Select(conditions, among), Order(field, descending)
+                        few, many = (select.first(db, order, limit=20, offset=3, few=n) for n in (10_000, 0))
+                        assert [*few[:2], *few[2]] == [*many[:2], *many[2]]
+        for metric in ("size", "count", "files", "directories"):
+            # Of a set alone nothing is grouped.
+            assert sums.by_part(db, [[one], []], metric)[0] == sums.by_part(db, [[one], [two]], metric)[0]
+    database.close()
+
+
+async def test_a_pattern_matches_whatever_its_literal_parts_are(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    for name in (
+        "LONG\N{LATIN SMALL LETTER LONG S}",
+        "\N{KELVIN SIGN}elvin",
+        "dir Stra\u00dfe.TXT",
+        "inside.txt",
+        "a.tar.gz",
+        "0%",
+    ):
+        (root / name).write_text(name)
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+    database = open_database(data / "files/files.db")
+    with database.reader() as db:
+        for field in ("path", "name", "parent", "extension", "kind"):
+            for pattern in (
+                r"inside\.txt$",
+                "(?i)K",
+                "kelvin",
+                "LONGS",
+                r"dir .*\.tar",
+                "\u00df.*T",
+                "^/.*/root/",
+                "0%",
+            ):
+                for case in (True, False):
+                    found = text_matches(field, pattern, "regex", case_sensitive=case)
+                    alone = pattern if case else f"(?i){pattern}"
+                    ids = fetch_all(db, f"SELECT id FROM node n WHERE {found.sql}", found.bindings)
+                    wanted = fetch_all(db, f"SELECT id FROM node n WHERE matches(?, {COLUMNS[field]})", (alone,))
+                    assert ids == wanted, (field, pattern, case)
+    database.close()

@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.operation import validate
 from proto.ops.files_index import CancelJob, Index, Job, JobProgress, ListJobs
 from proto.ops.files_reading import Navigate
-from services.files import settings
+from proto.validation import validate
+from services.files.core import read_settings
 from services.files.index import comparing, scan
 from services.files.index.listing import open_folder
 from services.files.paths import to_text
@@ -335,7 +335,7 @@ async def test_ignored_names_are_not_in_the_index(tmp_path: Path) -> None:
         there = {path.removeprefix(f"{root}/") for path in stored(data)} - {str(root)}
         assert there == {"src", "src/a.py"}
     with pytest.raises(ValueError, match="unknown field `ignor`"):
-        settings.read({"ignor": []})
+        read_settings({"ignor": []})
 
 
 async def test_unreadable_directory_is_told_and_keeps_what_was_known(

@@ -26,7 +26,7 @@ from proto.ops.files_sources import (
     SourceStats,
     SourceStop,
 )
-from services.files.index.invalidations import Touched
+from services.files.index.invalidations import Invalidations
 from services.files.index.live import Hint, Live
 from services.files.main import open_service as open_files
 from services.files.store.database import open_database
@@ -251,9 +251,9 @@ async def test_directory_that_a_process_died_before_listing_is_listed_when_it_is
         patch.setattr(time, "monotonic", lambda: next(clock))
         patch.setattr(Live, "_list", die)
         with pytest.raises(InterruptedError):
-            Live(database, Touched(), None, str(root)).apply(hints)
+            Live(database, Invalidations(), None, str(root)).apply(hints)
         patch.undo()
         assert any(path.endswith("/new") for path in stored(data))
         assert differences(data, root) != []
-        Live(database, Touched(), None, str(root)).apply(hints)
+        Live(database, Invalidations(), None, str(root)).apply(hints)
     assert differences(data, root) == []

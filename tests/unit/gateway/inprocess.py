@@ -101,15 +101,12 @@ class _Context:
     async def emit(self, item: object) -> None:
         raise NotImplementedError
 
-    def rests(self) -> None:
-        """Nobody waits here."""
-
     async def call(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
         raise NotImplementedError
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         if self._client_requests is None:
-            raise Unavailable("nobody to ask")
+            raise Unavailable("no client to ask")
         return await self._client_requests.ask(method, params)
 
 

@@ -15,7 +15,7 @@ from proto.content import Content, Image, Text
 from proto.errors import InvalidParams, MaybeExecuted, OperationError
 from proto.operation import Access, Operation, Params, Role, operation
 from proto.ops import Table, composite
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.unit.gateway import operations
 
 _step = partial(
@@ -122,66 +122,71 @@ OPERATIONS: list[Operation[Any]] = [
 TABLE = Table([*OPERATIONS, *operations.OPERATIONS])
 
 
-@asynccontextmanager
-async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    handlers = Handlers()
-    added: list[str] = []
+class _Answers:
+    """The handlers of the steps here."""
 
-    @handlers.handle(Search)
-    async def search(params: Search, ctx: Context) -> Hits:
+    def __init__(self) -> None:
+        self._added: list[str] = []
+
+    @handles(Search)
+    async def search(self, params: Search, ctx: Context) -> Hits:
         hits = [{"hash": f"{params.query}-{n}", "score": 1 / (n + 1), "raw": b"\x00"} for n in range(params.limit)]
         return Hits(total=len(hits), results=hits)
 
-    @handlers.handle(Get)
-    async def get(params: Get, ctx: Context) -> dict[str, Any]:
+    @handles(Get)
+    async def get(self, params: Get, ctx: Context) -> dict[str, Any]:
         answer: dict[str, Any] = msgspec.to_builtins(params)
         return answer
 
-    @handlers.handle(Grep)
-    async def grep(params: Grep, ctx: Context) -> dict[str, Any]:
+    @handles(Grep)
+    async def grep(self, params: Grep, ctx: Context) -> dict[str, Any]:
         if params.maybe:
             raise MaybeExecuted("service test died with the call in hand")
         raise OperationError(f"no match for {params.pattern}")
 
-    @handlers.handle(Add)
-    async def add(params: Add, ctx: Context) -> dict[str, Any]:
-        added.append(params.path)
+    @handles(Add)
+    async def add(self, params: Add, ctx: Context) -> dict[str, Any]:
+        self._added.append(params.path)
         if params.op:
             return {"op": params.op, "path": params.path}
-        return {"hash": f"sha256-{params.path}", "mime": params.mimeType, "added": len(added)}
+        return {"hash": f"sha256-{params.path}", "mime": params.mimeType, "added": len(self._added)}
 
-    @handlers.handle(Delete)
-    async def delete(params: Delete, ctx: Context) -> dict[str, Any]:
+    @handles(Delete)
+    async def delete(self, params: Delete, ctx: Context) -> dict[str, Any]:
         if params.name == "said":
             return {"success": False, "reason": "said so itself"}
         raise OperationError(f"nothing is called {params.name}")
 
-    @handlers.handle(SessionStart)
-    async def start(params: SessionStart, ctx: Context) -> dict[str, Any]:
+    @handles(SessionStart)
+    async def start(self, params: SessionStart, ctx: Context) -> dict[str, Any]:
         return {"session_id": "s1", "label": params.label}
 
-    @handlers.handle(OtherSearch)
-    async def other(params: OtherSearch, ctx: Context) -> str:
+    @handles(OtherSearch)
+    async def other(self, params: OtherSearch, ctx: Context) -> str:
         return "the other"
 
-    @handlers.handle(Picture)
-    async def picture(params: Picture, ctx: Context) -> Content:
+    @handles(Picture)
+    async def picture(self, params: Picture, ctx: Context) -> Content:
         if params.broken:
             return Content(content=[Text(text="no picture")], is_error=True)
         return Content(content=[Image(data=b"\x89PNG", mime_type="image/png")])
 
-    @handlers.handle(Words)
-    async def words(params: Words, ctx: Context) -> list[str]:
+    @handles(Words)
+    async def words(self, params: Words, ctx: Context) -> list[str]:
         return ["one", "two"] if not params.size else ["x" * params.size]
 
-    @handlers.handle(Long)
-    async def long(params: Long, ctx: Context) -> str:
+    @handles(Long)
+    async def long(self, params: Long, ctx: Context) -> str:
         ctx.progress(1, 4, "quarter")
         ctx.log("info", "a line")
         if params.wait:
             await trio.sleep_forever()
         return "done"
 
+
+@asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    handlers = Handlers(_Answers())
     async with operations.open_service(env) as others:
         handlers.by_name.update(others.by_name)
         yield handlers

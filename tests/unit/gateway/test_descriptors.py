@@ -25,7 +25,7 @@ async def test_long_answer_goes_into_a_pipe_at_once(before: int, after: int) -> 
             output.post(b"short")
             assert fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ) == before
             message = os.urandom(PIPE_BYTES - 8192 if before < PIPE_BYTES else 2 * PIPE_BYTES - 8192)
-            # Nobody reads, and nothing but `post` runs.
+            # There is no reader, and nothing but `post` runs.
             output.post(message)
         assert fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ) == after
         received = b""

@@ -21,9 +21,10 @@ from kernel.gateway.gateway import Gateway
 from kernel.gateway.prompts import FilePrompts
 from kernel.gateway.protocol import handshake
 from kernel.gateway.protocol.handshake import Handshake
-from kernel.gateway.surfaces import SURFACES, Surface
+from kernel.gateway.surfaces import Surface
 from kernel.version import VERSION
 from proto import notices
+from proto.operation import SURFACES
 from tests.unit.gateway.inprocess import InProcess, in_process
 from tests.unit.gateway.operations import TABLE, open_service
 from tests.unit.gateway.wire import META, connected, gateway_in_process
@@ -263,6 +264,8 @@ trio.run(main)
 
 def test_the_kernel_answers_initialize_without_having_imported_the_sdk() -> None:
     asked = encoded(initialize()).decode() + "\n"
-    done = subprocess.run([sys.executable, "-P", "-c", ALONE, asked], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ALONE, asked], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "linckia"

@@ -22,7 +22,7 @@ async def test_a_changed_list_is_told_to_every_client_with_a_handshake(which: An
             dispatcher.publish(notices.LIST_CHANGED, ListChanged(list=which))
             for wire in (first, second):
                 assert (await wire.receive())["method"] == f"notifications/{which}/list_changed"
-        # Nobody is left to be told, and nothing is kept of those who were.
+        # No subscriber is left, and nothing is kept of those who were.
         assert (await gateway.server("all")).news._connections == {}
         dispatcher.publish(notices.LIST_CHANGED, ListChanged(list=which))
 
@@ -62,7 +62,7 @@ async def test_in_2026_07_28_a_client_listens_for_what_it_wants() -> None:
         assert message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "s"
 
 
-async def test_an_event_that_is_not_in_its_form_harms_nobody() -> None:
+async def test_a_malformed_event_does_no_harm() -> None:
     async with gateway_in_process() as (gateway, dispatcher), connected(gateway) as wire:
         await wire.initialize()
         dispatcher.publish(notices.LIST_CHANGED, {"list": "nonsense"})

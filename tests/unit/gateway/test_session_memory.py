@@ -1,4 +1,4 @@
-"""A session outlives its kernel: the next goes on where the killed one stood, and every request is answered once."""
+"""A session outlives its kernel: the next resumes where the killed one stood, and every request is answered once."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.unit.gateway.httpwire import HttpWire, served
 
 
 class Fake:
-    """Sessions over connections of nobody, and which were ended."""
+    """Sessions over connections without a client, and which were ended."""
 
     def __init__(self, limit: int = 3, idle_s: float = 100.0) -> None:
         self.ended: list[str] = []

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 from tokenizers import Tokenizer
 
-from kernel.gateway.surfaces import SURFACES, Surface, template_pattern
+from kernel.gateway.surfaces import Surface, template_pattern
 from proto import ops
 from proto.errors import InvalidParams
-from proto.operation import Access
+from proto.operation import SURFACES, Access
 from tests.unit.gateway.operations import TABLE, PageOp
 from tests.unit.gateway.steps import TABLE as STEPS
 from tests.unit.gateway.wire import META, connected, gateway_in_process

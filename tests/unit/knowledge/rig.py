@@ -12,6 +12,7 @@ import trio
 from proto.errors import LinckiaError
 from proto.ops.knowledge import KnowledgeStatus, KnowledgeStatusResult
 from proto.ops.retrieve import (
+    CollectionEpoch,
     CollectionStatus,
     DeleteResult,
     Filter,
@@ -26,6 +27,7 @@ from proto.ops.retrieve import (
     PutResult,
     RetrieveClusters,
     RetrieveDelete,
+    RetrieveEpoch,
     RetrieveGroups,
     RetrievePairs,
     RetrievePut,
@@ -53,10 +55,18 @@ class MemorySearch:
         self.puts: list[list[str]] = []
         self.deletes: list[list[str]] = []
         self.vectors = True
+        self.epoch, self.filled, self.ended = "one", "", trio.Event()
         self.asked_pairs: list[RetrievePairs] = []
         self.most_pairs = 100_000
         self.searches: list[RetrieveSearch] = []
         self.refuse: Callable[[list[str]], LinckiaError | None] = lambda ids: None
+
+    def begin_again(self) -> None:
+        """Lose everything, and say so by another epoch."""
+        self.groups.clear()
+        self.epoch += " again"
+        self.ended.set()
+        self.ended = trio.Event()
 
     @property
     def put_ids(self) -> list[str]:
@@ -82,6 +92,14 @@ class MemorySearch:
             self.deletes.append(params.groups)
             gone = [self.groups.pop(id_) for id_ in params.groups if id_ in self.groups]
             return DeleteResult(groups=len(gone), items=0)
+
+        @handlers.handle(RetrieveEpoch)
+        async def epoch(params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:
+            self.filled = params.filled
+            if params.filled == self.epoch:
+                with trio.move_on_after(params.wait_s):
+                    await self.ended.wait()
+            return CollectionEpoch(epoch=self.epoch)
 
         @handlers.handle(RetrieveScrub)
         async def scrub(params: RetrieveScrub, ctx: Context) -> Scrubbed:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import trio
 
 from proto.errors import InvalidParams, Unavailable
 from proto.ops.knowledge import (
@@ -16,6 +18,7 @@ from proto.ops.knowledge import (
     TagMatch,
     TemporalSearch,
 )
+from proto.ops.retrieve import Pair, Pairs, RetrievePairs
 from services.knowledge.discovery import gaps
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
 
@@ -53,20 +56,21 @@ async def test_gaps_are_similar_pairs_without_a_link_in_either_direction(tmp_pat
         assert set(await gap_pairs(bench, threshold=0.5)) == {("a", "b"), ("a", "d"), ("b", "c")}
 
 
-async def test_gaps_behind_many_linked_pairs_are_found_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gaps, "FIRST_PAIRS", 1)
-    root = tmp_path / "root"
-    for name in "abcdefgh":
-        others = " ".join(f"[[{other}]]" for other in "abcdefgh" if other < name)
-        write(root, f"{name}.md", f"# N\n\n{ZEBRA} {others}\n")
-    write(root, "x.md", f"# N\n\n{ZEBRA} but with a great many words more than any of the others has in it\n")
-    search = MemorySearch()
-    async with notes_service(tmp_path / "data", root, search=search) as bench:
-        await settled(bench, 9)
-        assert set(await gap_pairs(bench, threshold=0.1, limit=8)) == {(name, "x") for name in "abcdefgh"}
-        assert [asked.limit for asked in search.asked_pairs] == [32, 256]
+async def test_gaps_behind_many_linked_pairs_are_found_all_the_same() -> None:
+    pairs = [Pair(first="a", second=f"b{n}", similarity=1 - n / 10_000) for n in range(5000)]
+    asked: list[int] = []
+
+    async def compare(params: RetrievePairs) -> Pairs:
+        await trio.lowlevel.checkpoint()
+        asked.append(params.limit)
+        return Pairs(pairs=pairs[: params.limit], more=params.limit < len(pairs), groups=5001)
+
+    async def without_links(found: Sequence[Pair]) -> list[Pair]:
+        await trio.lowlevel.checkpoint()
+        return list(found[3000:])
+
+    found = await gaps.unlinked(10, 0.1, compare, without_links, "notes")
+    assert (found.pairs, found.complete, asked) == (pairs[3000:3010], True, [2000, 16000])
 
 
 async def test_no_gap_is_never_said_while_notes_could_not_be_compared(tmp_path: Path) -> None:

@@ -102,6 +102,19 @@ async def test_search_on_a_full_disk_is_waited_for_and_no_note_is_given_up(tmp_p
         assert len(search.groups) == 20
 
 
+async def test_search_that_begins_again_while_it_runs_gets_all_notes_again(tmp_path: Path) -> None:
+    root, search = tmp_path / "root", MemorySearch()
+    for number in range(20):
+        write(root, f"n{number}.md", f"# N\n\nnumber {number}")
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 20)
+        await until(bench, lambda status: search.filled == "one")
+        search.begin_again()
+        # Which says that it holds all that there is.
+        await until(bench, lambda status: search.filled == "one again")
+        assert len(search.groups) == 20
+
+
 async def give_ids(folder: Path, root: Path, search: MemorySearch) -> dict[str, str]:
     """Two files of one name, of which the second to come would be the first of a walk; their ids by path."""
     write(root, "deep/down/note.md", "# One\n\nzebra")

@@ -17,7 +17,8 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.graph import GraphNeighbors
+from proto.errors import Unavailable
+from proto.ops.graph import GraphEpoch, GraphNeighbors, GraphStats
 from services.graph import store as graph_store
 from services.graph.main import open_service as open_graph
 from services.knowledge.main import open_service as open_knowledge
@@ -27,6 +28,7 @@ from services.llm.main import open_service as open_llm
 from services.runtime.testing import services_in_process
 from tests.unit.graph.rig import state
 from tests.unit.knowledge.rig import Bench, MemorySearch, settled, until, write
+from tests.unit.runtime.faults import damage_page, pages_of
 
 SETTINGS = {"knowledge": {"scan_interval_s": 0.02}}
 REPOSITORY = Path(__file__).parents[3]
@@ -91,6 +93,27 @@ async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: P
         expected = {("n19", "CITES", "n0"), ("n0", "CITES", "n1"), ("new", "CITES", "n0")}
         await fed(bench, 21)
         assert await linked(bench, "n0") == expected
+
+
+async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path) -> None:
+    root, folder = tmp_path / "root", tmp_path / "data"
+    for n in range(100):
+        write(root, f"n{n}.md", f"# N\n\n[[n{(n + 1) % 100}]]\n")
+    async with notes_and_graph(folder, root) as bench:
+        await fed(bench, 100)
+        await bench.stop("graph")
+        for page in pages_of(folder / "graph/graph.db", "edge_reverse"):
+            damage_page(folder / "graph/graph.db", page)
+        await bench.start("graph")
+        before = (await bench.call(GraphEpoch())).epoch
+        with pytest.raises(Unavailable, match="being rebuilt"):
+            await bench.call(GraphNeighbors(id="n1"))
+        assert (await bench.call(GraphEpoch(known=before, wait_s=10))).epoch != before
+        write(root, "new.md", "# New\n")
+        with trio.fail_after(10):
+            while (await bench.call(GraphStats())).edges < 100:  # noqa: ASYNC110  # no event tells
+                await trio.sleep(0.01)
+        assert await linked(bench, "n1") == {("n0", "CITES", "n1"), ("n1", "CITES", "n2")}
 
 
 async def test_note_that_changes_while_it_is_told_is_told_again(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from services.runtime.models.tokens import Ids
 POISON, FATAL, INFINITE = 13, 666, 99
 
 
-def queue(limits: BatchLimits, *, at_once: ScriptedModel | None = None, loaded: bool = True) -> Batcher[Ids]:
-    return Batcher(4, limits, at_once=at_once, at_once_tokens=8, at_once_ready=lambda: loaded)
+def queue(limits: BatchLimits, *, inline: ScriptedModel | None = None) -> Batcher[Ids]:
+    return Batcher(4, limits, inline=inline, inline_tokens=8)
 
 
 class ScriptedModel:
@@ -235,7 +235,7 @@ async def test_a_full_queue_refuses_with_the_time_to_wait_and_keeps_what_it_has(
             running.cancel_scope.cancel()
 
 
-async def test_what_nobody_waits_for_any_more_is_not_computed() -> None:
+async def test_a_cancelled_request_is_not_computed() -> None:
     model, batcher = ScriptedModel(), queue(LIMITS)
     with trio.move_on_after(0):
         await batcher.compute([text(1)], Lane.BULK)
@@ -299,15 +299,12 @@ async def test_two_encoders_share_one_queue() -> None:
     assert second.batches
 
 
-@pytest.mark.parametrize(
-    ("texts", "tokens", "loaded", "in_loop"),
-    [(1, 8, True, True), (2, 8, True, False), (1, 9, True, False), (1, 8, False, False)],
-)
+@pytest.mark.parametrize(("texts", "tokens", "in_loop"), [(1, 8, True), (2, 8, False), (1, 9, False)])
 async def test_a_short_query_that_comes_alone_is_computed_without_a_thread(
-    texts: int, tokens: int, loaded: bool, in_loop: bool
+    texts: int, tokens: int, in_loop: bool
 ) -> None:
     model = ScriptedModel()
-    batcher = queue(LIMITS, at_once=model, loaded=loaded)
+    batcher = queue(LIMITS, inline=model)
     here, places = threading.get_ident(), set[int]()
     model.release = lambda: places.add(threading.get_ident())
     async with trio.open_nursery() as nursery:
@@ -322,7 +319,7 @@ async def test_a_short_query_that_comes_alone_is_computed_without_a_thread(
 
 async def test_a_query_that_had_to_wait_for_the_loop_goes_to_a_thread() -> None:
     model = ScriptedModel()
-    batcher = queue(LIMITS, at_once=model)
+    batcher = queue(LIMITS, inline=model)
     here, places = threading.get_ident(), list[int]()
     model.release = lambda: places.append(threading.get_ident())
     async with trio.open_nursery() as nursery:
@@ -335,9 +332,9 @@ async def test_a_query_that_had_to_wait_for_the_loop_goes_to_a_thread() -> None:
     assert places[1] != here
 
 
-async def test_a_model_lost_at_a_query_that_came_alone_ends_the_process_and_answers_nobody() -> None:
+async def test_a_model_lost_at_a_query_that_came_alone_ends_the_process_without_an_answer() -> None:
     model = ScriptedModel()
-    batcher = queue(LIMITS, at_once=model)
+    batcher = queue(LIMITS, inline=model)
     answered = False
 
     async def ask() -> None:
@@ -355,7 +352,7 @@ async def test_a_model_lost_at_a_query_that_came_alone_ends_the_process_and_answ
 
 async def test_a_query_that_came_alone_and_makes_the_model_fail_is_named() -> None:
     model = ScriptedModel()
-    batcher = queue(LIMITS, at_once=model)
+    batcher = queue(LIMITS, inline=model)
     batcher.last_batch_at -= 1
     with pytest.raises(OperationError, match="text 0 cannot be computed"):
         await batcher.compute([text(POISON)], Lane.PROMPT)

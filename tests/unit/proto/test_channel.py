@@ -116,7 +116,7 @@ async def test_what_arrived_before_the_close_is_received(pair: Pair) -> None:
         b.close()
 
 
-async def test_closing_wakes_whoever_waits_at_this_end(pair: Pair) -> None:
+async def test_closing_wakes_the_tasks_that_wait_at_this_end(pair: Pair) -> None:
     a, b = (Channel(link) for link in pair())
 
     async def wait() -> None:

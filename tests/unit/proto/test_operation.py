@@ -209,3 +209,15 @@ def test_table_finds_by_name_and_says_what_is_near() -> None:
     assert table.find("kernel_status").service == "kernel"
     with pytest.raises(UnknownOperation, match="kernel_status"):
         table.find("kernel_statsu")
+
+
+def test_what_only_reads_may_be_repeated_and_a_change_has_to_say() -> None:
+    @operation("look", service="finder", access=Access.READ, deadline_s=1)
+    class Look(Params[Found], frozen=True, kw_only=True):
+        """Look."""
+
+    assert operation_of(Look).idempotent
+    with pytest.raises(TypeError, match="say whether it is idempotent"):
+        operation("change", service="finder", access=Access.WRITE, deadline_s=1)
+    with pytest.raises(TypeError, match="there is no surface fils"):
+        operation("look", service="finder", access=Access.READ, deadline_s=1, surfaces=("fils",))

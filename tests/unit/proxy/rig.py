@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kernel.proxy.passage import Exchange, Passage, Upstream
+from kernel.proxy.passage import MAX_RECORDED_BYTES, Exchange, Passage, Upstream
 
 Answer = Callable[["trio.abc.Stream", "Between"], Awaitable[None]]
 
@@ -68,7 +68,11 @@ def reply_with(response: bytes, *, after: bytes = b"\r\n\r\n", piece: int = 0) -
 
 @contextlib.asynccontextmanager
 async def proxied(
-    answer: Answer, *, path: str = "", tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+    answer: Answer,
+    *,
+    path: str = "",
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+    max_bytes: int = MAX_RECORDED_BYTES,
 ) -> AsyncIterator[Between]:
     """The proxy before a server that does as `answer` does; `tls` are the contexts of server and client."""
     between = Between()
@@ -100,7 +104,7 @@ async def proxied(
             )
 
         async def passage(stream: trio.SocketStream) -> None:
-            await Passage(upstream, between.recorded.append).run(stream)
+            await Passage(upstream, between.recorded.append, max_bytes=max_bytes).run(stream)
 
         front = await nursery.start(trio.serve_tcp, passage, 0)
         between.port = front[0].socket.getsockname()[1]

@@ -20,7 +20,7 @@ from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from services.retrieve.collection import Collection
 from services.retrieve.outbox import EmbedCall, VectorFeed, run_outbox
 from services.retrieve.search import Patience, search
-from services.retrieve.segmented import DEFAULT_LIMITS, Limits
+from services.retrieve.segment import DEFAULT_LIMITS, Limits
 from tests.unit.runtime.environment import PlayedEnvironment
 
 DIMENSIONS = 64

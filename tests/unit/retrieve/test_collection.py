@@ -203,7 +203,7 @@ async def test_pages_of_ids_meet_end_to_end(tmp_path: Path) -> None:
         assert seen == names
 
 
-async def test_a_damaged_word_index_is_made_anew_from_the_text(tmp_path: Path) -> None:
+async def test_a_damaged_word_index_is_rebuilt_from_the_text(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group(str(n), f"cat number {n} " * 50) for n in range(50)])
         await execute(collection, "UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
@@ -213,7 +213,7 @@ async def test_a_damaged_word_index_is_made_anew_from_the_text(tmp_path: Path) -
         assert len(await words_of(collection, "cat")) == 50
 
 
-async def test_an_index_of_another_version_is_made_anew_at_opening(
+async def test_an_index_of_another_version_is_rebuilt_at_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as collection:

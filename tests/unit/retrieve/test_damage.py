@@ -163,3 +163,18 @@ async def test_documents_feed_a_collection_that_was_begun_again_without_being_as
                 await bench.call(RetrieveSearch(collection=CORPUS, query="sea", fusion=Fusion(method="lexical")))
                 await trio.sleep(0.01)
         assert after.groups == 3
+
+
+async def test_a_call_that_waits_for_another_epoch_is_answered_when_the_service_ends(tmp_path: Path) -> None:
+    async with services_in_process({"retrieve": open_service}, tmp_path) as bench:
+        epoch = await put(bench, NOTES)
+        answers: list[str] = []
+
+        async def wait() -> None:
+            answers.append((await bench.call(RetrieveEpoch(collection=NOTES, filled=epoch, wait_s=60))).epoch)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            await bench.finish("retrieve")
+        assert answers == [epoch]

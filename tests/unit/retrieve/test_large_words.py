@@ -283,7 +283,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("harm", ["zeros", "shorter", "missing", "meta"])
-async def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, harm: str) -> None:
+async def test_damaged_files_are_noticed_and_rebuilt(tmp_path: Path, harm: str) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(30)])
         await switched(collection)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from services.retrieve import segment
-from services.retrieve.segment import Damaged, Fetching, Record, Segment, Source
+from services.retrieve.segment import Damaged, Limits, Record, Segment, Source
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
 from tests.unit.retrieve.vectors_rig import assert_nearest, clustered, half, query
 
-ALL_BY_CODES = Fetching(overfetch=10_000, exact_rows=0)
+ALL_BY_CODES = Limits(overfetch=10_000, exact_rows=0)
 
 
 def nothing() -> None:
@@ -43,7 +43,7 @@ def test_search_equals_a_comparison_with_all(tmp_path: Path, dimensions: int, co
         assert_nearest(opened.search(asked, limit, None, ALL_BY_CODES), truth, asked, limit)
     allowed = np.arange(0, 3 * count, 2)
     for exact_rows in (0, 10**6):
-        found = opened.search(asked, 5, allowed, Fetching(overfetch=10_000, exact_rows=exact_rows))
+        found = opened.search(asked, 5, allowed, Limits(overfetch=10_000, exact_rows=exact_rows))
         assert_nearest(found, truth, asked, 5, allowed)
     cosines = opened.cosines(asked, np.arange(3 * count))
     assert cosines.keys() == truth.keys()
@@ -73,7 +73,7 @@ def test_what_was_struck_out_is_not_found_and_does_not_crowd_out_the_rest(tmp_pa
     asked = query(4, 32)
     nearest = np.argsort(-(rows.astype(np.float32) @ asked))
     opened.strike(nearest[:1500].tolist())
-    found = {item_id for item_id, _ in opened.search(asked, 10, None, Fetching(overfetch=300, exact_rows=0))}
+    found = {item_id for item_id, _ in opened.search(asked, 10, None, Limits(overfetch=300, exact_rows=0))}
     assert len(found) == 10
     assert found <= set(nearest[1500:].tolist())
     assert len(found & set(nearest[1500:1510].tolist())) >= 8
@@ -86,7 +86,7 @@ def test_a_filter_that_admits_only_the_farthest_still_fills_the_answer(tmp_path:
     opened = made(tmp_path, ids, rows)
     asked = query(6, 32)
     farthest = np.argsort(rows.astype(np.float32) @ asked)[:400]
-    found = opened.search(asked, 20, np.sort(farthest), Fetching(overfetch=50, exact_rows=0))
+    found = opened.search(asked, 20, np.sort(farthest), Limits(overfetch=50, exact_rows=0))
     assert len(found) == 20
     assert {item_id for item_id, _ in found} <= set(farthest.tolist())
 
@@ -102,7 +102,7 @@ def test_recall_on_clusters_with_uneven_numbers(tmp_path: Path, limit: int) -> N
         asked = exact[rng.integers(0, len(exact))] + 0.02 * rng.standard_normal(128).astype(np.float32)
         asked /= np.linalg.norm(asked)
         best = set(np.argsort(-(exact @ asked))[:limit].tolist())
-        hits += len(best & {item_id for item_id, _ in opened.search(asked, limit, None, Fetching())})
+        hits += len(best & {item_id for item_id, _ in opened.search(asked, limit, None, Limits())})
     assert hits / (40 * limit) >= 0.97
 
 

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.retrieve.segment import Damaged, Segment
-from services.retrieve.segmented import MAX_SEGMENTS, Built, Job, Limits, SegmentedIndex
+from services.retrieve.segment import Damaged, Limits, Segment
+from services.retrieve.segmented import MAX_SEGMENTS, Built, Job, SegmentedIndex
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix
 from tests.unit.retrieve.vectors_rig import TINY, assert_nearest, half, query
 

@@ -1,4 +1,4 @@
-"""A collection's index beside its database: it grows into segments, opens with them, and is made anew where they are
+"""A collection's index beside its database: it grows into segments, opens with them, and is rebuilt where they are
 missing, torn, stale or of another model; search goes on throughout."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from proto.ops.retrieve import Filter, Fusion, RetrieveSearch
 from services.retrieve import segment, tending, vector_store
 from services.retrieve.collection import Collection
 from services.retrieve.filters import compile_filters
-from services.retrieve.segmented import Built, Limits, SegmentedIndex
+from services.retrieve.segment import Limits
+from services.retrieve.segmented import Built, SegmentedIndex
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
@@ -128,9 +129,7 @@ def rot(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [remove, tear, rot])
-async def test_missing_or_torn_files_are_made_anew_while_search_goes_on_and_says_so(
-    tmp_path: Path, harm: object
-) -> None:
+async def test_missing_or_torn_files_are_rebuilt_while_search_goes_on_and_says_so(tmp_path: Path, harm: object) -> None:
     saved = await made(tmp_path)
     for name in saved:
         harm(tmp_path / "notes.vectors" / name)  # type: ignore[operator]  # one of the three above

@@ -6,7 +6,7 @@ import apsw
 import numpy as np
 
 from services.retrieve.collection import Collection
-from services.retrieve.segmented import Limits
+from services.retrieve.segment import Limits
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
 from tests.unit.retrieve.rig import vector
 

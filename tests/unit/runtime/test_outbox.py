@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
-from proto.errors import Unavailable
+from proto.errors import OperationError, Unavailable
 from services.runtime.outbox import Outbox, pages
 from services.runtime.storage import DiskFull
 from tests.unit.runtime.environment import PlayedEnvironment
@@ -114,10 +115,13 @@ async def test_another_far_end_is_compared_with_and_nothing_struck(autojump_cloc
     assert feed.compared == 2
 
 
-async def test_a_full_disk_is_waited_for_without_comparing(autojump_clock: object) -> None:
+@pytest.mark.parametrize(
+    "failure", [DiskFull("full"), OperationError("the far end's disk is full", retry_after_ms=500)]
+)
+async def test_a_full_disk_is_waited_for_without_comparing(autojump_clock: object, failure: Exception) -> None:
     feed = PlayedFeed()
     feed.keys = ["a"]
-    feed.failures = [DiskFull("full")] * 20
+    feed.failures = [failure] * 20
     async with running(feed):
         await trio.sleep(10.5)
     assert feed.delivered == [["a"]]

@@ -15,7 +15,6 @@ import pytest
 from proto.birth import Birth
 from proto.operation import Params
 from proto.ops.echo import Echo, EchoParams
-from services.runtime import rehearsal
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.rehearsal import rehearse
 
@@ -58,10 +57,9 @@ class Play:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path) -> Path:
     folder = tmp_path / "memory"
     folder.mkdir()
-    monkeypatch.setattr(rehearsal, "_IN_MEMORY", folder)
     return folder
 
 
@@ -75,7 +73,7 @@ def birth(tmp_path: Path) -> Birth:
 
 async def test_calls_are_made_in_order_on_folders_of_its_own(place: Path, birth: Birth) -> None:
     play = Play()
-    await rehearse(birth, play.with_calls("a", "fail", "b"))
+    await rehearse(birth, play.with_calls("a", "fail", "b"), place)
     assert play.heard == ["a", "fail", "b"]
     assert play.ended == 1
     (env,) = play.opened
@@ -87,14 +85,14 @@ async def test_calls_are_made_in_order_on_folders_of_its_own(place: Path, birth:
 
 async def test_service_without_a_rehearsal_is_not_opened(place: Path, birth: Birth) -> None:
     play = Play()
-    await rehearse(birth, play.module)
+    await rehearse(birth, play.module, place)
     assert play.opened == []
 
 
 async def test_service_that_declines_is_not_opened(place: Path, birth: Birth) -> None:
     play = Play()
     play.module.__dict__["rehearse"] = lambda root, settings: None
-    await rehearse(birth, play.module)
+    await rehearse(birth, play.module, place)
     assert play.opened == []
 
 
@@ -107,7 +105,7 @@ async def test_folder_of_a_process_that_was_killed_is_removed_and_that_of_a_livi
     fd = os.open(alive, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        await rehearse(birth, Play().module)
+        await rehearse(birth, Play().module, place)
     finally:
         os.close(fd)
     assert os.listdir(place) == [alive.name]

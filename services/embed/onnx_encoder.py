@@ -1,0 +1,203 @@
+"""The loaded model in ONNX Runtime: token ids in, unit vectors out, on the CPU, with weights of 8 bits or in fp32.
+
+torch exports the graph once, when a model is first used: that takes seconds, and torch's memory until the process
+rests. From then on the graph is read from the service's folder, and torch is not loaded.
+
+Eight bits: ONNX Runtime's own quantizer, in blocks of 32 weights with a scale each, and the other factor likewise at
+run time. One scale for a whole matrix, as its dynamic quantization has, costs this family 0.7 % of cosine.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime  # type: ignore[import-untyped]  # it has no types
+
+from services.embed.encoder import Vectors
+from services.embed.weights import ModelFiles, Pooling, fingerprint
+from services.runtime.models.checkpoint import ModelMissing, load_transformer
+from services.runtime.models.device import Precision
+from services.runtime.models.tokens import Ids
+
+_TOKENS_AT_ONCE = 1024
+"""More are no quicker, and take 6 KB more each between the layers of a small model."""
+
+_log = logging.getLogger("linckia.models")
+
+
+class OnnxEncoder:
+    """A model in this process; nothing changes after construction, so several threads may call it.
+
+    Args:
+        folder: keeps the graph.
+        precision: int8, which is `auto`, or fp32.
+        threads: of one batch.
+
+    Raises:
+        ModelMissing: it cannot be exported.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self, files: ModelFiles, folder: Path, *, precision: Precision = Precision.AUTO, threads: int = 1
+    ) -> None:
+        self.precision: Precision = Precision.INT8 if precision is Precision.AUTO else precision
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # The arena would keep the memory of the longest text for ever.
+        options.enable_cpu_mem_arena = False
+        # 3: errors. Nothing that it warns of could be changed by a user.
+        options.log_severity_level = 3
+        self._pooling = files.pooling
+        self._session = _open_session(files, folder, self.precision, options)
+        self.width = int(self._session.get_outputs()[0].shape[-1])
+
+    def compute(self, sequences: Sequence[Ids]) -> Vectors:
+        """Unit vectors of the sequences, in their order."""
+        vectors = np.empty((len(sequences), self.width), dtype=np.float32)
+        for block in _blocks(sequences):
+            states, lengths = self._states([sequences[index] for index in block])
+            vectors[block] = _unit(pool(states, lengths, self._pooling))
+        return vectors
+
+    def token_vectors(self, sequences: Sequence[Ids]) -> list[Vectors]:
+        """Of each sequence the unit vectors of its tokens, shape (tokens, dimensions), without the special ones."""
+        found: list[Vectors] = [np.empty((0, self.width), dtype=np.float32)] * len(sequences)
+        for block in _blocks(sequences):
+            states, lengths = self._states([sequences[index] for index in block])
+            for index, each, length in zip(block, states, lengths, strict=True):
+                found[index] = _unit(each[1 : length - 1] if length > 2 else each[:length])
+        return found
+
+    def warm_up(self, max_tokens: int) -> None:
+        """Real forward passes, a short one and the longest."""
+        for length in (8, max_tokens):
+            self.compute([np.ones(min(length, max_tokens), dtype=np.int32)])
+
+    def recover(self, error: Exception) -> bool:
+        """A failed batch changes nothing for the next one."""
+        gc.collect()
+        return True
+
+    def _states(self, sequences: Sequence[Ids]) -> tuple[Vectors, npt.NDArray[np.int64]]:
+        """The last hidden states, shape (count, longest, hidden), and the lengths, shape (count)."""
+        lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
+        longest = int(lengths.max())
+        ids = np.zeros((len(sequences), longest), dtype=np.int64)
+        for row, sequence in zip(ids, sequences, strict=True):
+            row[: len(sequence)] = sequence
+        mask = (np.arange(longest) < lengths[:, None]).astype(np.int64)
+        (states,) = self._session.run(["states"], {"ids": ids, "mask": mask})
+        return states, lengths
+
+
+def _open_session(
+    files: ModelFiles, folder: Path, precision: Precision, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    # A graph of another model, or of another release of what makes and reads it, is not opened.
+    name = f"{fingerprint(files)}-{precision}-{onnxruntime.__version__}".replace(":", "-")
+    graph = folder / f"{name}.onnx"
+    for attempt in range(2):
+        if not graph.is_file():
+            _log.info("%s is exported to ONNX, once", files.name)
+            for old in folder.glob("*.onnx*"):
+                old.unlink()
+            _export(files, graph, precision)
+        try:
+            return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # they have no public base
+            if attempt:
+                raise ModelMissing(f"ONNX Runtime cannot load {files.name}: {error}", field="model") from error
+            _log.warning("%s is damaged and exported again: %s", graph, error)
+            graph.unlink()
+    raise AssertionError("unreachable")
+
+
+def _export(files: ModelFiles, graph: Path, precision: Precision) -> None:
+    """Write the encoder with inputs `ids` and `mask`, shape (count, length), and the output `states`.
+
+    Its weights are in a file beside it, which ONNX Runtime maps: few rows of a vocabulary's table ever enter memory.
+    """
+    import onnx
+    import torch
+    from onnxruntime.quantization.matmul_nbits_quantizer import (  # type: ignore[import-untyped]  # it has no types
+        MatMulNBitsQuantizer,
+    )
+
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = load_transformer(files, "AutoModel", torch.float32)
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            states: torch.Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+            return states
+
+    ids = torch.ones((2, 5), dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    mask[0, 3:] = 0
+    size = {0: "count", 1: "length"}
+    with tempfile.TemporaryDirectory(dir=graph.parent) as work:
+        exported = Path(work) / "model.onnx"
+        # The other exporter would need onnxscript; this one warns that it is the older one.
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                States(), (ids, mask), str(exported), dynamo=False, opset_version=17,
+                input_names=["ids", "mask"], output_names=["states"],
+                dynamic_axes={"ids": size, "mask": size, "states": size},
+            )  # fmt: skip
+        model = onnx.load(exported)
+    if precision is Precision.INT8:
+        # It logs each node.
+        logging.getLogger(MatMulNBitsQuantizer.__module__).setLevel(logging.WARNING)
+        quantizer = MatMulNBitsQuantizer(model, bits=8, block_size=32, is_symmetric=True, accuracy_level=4)
+        quantizer.process()
+        model = quantizer.model.model
+    partial = graph.with_suffix(".onnx.partial")
+    onnx.save_model(model, partial, save_as_external_data=True, location=f"{graph.name}.data", size_threshold=4096)
+    os.replace(partial, graph)
+
+
+def _blocks(sequences: Sequence[Ids]) -> Iterator[list[int]]:
+    """The indices of the sequences, those of nearly the same length together, in blocks of bounded size."""
+    order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+    for length, like in itertools.groupby(order, key=lambda index: -(-len(sequences[index]) // 16) * 16):
+        left = list(like)
+        most = max(1, _TOKENS_AT_ONCE // length)
+        for start in range(0, len(left), most):
+            yield left[start : start + most]
+
+
+def pool(states: Vectors, lengths: npt.NDArray[np.int64], pooling: Pooling) -> Vectors:
+    """One vector for each sequence: (count, length, hidden) to (count, hidden)."""
+    if pooling is Pooling.CLS:
+        first: Vectors = states[:, 0]
+        return first
+    if pooling is Pooling.LAST_TOKEN:
+        last: Vectors = states[np.arange(len(lengths)), lengths - 1]
+        return last
+    real = (np.arange(states.shape[1]) < lengths[:, None])[:, :, None]
+    if pooling is Pooling.MAX:
+        largest: Vectors = np.where(real, states, -np.inf).max(axis=1).astype(np.float32)
+        return largest
+    # The vector is normalised, so neither the count nor its square root matters.
+    total: Vectors = np.where(real, states, 0).sum(axis=1, dtype=np.float32)
+    return total
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    units: Vectors = vectors / np.maximum(lengths, 1e-12)
+    return units

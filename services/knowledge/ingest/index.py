@@ -1,0 +1,235 @@
+"""The known notes, and the work that brings the search in step with them.
+
+A batch of notes is read, put into the search, then recorded as done. Between those two steps the process may be killed
+at any point: a batch that was put and not recorded is put again, which changes nothing; an id that was given is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import apsw
+import trio
+
+from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
+from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
+from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
+from services.knowledge.ingest.changes import Changes, moves
+from services.knowledge.ingest.walking import Walk
+from services.knowledge.notes import markdown
+from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.store import nodes
+from services.knowledge.store.nodes import Known
+from services.runtime.database import Database
+from services.runtime.handlers import Environment
+from services.runtime.outbox import pages
+
+COLLECTION = "notes"
+
+RETRY_FILE_S = 60.0
+MAX_LONE_FAILURES = 8
+"""With more notes refused one by one, the fault is not in the notes."""
+
+TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
+
+_VERSION = "markdown_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A file that could not be indexed; tried again once it changes, or after `retry_at` on trio's clock."""
+
+    reason: str
+    retry_at: float
+    stamp: Stamp | None
+
+
+class Index:
+    """The notes, and the work that is left; one step at a time."""
+
+    def __init__(
+        self,
+        env: Environment,
+        database: Database,
+        roots: Sequence[str],
+        turn: trio.CapacityLimiter,
+        look_again: Callable[[Iterable[str]], None],
+    ) -> None:
+        """
+        Args:
+            turn: of the thread that reads files.
+            look_again: called with files that may have been written while they were read, which may not be reported
+                again.
+        """
+        self._env = env
+        self._database = database
+        self._roots = roots
+        self._turn = turn
+        self._look_again = look_again
+        self._generation: int | None = None
+        """Of the database that `known` was read from."""
+        self._lone_failures = 0
+        self.known: dict[Place, Known] = {}
+        self.pending: dict[Place, Stamp | None] = {}
+        """Notes to be indexed, in this order, with the stamps that a walk saw."""
+        self.failed: dict[Place, Failed] = {}
+        self.leaving = True
+        """Whether the search may still hold notes that are gone."""
+        self.reconciled = False
+        """Whether the ids of both sides were compared since the search was last away."""
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._generation == self._database.generation
+
+    @property
+    def outstanding(self) -> int:
+        """Notes whose latest text is not in the search yet."""
+        return len(self.pending) + len(self.failed)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.pending) or self.leaving or not self.reconciled
+
+    async def load(self) -> None:
+        """Begin with what the database holds; after it was found damaged, that is little."""
+
+        def start(db: apsw.Connection) -> dict[Place, Known]:
+            version = str(markdown.VERSION)
+            if nodes.setting(db, _VERSION) != version:
+                db.execute("UPDATE node SET hash=NULL")
+                nodes.set_setting(db, _VERSION, version)
+            return nodes.load(db)
+
+        generation = self._database.generation
+        self.known = await self._database.write(start)
+        self._generation = generation
+        self.pending, self.failed = {}, {}
+        self.leaving, self.reconciled = True, False
+
+    def take_up_failed(self, now: float) -> None:
+        """Try again what failed some time ago."""
+        for place, failed in list(self.failed.items()):
+            if now >= failed.retry_at:
+                del self.failed[place]
+                self.pending[place] = failed.stamp
+
+    async def follow(self, changes: Changes, walk: Walk, *, first: bool) -> None:
+        """Add the difference to the work, before what is there already, or after it where this is the `first` walk."""
+        if changes.arrived or changes.gone:
+            await self._come_and_go(changes, walk)
+        for place in changes.changed:
+            failed = self.failed.get(place)
+            if failed and walk.notes[place] != failed.stamp:
+                del self.failed[place]
+        fresh = {place: walk.notes[place] for place in (*changes.arrived, *changes.changed) if place not in self.failed}
+        if fresh.keys() - self.pending.keys():
+            self.pending = {**self.pending, **fresh} if first else {**fresh, **self.pending}
+
+    async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
+        """Forget the files that are gone and give ids to new ones, in one transaction."""
+        moved = await trio.to_thread.run_sync(moves, changes, self.known, self._roots, walk, limiter=self._turn)
+        ids = [self.known[place].id for place in changes.gone]
+
+        def change(db: apsw.Connection) -> dict[Place, Known]:
+            nodes.depart(db, ids, frozenset(moved.values()))
+            return nodes.arrive(db, changes.arrived, moved, self._roots)
+
+        given = await self._database.write(change)
+        for place in changes.gone:
+            del self.known[place]
+            self.pending.pop(place, None)
+            self.failed.pop(place, None)
+        self.known.update(given)
+        self.leaving = self.leaving or bool(changes.gone)
+
+    async def step(self) -> bool:
+        """Do one piece of work; answers whether there was any."""
+        if not self.reconciled:
+            await self._reconcile()
+        elif self.leaving and await self._take_out(reused=bool(self.pending)):
+            pass
+        elif self.pending:
+            await self._batch()
+        else:
+            return False
+        return True
+
+    async def _reconcile(self) -> None:
+        """Compare the search's ids with ours: take out those we do not have, put those it does not have."""
+        theirs = set(await pages(lambda after: self._env.call(RetrieveGroups(collection=COLLECTION, after=after))))
+        ours = {known.id: place for place, known in self.known.items()}
+        strange = theirs - ours.keys()
+        missing = [id_ for id_, place in ours.items() if id_ not in theirs and self.known[place].hash is not None]
+
+        def change(db: apsw.Connection) -> None:
+            nodes.leave(db, strange)
+            nodes.put_again(db, missing)
+
+        if strange or missing:
+            await self._database.write(change)
+        for id_ in missing:
+            place = ours[id_]
+            self.known[place] = Known(id_, None, None, 0, None)
+            self.pending[place] = None
+        self.leaving = True
+        self.reconciled = True
+
+    async def _take_out(self, *, reused: bool) -> bool:
+        """Take ids out of the search; answers whether there were any that can go now.
+
+        While notes wait to be put, only those go that a note has again: the new note of a renamed file takes over the
+        vectors of the old one. Searches leave out notes that are gone.
+        """
+        ids = await self._database.read(lambda db: nodes.leaving(db, 4096, reused=reused))
+        if not ids:
+            self.leaving = reused
+            return False
+        await self._env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
+        await self._database.write(lambda db: nodes.left(db, ids))
+        return True
+
+    async def _batch(self) -> None:
+        wanted = []
+        for place in list(self.pending)[: 4 * BATCH_FILES]:
+            if place in self.known:
+                wanted.append((place, self.known[place]))
+            else:
+                del self.pending[place]
+        batch = await trio.to_thread.run_sync(gather, wanted, self._roots, limiter=self._turn)
+        retry_at = trio.current_time() + RETRY_FILE_S
+        put = await self._put(list(batch.groups.values()), batch)
+        updates = [batch.updates[id_] for id_ in put] + batch.unchanged
+        if updates:
+            self.known.update(await self._database.write(lambda db: nodes.settle(db, updates)))
+        for place, reason in batch.failed.items():
+            self.failed[place] = Failed(reason, retry_at, self.pending.get(place))
+        for place in batch.read:
+            self.pending.pop(place, None)
+        unsure = (update for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None)
+        self._look_again(update.place.absolute for update in unsure)
+
+    async def _put(self, groups: list[Group], batch: Batch) -> list[str]:
+        """Put the groups, in halves until the one that is refused stands alone; answers the ids that went in."""
+        if not groups:
+            return []
+        try:
+            await self._env.call(RetrievePut(collection=COLLECTION, groups=groups))
+        except LinckiaError as error:
+            if len(groups) > 1 and isinstance(error, Timeout):
+                # Too much at once looks like this as well.
+                pass
+            elif isinstance(error, TRANSIENT) or error.failure.retry_after_ms is not None:
+                raise
+            elif len(groups) == 1:
+                self._lone_failures += 1
+                if self._lone_failures > MAX_LONE_FAILURES:
+                    raise Unavailable(f"it refuses every note: {error}") from error
+                batch.failed[batch.updates[groups[0].id].place] = f"the search refused it: {error}"
+                return []
+        else:
+            self._lone_failures = 0
+            return [group.id for group in groups]
+        half = len(groups) // 2
+        return await self._put(groups[:half], batch) + await self._put(groups[half:], batch)
