@@ -27,7 +27,7 @@ from proto.ops.watch import (
     WatchUnsubscribe,
 )
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.watch import subscriptions
+from services.watch import subscriptions, trees
 from services.watch.inotify import system_limit
 from services.watch.snapshot import Snapshot
 from services.watch.store import Logged, read, select, stored_sequence
@@ -154,8 +154,10 @@ class Watching:
         rows = select(db, "SELECT caller, name, tree, acknowledged FROM subscription ORDER BY caller, name")
         counted: dict[int, int] = {}
         each = []
+        # While the watcher pauses, what is stored still says what is followed.
+        known_trees = watcher.trees or trees.load(db)
         for caller, name, number, stored in rows:
-            tree = watcher.trees.get(number)
+            tree = known_trees.get(number)
             if tree is None:
                 continue  # Its subscription ends at this moment.
             if number not in counted:
