@@ -242,6 +242,13 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return error
 
 
+class Named(Options, total=False):
+    """`Options`, and what belongs to one operation alone."""
+
+    title: str
+    step: str
+
+
 def operation(
     name: str,
     *,
@@ -286,6 +293,43 @@ def operation(
         return params
 
     return declare
+
+
+class Family:
+    """Operations of one service that have options in common: `Family("graph", surfaces=("knowledge",))`.
+
+    Its methods declare the decorated `Params[Result]` as `operation` does; what one names goes before the family's.
+    """
+
+    def __init__(self, service: str, **shared: typing.Unpack[Options]) -> None:
+        self._service = service
+        self._shared = shared
+
+    def read(
+        self, name: str, *, deadline_s: float, idempotent: bool = True, **options: typing.Unpack[Named]
+    ) -> Callable[[type[P]], type[P]]:
+        """It changes nothing, and may be repeated unless that is said to be a bad idea."""
+        return self._declare(name, Access.READ, idempotent, deadline_s, options)
+
+    def write(
+        self, name: str, *, idempotent: bool, deadline_s: float, **options: typing.Unpack[Named]
+    ) -> Callable[[type[P]], type[P]]:
+        """It adds or changes."""
+        return self._declare(name, Access.WRITE, idempotent, deadline_s, options)
+
+    def destroy(
+        self, name: str, *, idempotent: bool, deadline_s: float, **options: typing.Unpack[Named]
+    ) -> Callable[[type[P]], type[P]]:
+        """It removes or overwrites what cannot be brought back."""
+        return self._declare(name, Access.DESTRUCTIVE, idempotent, deadline_s, options)
+
+    def _declare(
+        self, name: str, access: Access, idempotent: bool, deadline_s: float, options: Named
+    ) -> Callable[[type[P]], type[P]]:
+        merged: Named = {**self._shared, **options}
+        return operation(
+            name, service=self._service, access=access, idempotent=idempotent, deadline_s=deadline_s, **merged
+        )
 
 
 def operation_of(params: type[Params[R]] | Params[R]) -> Operation[R]:

@@ -11,9 +11,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Access, Params, Role, operation
+from proto.operation import OPERATOR, Family, Params, Role
 
 SERVICE = "compare"
+
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("files", OPERATOR))
+
 
 MAX_FOLDERS = 10_000
 
@@ -24,15 +27,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     different: Annotated[list[int], Meta(description="Which of the folders, counted from 0, are not as they were")]
 
 
-@operation(
-    "compare_folders",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("files", OPERATOR),
-)
+@internal.read("compare_folders", deadline_s=60)
 class CompareFolders(Params[Compared], frozen=True, kw_only=True):
     """Tell which folders are not as they were listed: other entries, or an entry with another inode, size or time.
 

@@ -6,21 +6,23 @@ on the surface: on `documents` it is an operation on documents, on `all` and `co
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
 from proto.content import Content
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 
 SERVICE = "kernel"
+
+step = Family(SERVICE, role=Role.STEP, surfaces=("documents",))
+
 SURFACES = ("documents", "compact")
 
 MAX_STEPS = 100
 MAX_OPERATIONS = 1000
 
-_tool = partial(operation, service=SERVICE, surfaces=SURFACES, both_spellings=True)
+tool = Family(SERVICE, surfaces=SURFACES, both_spellings=True)
 
 
 _OP = {"type": "string"}
@@ -34,7 +36,7 @@ Change: TypeAlias = Annotated[
 ]
 
 
-@_tool("query", access=Access.READ, deadline_s=3600, title="Read in steps")
+@tool.read("query", deadline_s=3600, title="Read in steps")
 class Query(Params[Content], frozen=True, kw_only=True):
     """Read. One step answers its result; several answer {steps: [{stepIndex, op, result, isError}], totalSteps,
     completedSteps} and end at the first that fails. A string param that starts with $prev is the last step's result
@@ -43,14 +45,7 @@ class Query(Params[Content], frozen=True, kw_only=True):
     steps: Annotated[list[Step], Meta(min_length=1, max_length=MAX_STEPS, description="Ops to run, in order")]
 
 
-@_tool(
-    "execute",
-    access=Access.DESTRUCTIVE,
-    idempotent=False,
-    deadline_s=24 * 3600,
-    title="Change in order",
-    open_world=True,
-)
+@tool.destroy("execute", idempotent=False, deadline_s=24 * 3600, title="Change in order", open_world=True)
 class Execute(Params[Content], frozen=True, kw_only=True):
     """Change what is stored: all operations are checked, then done in order up to the first that fails, or
     with continueOnError to the last. Answers {results: [{op, success, …, error}], totalOps, succeeded, failed}."""
@@ -61,7 +56,7 @@ class Execute(Params[Content], frozen=True, kw_only=True):
     continueOnError: Annotated[bool, Meta(description="Go on after one that fails")] = False
 
 
-@_tool("session", access=Access.WRITE, idempotent=False, deadline_s=120, title="Session")
+@tool.write("session", idempotent=False, deadline_s=120, title="Session")
 class Session(Params[Content], frozen=True, kw_only=True):
     """Sessions mark what was stored while they lasted, pin documents and watch folders."""
 
@@ -69,7 +64,7 @@ class Session(Params[Content], frozen=True, kw_only=True):
     params: Annotated[dict[str, Any] | None, Meta(description="Of the action")] = None
 
 
-@operation("describe", service=SERVICE, access=Access.READ, deadline_s=10, role=Role.STEP, surfaces=("documents",))
+@step.read("describe", deadline_s=10)
 class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
     """The parameters of an op; without a target, the names of all ops."""
 

@@ -11,10 +11,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Access, Params, Role, operation
+from proto.operation import OPERATOR, Family, Params, Role
 from proto.ops.media import MediaKind
 
 SERVICE = "decode"
+
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("media",))
+operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
+
 
 TIME_LIMIT_S = 30.0
 """For one file; a decoder that takes longer is ended, with its process."""
@@ -40,16 +44,7 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     changed: Annotated[bool, Meta(description="Whether it is another file than the one that was meant")] = False
 
 
-@operation(
-    "decode_file",
-    service=SERVICE,
-    access=Access.READ,
-    # Once more by itself could be once too often: who calls counts the deaths.
-    idempotent=False,
-    deadline_s=TIME_LIMIT_S + 15,
-    role=Role.INTERNAL,
-    callers=("media",),
-)
+@internal.read("decode_file", idempotent=False, deadline_s=TIME_LIMIT_S + 15)
 class DecodeFile(Params[Decoded], frozen=True, kw_only=True):
     """Decode a file."""
 
@@ -66,14 +61,6 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     documents: list[str]
 
 
-@operation(
-    "decode_formats",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=(OPERATOR,),
-)
+@operator.read("decode_formats", deadline_s=30)
 class DecodeFormats(Params[Formats], frozen=True, kw_only=True):
     """List the formats that pictures and metadata are made from."""

@@ -13,10 +13,14 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 
 SERVICE = "documents"
 SURFACES = ("documents",)
+
+step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
+surfaceless_step = Family(SERVICE, role=Role.STEP)
+
 CORPUS = "documents"
 """Their name in the search and in the graph."""
 
@@ -116,16 +120,7 @@ class ListResult(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: Annotated[int | None, Meta(description="Value of `offset` that goes on where this answer ends")]
 
 
-@operation(
-    "documents_list",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="list",
-)
+@step.read("documents_list", deadline_s=30, step="list")
 class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     """List documents, filtered and sorted; all of them unless there is a `limit`."""
 
@@ -147,7 +142,7 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    tags: Tags = msgspec.field(default_factory=list)
+    tags: Tags = []
     collection: Collection | None = None
     metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = (
         msgspec.field(default_factory=dict[str, Scalar])
@@ -171,16 +166,7 @@ class CollectionsResult(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@operation(
-    "documents_list_collections",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="list_collections",
-)
+@step.read("documents_list_collections", deadline_s=30, step="list_collections")
 class DocumentsListCollections(Params[CollectionsResult], frozen=True, kw_only=True):
     """List the collections, with how much each holds."""
 
@@ -204,16 +190,7 @@ class SnapshotsResult(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@operation(
-    "documents_list_snapshots",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="list_snapshots",
-)
+@step.read("documents_list_snapshots", deadline_s=30, step="list_snapshots")
 class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True):
     """List the snapshots: each `add` of a directory makes one, which `restore` can bring back."""
 
@@ -280,16 +257,7 @@ class GetResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What of the graph could not be had, and why")] = []
 
 
-@operation(
-    "documents_get",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=600,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="get",
-)
+@step.read("documents_get", deadline_s=600, step="get")
 class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     """Get a document by `hash`, `name` or `path`: what is known of it, its content, its relations, or a copy of it
     as a file."""
@@ -351,16 +319,7 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: list[str]
 
 
-@operation(
-    "documents_status",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="status",
-)
+@step.read("documents_status", deadline_s=30, step="status")
 class DocumentsStatus(Params[StatusResult], frozen=True, kw_only=True):
     """How much the store holds, what deduplication saves, and what is still to be indexed."""
 
@@ -377,14 +336,6 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
     problems: Annotated[list[str], Meta(description="What is wrong with the databases themselves")]
 
 
-@operation(
-    "documents_verify",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=86_400,
-    role=Role.STEP,
-    step="verify",
-)
+@surfaceless_step.read("documents_verify", deadline_s=86_400, step="verify")
 class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):
     """Read every stored content and compare it with its hash; check the databases' structure."""

@@ -8,8 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Metadata, Name, Scalar, Tag, pairs
+
+step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
+
 
 NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
 
@@ -34,16 +38,7 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
 
 
-@operation(
-    "documents_add",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=86_400,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="add",
-)
+@step.write("documents_add", idempotent=True, deadline_s=86_400, step="add")
 class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     """Store a file or a directory below a root (`path`), or a text (`content` with `name`).
 
@@ -54,7 +49,7 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     content: Annotated[str, Meta(description="The text to store, instead of a path")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="Name of `content`")] | None = None
     url: Annotated[str, Meta(max_length=8192, description="Not here: use `download`")] | None = None
-    tags: NewTags = msgspec.field(default_factory=list)
+    tags: NewTags = []
     metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = msgspec.field(
         default_factory=dict[str, Scalar]
     )
@@ -73,10 +68,10 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     recursive: Annotated[bool, Meta(description="Of a directory: the folders below it as well")] = True
     include: Annotated[
         list[Glob], Meta(max_length=256, description="Of a directory: only files whose name or path matches a glob")
-    ] = msgspec.field(default_factory=list)
+    ] = []
     exclude: Annotated[
         list[Glob], Meta(max_length=256, description="Of a directory: no files whose name or path matches a glob")
-    ] = msgspec.field(default_factory=list)
+    ] = []
     no_ignore: Annotated[bool, Meta(description="Of a directory: also what .gitignore and .ignore leave out")] = False
     snapshot_label: Annotated[str, Meta(max_length=256, description="Of a directory: the snapshot's label")] | None = (
         None
@@ -105,16 +100,7 @@ class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
     hashes: Annotated[list[str], Meta(description="Of the documents (the first 100)")]
 
 
-@operation(
-    "documents_update",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="update",
-)
+@step.write("documents_update", idempotent=True, deadline_s=60, step="update")
 class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
     """Change metadata and tags of the documents with this `hash`, or with exactly this `name` or `path`."""
 
@@ -124,7 +110,7 @@ class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
     metadata: Annotated[
         Metadata, Meta(description='Values to set, as an object or ["key=value"]; null removes a value')
     ] = msgspec.field(default_factory=dict[str, Scalar])
-    tags: NewTags = msgspec.field(default_factory=list)
+    tags: NewTags = []
     remove_tags: Annotated[list[Tag], Meta(max_length=256, description="Tags to take away")] = msgspec.field(
         default_factory=list
     )
@@ -156,16 +142,7 @@ class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: Annotated[int, Meta(description="Snapshots that were deleted")]
 
 
-@operation(
-    "documents_delete",
-    service=SERVICE,
-    access=Access.DESTRUCTIVE,
-    idempotent=False,
-    deadline_s=300,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="delete",
-)
+@step.destroy("documents_delete", idempotent=False, deadline_s=300, step="delete")
 class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
     """Delete documents by name or glob, hash or tags; their content goes with the last document (and snapshot) that
     holds it. With `snapshot_id`, delete that snapshot instead."""
@@ -178,9 +155,7 @@ class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
     )
     path: Annotated[str, Meta(min_length=1, max_length=4096, description="The same as `name`")] | None = None
     hash: Hash | None = None
-    tags: Annotated[list[Tag], Meta(max_length=64, description="Documents that carry every one of these tags")] = (
-        msgspec.field(default_factory=list)
-    )
+    tags: Annotated[list[Tag], Meta(max_length=64, description="Documents that carry every one of these tags")] = []
     collection: Collection | None = None
     snapshot_id: Annotated[str, Meta(min_length=1, max_length=128, description="Snapshot to delete")] | None = None
     dry_run: Annotated[bool, Meta(description="Say what would be deleted, and delete nothing")] = False
@@ -212,16 +187,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-@operation(
-    "documents_restore",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=86_400,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="restore",
-)
+@step.write("documents_restore", idempotent=True, deadline_s=86_400, step="restore")
 class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
     """Write the files of a collection or of a snapshot below `output_directory`, which is below a root; nothing is
     ever written outside it."""
@@ -231,12 +197,8 @@ class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
     snapshot_id: Annotated[str, Meta(min_length=1, max_length=128, description="Id of a snapshot")] | None = None
     dry_run: Annotated[bool, Meta(description="Say what would be written, and write nothing")] = False
     overwrite: Annotated[bool, Meta(description="Replace files that exist")] = False
-    include_patterns: Annotated[list[Glob], Meta(max_length=256, description="Only paths that match a glob")] = (
-        msgspec.field(default_factory=list)
-    )
-    exclude_patterns: Annotated[list[Glob], Meta(max_length=256, description="No paths that match a glob")] = (
-        msgspec.field(default_factory=list)
-    )
+    include_patterns: Annotated[list[Glob], Meta(max_length=256, description="Only paths that match a glob")] = []
+    exclude_patterns: Annotated[list[Glob], Meta(max_length=256, description="No paths that match a glob")] = []
 
     def check(self) -> None:
         if self.collection is None and self.snapshot_id is None:
@@ -254,15 +216,7 @@ class UploadBegun(msgspec.Struct, frozen=True, kw_only=True):
     upload_id: str
 
 
-@operation(
-    "documents_put_begin",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("documents_put_begin", idempotent=True, deadline_s=30)
 class DocumentsPutBegin(Params[UploadBegun], frozen=True, kw_only=True):
     """Begin to store a content that comes in pieces; nothing is there until it is committed. It is forgotten when
     nothing comes for an hour, and when this service dies."""
@@ -271,7 +225,7 @@ class DocumentsPutBegin(Params[UploadBegun], frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="Its name; the path's last part")] | None = (
         None
     )
-    tags: NewTags = msgspec.field(default_factory=list)
+    tags: NewTags = []
     metadata: Annotated[Metadata, Meta(description="Values to give")] = msgspec.field(default_factory=dict[str, Scalar])
     collection: Collection | None = None
     mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known")] | None = None
@@ -284,15 +238,7 @@ class UploadProgress(msgspec.Struct, frozen=True, kw_only=True):
     received: Annotated[int, Meta(description="Bytes")]
 
 
-@operation(
-    "documents_put_piece",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("documents_put_piece", idempotent=True, deadline_s=60)
 class DocumentsPutPiece(Params[UploadProgress], frozen=True, kw_only=True):
     """The next piece of an upload; one that was received before counts for nothing."""
 
@@ -301,15 +247,7 @@ class DocumentsPutPiece(Params[UploadProgress], frozen=True, kw_only=True):
     data: Annotated[bytes, Meta(description="1 MiB at most")]
 
 
-@operation(
-    "documents_put_commit",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("documents_put_commit", idempotent=True, deadline_s=120)
 class DocumentsPutCommit(Params[AddResult], frozen=True, kw_only=True):
     """Store the upload as a document, once every byte of it has come; committing twice answers the same."""
 
@@ -335,15 +273,7 @@ class UploadAbandoned(msgspec.Struct, frozen=True, kw_only=True):
     was_there: bool
 
 
-@operation(
-    "documents_put_abandon",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("documents_put_abandon", idempotent=True, deadline_s=30)
 class DocumentsPutAbandon(Params[UploadAbandoned], frozen=True, kw_only=True):
     """Forget an upload."""
 

@@ -8,8 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Session, Tags
+
+step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
+
 
 # Search
 
@@ -68,16 +71,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
-@operation(
-    "documents_search",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="search",
-)
+@step.read("documents_search", deadline_s=30, step="search")
 class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     """Search documents by meaning and by words, misspelt ones too; or by `hash`. Any text is a valid query."""
 
@@ -90,7 +84,7 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
     line_numbers: Annotated[bool, Meta(description="Answer the lines that match, with their numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each matching line")] = 0
-    tags: Tags = msgspec.field(default_factory=list)
+    tags: Tags = []
     path: (
         Annotated[
             str, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
@@ -141,16 +135,7 @@ class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What could not be searched, and why")]
 
 
-@operation(
-    "documents_grep",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="grep",
-)
+@step.read("documents_grep", deadline_s=60, step="grep")
 class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     """Find the lines of all documents that match a regular expression (RE2 syntax; look-around and back-references
     too). Every match is counted, or `truncated` says so and `next_cursor` goes on."""
@@ -158,13 +143,13 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     pattern: Annotated[str, Meta(min_length=1, max_length=16384, description="The regular expression")]
     paths: Annotated[
         list[Glob], Meta(max_length=1024, description="Only these documents or folders (paths, their ends, or globs)")
-    ] = msgspec.field(default_factory=list)
+    ] = []
     include_patterns: Annotated[
         list[Glob], Meta(max_length=256, description="Only documents whose name or path matches one of these globs")
-    ] = msgspec.field(default_factory=list)
+    ] = []
     exclude_patterns: Annotated[
         list[Glob], Meta(max_length=256, description="Not those whose name or path matches one of these globs")
-    ] = msgspec.field(default_factory=list)
+    ] = []
     ignore_case: bool = False
     line_numbers: Annotated[bool, Meta(description="Accepted for its users' sake; lines always have numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each match")] = 0
@@ -178,7 +163,7 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     ] = 1000
     cursor: Annotated[str, Meta(max_length=64, description="`next_cursor` of the answer before")] | None = None
     hash: Hash | None = None
-    tags: Tags = msgspec.field(default_factory=list)
+    tags: Tags = []
     extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
     collection: Collection | None = None
     session: Session | None = None

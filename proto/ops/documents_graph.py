@@ -7,8 +7,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 from proto.ops.documents import SERVICE, SURFACES, GraphEdge, GraphNode, Hash, Name
+
+step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
 
 
 class GraphAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,16 +26,7 @@ class GraphAnswer(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
 
 
-@operation(
-    "documents_graph",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="graph",
-)
+@step.read("documents_graph", deadline_s=30, step="graph")
 class DocumentsGraph(Params[GraphAnswer], frozen=True, kw_only=True):
     """Follow the graph of files and what is in them: DEFINES, CALLS, IMPORTS and links, from a document or a symbol.
 

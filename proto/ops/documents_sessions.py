@@ -7,8 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 from proto.ops.documents import SERVICE, SURFACES, Glob, Hash, Metadata, Scalar
+
+step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
+
 
 PINNED = "pinned"
 """The tag of what is pinned."""
@@ -31,16 +34,7 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
     started: str
 
 
-@operation(
-    "documents_session_start",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=False,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="session.start",
-)
+@step.write("documents_session_start", idempotent=False, deadline_s=30, step="session.start")
 class SessionStart(Params[SessionStarted], frozen=True, kw_only=True):
     """Begin a session: documents that `add` is given its id with carry it, until it is stopped."""
 
@@ -56,16 +50,7 @@ class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
     documents: Annotated[int, Meta(description="Documents that were added in it")]
 
 
-@operation(
-    "documents_session_stop",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=False,
-    deadline_s=30,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="session.stop",
-)
+@step.write("documents_session_stop", idempotent=False, deadline_s=30, step="session.stop")
 class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
     """End a session and its watching; by default the last that this client started, else the only open one."""
 
@@ -80,16 +65,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     updated: int
 
 
-@operation(
-    "documents_session_pin",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="session.pin",
-)
+@step.write("documents_session_pin", idempotent=True, deadline_s=60, step="session.pin")
 class SessionPin(Params[Pinned], frozen=True, kw_only=True):
     """Pin documents by hash, path or glob: they get the tag `pinned`."""
 
@@ -106,16 +82,7 @@ class SessionPin(Params[Pinned], frozen=True, kw_only=True):
     )
 
 
-@operation(
-    "documents_session_unpin",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="session.unpin",
-)
+@step.write("documents_session_unpin", idempotent=True, deadline_s=60, step="session.unpin")
 class SessionUnpin(Params[Pinned], frozen=True, kw_only=True):
     """Take the tag `pinned` from documents, by hash, path or glob."""
 
@@ -138,16 +105,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: int
 
 
-@operation(
-    "documents_session_watch",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.STEP,
-    surfaces=SURFACES,
-    step="session.watch",
-)
+@step.write("documents_session_watch", idempotent=True, deadline_s=60, step="session.watch")
 class SessionWatch(Params[Watching], frozen=True, kw_only=True):
     """Add what changes below a folder, for as long as the session lasts; `enabled: false` ends it."""
 

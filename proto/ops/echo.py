@@ -7,7 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
+
+tool = Family("echo", surfaces=("documents", "compact"))
 
 
 class Echo(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,16 +18,7 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-@operation(
-    "mcp.echo",
-    service="echo",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    title="Echo",
-    surfaces=("documents", "compact"),
-    text="message",
-)
+@tool.read("mcp.echo", deadline_s=10, title="Echo", text="message")
 class EchoParams(Params[Echo], frozen=True, kw_only=True):
     """Answer with the text that was sent: client, kernel and a service are connected."""
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import enum
-from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from proto.arrays import Array
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 
-_operation = partial(operation, service="embed", access=Access.READ, role=Role.INTERNAL, callers=("*",))
+internal = Family("embed", role=Role.INTERNAL, callers=("*",))
 
 
 class TextKind(enum.StrEnum):
@@ -36,13 +35,11 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
-@_operation("embed_texts", deadline_s=120)
+@internal.read("embed_texts", deadline_s=120)
 class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     """Turn texts into unit vectors with the embedding model in use."""
 
-    texts: Annotated[list[str], Meta(max_length=4096, description="The texts, without any prefix of the model's")] = (
-        msgspec.field(default_factory=list)
-    )
+    texts: Annotated[list[str], Meta(max_length=4096, description="The texts, without any prefix of the model's")] = []
     kind: Annotated[TextKind, Meta(description="Whether these are queries or passages")] = TextKind.PASSAGE
     tokens: Annotated[
         list[list[int]],
@@ -51,7 +48,7 @@ class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
             description="Instead of texts: the ids that the model's own tokenizer makes of them, with its prefix and "
             "its special tokens",
         ),
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
 
 class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +57,7 @@ class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
     scores: Annotated[list[float], Meta(description="For each text, in [-1, 1]; comparable within one query only")]
 
 
-@_operation("embed_maxsim", deadline_s=60)
+@internal.read("embed_maxsim", deadline_s=60)
 class EmbedMaxSim(Params[MaxSimResult], frozen=True, kw_only=True):
     """Compare a query with texts token by token (late interaction): slower than vectors of whole texts, and finer."""
 
@@ -79,6 +76,6 @@ class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
 
 
-@_operation("embed_model", deadline_s=10)
+@internal.read("embed_model", deadline_s=10)
 class EmbedModelParams(Params[EmbedModel], frozen=True, kw_only=True):
     """Which embedding model is in use, on what device, and the fingerprint its vectors carry."""

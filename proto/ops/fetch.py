@@ -7,11 +7,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 from proto.ops.documents import Collection, Metadata, Scalar
 from proto.ops.documents_change import NewTags
 
 SERVICE = "fetch"
+
+step = Family(SERVICE, role=Role.STEP, surfaces=("documents",))
+surfaceless_step = Family(SERVICE, role=Role.STEP)
+
 
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://"
 _CHECKSUM = r"^(sha256:[0-9A-Fa-f]{64}|sha512:[0-9A-Fa-f]{128}|md5:[0-9A-Fa-f]{32})$"
@@ -37,16 +41,7 @@ class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
     redirects: int
 
 
-@operation(
-    "download",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=86_400,
-    role=Role.STEP,
-    surfaces=("documents",),
-    open_world=True,
-)
+@step.write("download", idempotent=True, deadline_s=86_400, open_world=True)
 class Download(Params[Downloaded], frozen=True, kw_only=True):
     """Download what is at a URL and store it as a document. With a `checksum`, nothing is stored unless it fits.
 
@@ -66,7 +61,7 @@ class Download(Params[Downloaded], frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1, max_length=255, description="The document's name; by default the URL's")]
         | None
     ) = None
-    tags: NewTags = msgspec.field(default_factory=list)
+    tags: NewTags = []
     metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = msgspec.field(
         default_factory=dict[str, Scalar]
     )
@@ -89,9 +84,7 @@ class DownloadAllowed(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Why it is not allowed")] = ""
 
 
-@operation(
-    "download_check", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, role=Role.STEP,
-)  # fmt: skip
+@surfaceless_step.read("download_check", deadline_s=30)
 class DownloadCheck(Params[DownloadAllowed], frozen=True, kw_only=True):
     """Say whether the settings let a URL be downloaded; its host is looked up, and nothing is asked of it."""
 

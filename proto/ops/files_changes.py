@@ -10,8 +10,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, Path
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 MAX_ITEMS = 10_000
 
@@ -47,7 +50,7 @@ class Relocations(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
 
 
-@operation("rename-files", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=3600, surfaces=SURFACES)
+@tool.write("rename-files", idempotent=False, deadline_s=3600)
 class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     """Rename files or directories; never overwrites. The index follows: sizes of all directories above, and
     resource sets. Items are done in the order given."""
@@ -56,7 +59,7 @@ class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"
     dry_run: DryRun = False
 
 
-@operation("move-files", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=86_400, surfaces=SURFACES)
+@tool.write("move-files", idempotent=False, deadline_s=86_400)
 class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     """Move files or directories to a new path; never overwrites. To another file system they are copied, verified, and
     only then deleted. The index follows: sizes of all directories above, and resource sets. Items are done in the
@@ -89,9 +92,7 @@ class Deletions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
 
 
-@operation(
-    "delete-files", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=86_400, surfaces=SURFACES
-)
+@tool.destroy("delete-files", idempotent=False, deadline_s=86_400)
 class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
     """Delete files or directories, a directory that is not empty only with `force`. Of a symbolic link the link is
     deleted. Where the trash is on, what was deleted can be had back by restore-files."""
@@ -118,7 +119,7 @@ class TrashList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     total: int
 
 
-@operation("list-trash", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+@tool.read("list-trash", deadline_s=10)
 class ListTrash(Params[TrashList], frozen=True, kw_only=True, rename="camel"):
     """List what delete-files put into the trash, newest first."""
 
@@ -133,9 +134,7 @@ class RestoreItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     to: Annotated[Path | None, Meta(description="Another path than where it was")] = None
 
 
-@operation(
-    "restore-files", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=86_400, surfaces=SURFACES
-)
+@tool.write("restore-files", idempotent=False, deadline_s=86_400)
 class RestoreFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     """Bring deleted files or directories back from the trash to where they were; never overwrites. What is named by
     its path is what was deleted there last."""
@@ -157,9 +156,7 @@ class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     problems: Annotated[list[str], Meta(description="Why, for the first of them")] = []
 
 
-@operation(
-    "empty-trash", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=86_400, surfaces=SURFACES
-)
+@tool.destroy("empty-trash", idempotent=False, deadline_s=86_400)
 class EmptyTrash(Params[EmptiedTrash], frozen=True, kw_only=True, rename="camel"):
     """Delete for good what is in the trash: the items named, or all that were deleted at least so long ago."""
 

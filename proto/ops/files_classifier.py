@@ -7,9 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_index import JobId
 from proto.ops.files_shared import SERVICE, SURFACES, Path
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 CLASSIFIERS = ("thumbnail", "timeline", "metadata")
 
@@ -39,7 +42,7 @@ class ClassifierStarted(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     status: ClassifierStatus
 
 
-@operation("rerun-classifier", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.write("rerun-classifier", idempotent=True, deadline_s=30)
 class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rename="camel"):
     """Make the thumbnail, timeline and metadata of a file anew. Answers a job at once."""
 
@@ -47,12 +50,10 @@ class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rena
     operations: Annotated[
         list[str],
         Meta(max_length=100, description=f"Of {', '.join(CLASSIFIERS)}; all where none is given"),
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
 
-@operation(
-    "classifier-job-progress", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES
-)
+@tool.read("classifier-job-progress", deadline_s=10)
 class ClassifierJobProgress(Params[ClassifierJob], frozen=True, kw_only=True, rename="camel"):
     """Say how far a classifier job has come."""
 
@@ -66,9 +67,7 @@ class ClassifierJobs(msgspec.Struct, frozen=True, kw_only=True):
     total: Annotated[int, Meta(description="How many there are, whatever the limit")]
 
 
-@operation(
-    "list-classifier-jobs", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES
-)
+@tool.read("list-classifier-jobs", deadline_s=10)
 class ListClassifierJobs(Params[ClassifierJobs], frozen=True, kw_only=True):
     """List classifier jobs, newest first."""
 

@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, Path
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 JobStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 
@@ -32,7 +35,7 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 
 
-@operation("index", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=86_400, surfaces=SURFACES)
+@tool.write("index", idempotent=True, deadline_s=86_400)
 class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
     """Scan a file or directory with all below it into the index, or leave it where the last scan is younger than
     `maxAge` seconds. Answers a job at once, or with `async` false what was found. Symbolic links are listed, not
@@ -71,7 +74,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     attempt: Annotated[int, Meta(description="2 where it was begun anew after its process had died")] = 1
 
 
-@operation("job-progress", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+@tool.read("job-progress", deadline_s=10)
 class JobProgress(Params[Job], frozen=True, kw_only=True, rename="camel"):
     """Say how far an indexing job has come."""
 
@@ -86,7 +89,7 @@ class JobList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
 
 
-@operation("list-jobs", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+@tool.read("list-jobs", deadline_s=10)
 class ListJobs(Params[JobList], frozen=True, kw_only=True, rename="camel"):
     """List indexing jobs, newest first."""
 
@@ -105,7 +108,7 @@ class CancelledJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str
 
 
-@operation("cancel-job", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=60, surfaces=SURFACES)
+@tool.write("cancel-job", idempotent=False, deadline_s=60)
 class CancelJob(Params[CancelledJob], frozen=True, kw_only=True, rename="camel"):
     """Stop an indexing job that waits or runs; what it has found so far stays in the index, which is consistent."""
 

@@ -11,8 +11,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, Deleted, Description, Filter, Instant, Path, SetName, Whole
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 PlanName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a plan")]
 
@@ -199,7 +202,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_execution_at: Annotated[str | None, Meta(description="When it was last begun, RFC 3339")] = None
 
 
-@operation("plan-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30, surfaces=SURFACES)
+@tool.write("plan-create", idempotent=False, deadline_s=30)
 class PlanCreate(Params[Plan], frozen=True, kw_only=True):
     """Define a plan: entries from its sources that meet its conditions get its outcomes. plan-execute begins it."""
 
@@ -208,7 +211,7 @@ class PlanCreate(Params[Plan], frozen=True, kw_only=True):
     description: Description = ""
     mode: Annotated[Mode, Meta(description="oneshot, or continuous: on each change from then on")] = "oneshot"
     conditions: Conditions | None = None
-    outcomes: Outcomes = msgspec.field(default_factory=list)
+    outcomes: Outcomes = []
 
 
 ExecutionStatus = Literal["running", "completed", "failed", "cancelled"]
@@ -223,9 +226,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     started_at: Annotated[int, Meta(description="Unix seconds")]
 
 
-@operation(
-    "plan-execute", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=30, surfaces=SURFACES
-)
+@tool.destroy("plan-execute", idempotent=False, deadline_s=30)
 class PlanExecute(Params[Started], frozen=True, kw_only=True):
     """Begin a plan and answer at once; plan-get tells how it goes. While it runs, it is not begun again. Its tools may
     do whatever a client may."""
@@ -240,7 +241,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@operation("plan-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("plan-list", deadline_s=30)
 class PlanList(Params[Plans], frozen=True, kw_only=True):
     """List all plans."""
 
@@ -268,7 +269,7 @@ class PlanDetails(Plan, frozen=True, kw_only=True, omit_defaults=True):
     executions: list[Execution] | None = None
 
 
-@operation("plan-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("plan-get", deadline_s=30)
 class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
     """Read the definition of a plan and how its executions went."""
 
@@ -277,7 +278,7 @@ class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
     execution_limit: Annotated[int, Meta(ge=1, le=10_000, description="Executions to answer at most")] = 10
 
 
-@operation("plan-update", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.destroy("plan-update", idempotent=True, deadline_s=60)
 class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     """Change what is named of a plan; the rest stays. A continuous plan that runs goes on with what is changed; one
     that is paused or disabled is ended."""
@@ -292,9 +293,7 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     clear_conditions: Annotated[bool, Meta(description="Take the conditions away: all entries are meant then")] = False
 
 
-@operation(
-    "plan-delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=60, surfaces=SURFACES
-)
+@tool.destroy("plan-delete", idempotent=False, deadline_s=60)
 class PlanDelete(Params[Deleted], frozen=True, kw_only=True):
     """End and delete a plan with the record of its executions; entries and resource sets stay."""
 

@@ -7,8 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, Deleted, Description, FileEntry, Filter, Limit, Offset
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 QueryName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a saved query")]
 
@@ -31,7 +34,7 @@ class SavedQuery(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: Annotated[str, Meta(description="RFC 3339")]
 
 
-@operation("query-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=10, surfaces=SURFACES)
+@tool.write("query-create", idempotent=False, deadline_s=10)
 class QueryCreate(Params[SavedQuery], frozen=True, kw_only=True):
     """Save a query under a name that is still free; query-execute runs it over the whole index."""
 
@@ -55,7 +58,7 @@ class FoundEntries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ] = None
 
 
-@operation("query-execute", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("query-execute", deadline_s=60)
 class QueryExecute(Params[FoundEntries], frozen=True, kw_only=True):
     """Find the entries of the index that a saved query asks for, in its order."""
 
@@ -71,19 +74,19 @@ class QueryListing(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@operation("query-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+@tool.read("query-list", deadline_s=10)
 class QueryList(Params[QueryListing], frozen=True, kw_only=True):
     """List all saved queries."""
 
 
-@operation("query-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES)
+@tool.read("query-get", deadline_s=10)
 class QueryGet(Params[SavedQuery], frozen=True, kw_only=True):
     """Read the definition of a saved query."""
 
     name: QueryName
 
 
-@operation("query-update", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=10, surfaces=SURFACES)
+@tool.write("query-update", idempotent=True, deadline_s=10)
 class QueryUpdate(Params[SavedQuery], frozen=True, kw_only=True):
     """Give a saved query another description, another definition, or both; what is not given stays. A definition
     takes the place of the whole one before it."""
@@ -93,9 +96,7 @@ class QueryUpdate(Params[SavedQuery], frozen=True, kw_only=True):
     query: Definition | None = None
 
 
-@operation(
-    "query-delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=10, surfaces=SURFACES
-)
+@tool.destroy("query-delete", idempotent=False, deadline_s=10)
 class QueryDelete(Params[Deleted], frozen=True, kw_only=True):
     """Delete a saved query; what it finds stays."""
 

@@ -7,8 +7,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, Kind, Offset, Path
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 SORTS = ("name", "size", "mtime")
 
@@ -39,7 +42,7 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     ] = None
 
 
-@operation("navigate", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("navigate", deadline_s=30)
 class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
     """List what is directly in an indexed directory, as `ls` does, page by page."""
 
@@ -88,7 +91,7 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
 
 
-@operation("inspect", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("inspect", deadline_s=60)
 class Inspect(Params[InspectResult], frozen=True, kw_only=True):
     """Say all that is known of an indexed file or directory, with what was made from it: thumbnail, frames of a
     video, metadata."""
@@ -110,7 +113,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
 
 
-@operation("db-diagnose", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=600, surfaces=SURFACES)
+@tool.read("db-diagnose", deadline_s=600)
 class DbDiagnose(Params[Diagnosis], frozen=True, kw_only=True):
     """Check the database of the index: its integrity, its sums, how many entries it has and how many are out of
     date."""
@@ -130,7 +133,7 @@ class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
     preferences: Annotated[dict[str, Any], Meta(description="Of this session")]
 
 
-@operation("session-info", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("session-info", deadline_s=30)
 class SessionInfo(Params[SessionInfoResult], frozen=True, kw_only=True):
     """Say where the index is, how large, and what there is in it."""
 
@@ -141,9 +144,7 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     preferences: dict[str, Any]
 
 
-@operation(
-    "session-set-preferences", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, surfaces=SURFACES
-)
+@tool.write("session-set-preferences", idempotent=True, deadline_s=30)
 class SessionSetPreferences(Params[Preferences], frozen=True, kw_only=True):
     """Keep preferences for this session, to be read back by session-info; those that are not named stay, null removes
     one. Requests without a session share theirs by token, or by host."""

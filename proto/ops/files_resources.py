@@ -7,8 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 TIME_FIELDS = ("mtime", "ctime", "added_at")
 METRIC_FIELDS = ("size", "disk_size", "links", "inode", "depth")
@@ -43,7 +46,7 @@ class Children(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
 
 
-@operation("resource-children", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("resource-children", deadline_s=30)
 class ResourceChildren(Params[Children], frozen=True, kw_only=True):
     """List the resource sets below one, each once."""
 
@@ -67,7 +70,7 @@ class Parents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
 
 
-@operation("resource-parent", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("resource-parent", deadline_s=30)
 class ResourceParent(Params[Parents], frozen=True, kw_only=True):
     """List the resource sets above one, each once."""
 
@@ -91,7 +94,7 @@ class SumResult(msgspec.Struct, frozen=True, kw_only=True):
     breakdown: Annotated[list[SumPart], Meta(description="Adds up to the value")]
 
 
-@operation("resource-sum", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("resource-sum", deadline_s=60)
 class ResourceSum(Params[SumResult], frozen=True, kw_only=True):
     """Sum up a metric over a resource set and the sets below it. Each entry counts once; what lies in a directory
     that is in the sets is part of that directory's size."""
@@ -123,9 +126,7 @@ class EntryPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 Many = Annotated[Limit, Meta(description="Entries to answer at most")]
 
 
-@operation(
-    "resource-time-range", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES
-)
+@tool.read("resource-time-range", deadline_s=60)
 class ResourceTimeRange(Params[EntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set whose time lies in a range, latest first. Both ends are inclusive; a date as
     `max` means the whole day."""
@@ -142,9 +143,7 @@ class ResourceTimeRange(Params[EntryPage], frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-@operation(
-    "resource-metric-range", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES
-)
+@tool.read("resource-metric-range", deadline_s=60)
 class ResourceMetricRange(Params[EntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set whose metric lies in a range, both ends inclusive, largest first."""
 
@@ -163,7 +162,7 @@ class ResourceMetricRange(Params[EntryPage], frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-@operation("resource-is", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("resource-is", deadline_s=60)
 class ResourceIs(Params[EntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set of which a field has exactly this value."""
 
@@ -175,9 +174,7 @@ class ResourceIs(Params[EntryPage], frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-@operation(
-    "resource-fuzzy-match", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES
-)
+@tool.read("resource-fuzzy-match", deadline_s=60)
 class ResourceFuzzyMatch(Params[EntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set of which a field matches a pattern. `contains`, `prefix` and `suffix` take it
     literally; `regex` (RE2) finds it anywhere; `glob` must match the whole field, its `*` crosses `/`."""
@@ -192,7 +189,7 @@ class ResourceFuzzyMatch(Params[EntryPage], frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-@operation("resource-search", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("resource-search", deadline_s=60)
 class ResourceSearch(Filter, Params[EntryPage], frozen=True, kw_only=True):
     """Search a resource set by several criteria at once."""
 

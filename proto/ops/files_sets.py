@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import (
     SERVICE,
     SURFACES,
@@ -19,6 +19,9 @@ from proto.ops.files_shared import (
     Path,
     SetName,
 )
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 MAX_PATHS = 100_000
 """Of one change."""
@@ -37,9 +40,7 @@ class ResourceSet(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: Annotated[str, Meta(description="RFC 3339")]
 
 
-@operation(
-    "resource-set-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=10, surfaces=SURFACES
-)
+@tool.write("resource-set-create", idempotent=False, deadline_s=10)
 class ResourceSetCreate(Params[ResourceSet], frozen=True, kw_only=True):
     """Make an empty resource set under a name that is still free. A set holds entries of the index and other sets."""
 
@@ -57,7 +58,7 @@ class ResourceSets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     )
 
 
-@operation("resource-set-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("resource-set-list", deadline_s=30)
 class ResourceSetList(Params[ResourceSets], frozen=True, kw_only=True):
     """List all resource sets."""
 
@@ -77,7 +78,7 @@ class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=T
     ] = None
 
 
-@operation("resource-set-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("resource-set-get", deadline_s=30)
 class ResourceSetGet(Params[ResourceSetDetails], frozen=True, kw_only=True):
     """Read what a resource set is, and with `include_entries` its own entries by path."""
 
@@ -98,9 +99,7 @@ class SetChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_indexed: Annotated[list[Path], Meta(description="Paths to remove that are not in the index at all")] = []
 
 
-@operation(
-    "resource-set-modify", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=60, surfaces=SURFACES
-)
+@tool.write("resource-set-modify", idempotent=True, deadline_s=60)
 class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
     """Add entries of the index to a resource set, or remove them from it. Where a path to add is not in the index,
     nothing is changed."""
@@ -110,14 +109,7 @@ class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
     paths: Annotated[list[Path], Meta(max_length=MAX_PATHS, description="Paths of the entries")]
 
 
-@operation(
-    "resource-set-delete",
-    service=SERVICE,
-    access=Access.DESTRUCTIVE,
-    idempotent=False,
-    deadline_s=60,
-    surfaces=SURFACES,
-)
+@tool.destroy("resource-set-delete", idempotent=False, deadline_s=60)
 class ResourceSetDelete(Params[Deleted], frozen=True, kw_only=True):
     """Delete a resource set with its links to other sets; its entries, and those sets, stay."""
 
@@ -133,9 +125,7 @@ class EdgeChanged(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-@operation(
-    "resource-set-add-child", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=10, surfaces=SURFACES
-)
+@tool.write("resource-set-add-child", idempotent=True, deadline_s=10)
 class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
     """Put a resource set below another. A set may have several parents, but never be below itself."""
 
@@ -143,14 +133,7 @@ class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
     child: SetName
 
 
-@operation(
-    "resource-set-remove-child",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=False,
-    deadline_s=10,
-    surfaces=SURFACES,
-)
+@tool.write("resource-set-remove-child", idempotent=False, deadline_s=10)
 class ResourceSetRemoveChild(Params[EdgeChanged], frozen=True, kw_only=True):
     """Take a resource set out from below another; both stay."""
 

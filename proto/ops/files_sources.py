@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, Deleted, Path
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 SourceName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a source")]
 
@@ -38,7 +41,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Annotated[str | None, Meta(description="What is wrong")] = None
 
 
-@operation("source-create", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30, surfaces=SURFACES)
+@tool.write("source-create", idempotent=False, deadline_s=30)
 class SourceCreate(Params[Source], frozen=True, kw_only=True):
     """Name a folder to be kept in step with the disk (`live`: every change is in the index at once, through any
     restart) or to be scanned by source-start (`manual`). A live source that is enabled runs from now on."""
@@ -65,14 +68,14 @@ class SourceStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     )
 
 
-@operation("source-start", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.write("source-start", idempotent=True, deadline_s=30)
 class SourceStart(Params[SourceStarted], frozen=True, kw_only=True):
     """Start a source: a live one follows its folder from now on, a manual one scans it once. Answers at once."""
 
     name: SourceName
 
 
-@operation("source-stop", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.write("source-stop", idempotent=True, deadline_s=60)
 class SourceStop(Params[SourceStarted], frozen=True, kw_only=True):
     """Stop a source; it stays stopped until source-start. What is in the index stays."""
 
@@ -86,21 +89,19 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@operation("source-list", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("source-list", deadline_s=30)
 class SourceList(Params[Sources], frozen=True, kw_only=True):
     """List all sources and how they stand."""
 
 
-@operation("source-get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("source-get", deadline_s=30)
 class SourceGet(Params[Source], frozen=True, kw_only=True):
     """Read what a source is and how it stands."""
 
     name: SourceName
 
 
-@operation(
-    "source-delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=60, surfaces=SURFACES
-)
+@tool.destroy("source-delete", idempotent=False, deadline_s=60)
 class SourceDelete(Params[Deleted], frozen=True, kw_only=True):
     """Stop a source and delete it; what is in the index stays."""
 
@@ -123,7 +124,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     error: Annotated[str | None, Meta(description="What is wrong")]
 
 
-@operation("source-stats", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("source-stats", deadline_s=60)
 class SourceStats(Params[Stats], frozen=True, kw_only=True):
     """Sum up what a source has done: entries, scans and their duration, changes."""
 

@@ -8,15 +8,18 @@ import msgspec
 from msgspec import Meta
 
 from proto.content import Content
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 from proto.ops.files_shared import SERVICE, SURFACES, FileEntry, Instant, Limit, Offset, Path
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 Measure = Annotated[
     Literal["apparent", "disk"], Meta(description="Bytes as files say (apparent), or as they take on the disk")
 ]
 
 
-@operation("disk-treemap", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("disk-treemap", deadline_s=60)
 class DiskTreemap(Params[Content], frozen=True, kw_only=True, rename="camel"):
     """Draw what an indexed directory holds as a map of rectangles, each as large as its share of the bytes."""
 
@@ -40,7 +43,7 @@ class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     summary: str | None = None
 
 
-@operation("top-files", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("top-files", deadline_s=30)
 class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest files below an indexed directory."""
 
@@ -50,7 +53,7 @@ class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     measure: Measure = "apparent"
 
 
-@operation("top-directories", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("top-directories", deadline_s=30)
 class TopDirectories(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest directories below an indexed directory, each with all that is in it."""
 
@@ -83,7 +86,7 @@ class DuplicateGroups(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     summary: str | None = None
 
 
-@operation("find-duplicates", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=3600, surfaces=SURFACES)
+@tool.read("find-duplicates", deadline_s=3600)
 class FindDuplicates(Params[DuplicateGroups], frozen=True, kw_only=True, rename="camel"):
     """Find files with the same content below an indexed directory: same size, then same ends, then same hash of all."""
 
@@ -121,7 +124,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     scans: Annotated[list[str], Meta(description="When scans ended that can be compared, newest first")]
 
 
-@operation("compare-scans", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("compare-scans", deadline_s=60)
 class CompareScans(Params[Comparison], frozen=True, kw_only=True, rename="camel"):
     """Say how an indexed directory and those below it grew or shrank since an earlier scan. After each scan that was
     asked for, the sizes of its directories are kept."""
@@ -156,7 +159,7 @@ class FileSystems(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     file_systems: list[FileSystem]
 
 
-@operation("disk-free", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("disk-free", deadline_s=30)
 class DiskFree(Params[FileSystems], frozen=True, kw_only=True, rename="camel"):
     """Say how much room each file system has that this server's roots reach."""
 
@@ -183,7 +186,7 @@ class SpaceSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     more_extensions: Annotated[int, Meta(description="Extensions left out")] = 0
 
 
-@operation("space-summary", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("space-summary", deadline_s=60)
 class SpaceSummaryOf(Params[SpaceSummary], frozen=True, kw_only=True, rename="camel"):
     """Sum up the files below an indexed directory by age, media type and extension."""
 

@@ -12,10 +12,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 
 SERVICE = "graph"
 SURFACES = ("knowledge",)
+
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
+tool = Family(SERVICE, surfaces=SURFACES)
+
 NOTES = "notes"
 MAX_WAIT_S = 600
 
@@ -60,15 +64,7 @@ class FeedResult(msgspec.Struct, frozen=True, kw_only=True):
     edges_removed: int
 
 
-@operation(
-    "graph_put",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("graph_put", idempotent=True, deadline_s=60)
 class GraphPut(Params[FeedResult], frozen=True, kw_only=True):
     """Set nodes with all edges that start there, in one transaction."""
 
@@ -77,15 +73,7 @@ class GraphPut(Params[FeedResult], frozen=True, kw_only=True):
     behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus that are still to be put or removed")] = 0
 
 
-@operation(
-    "graph_delete",
-    service=SERVICE,
-    access=Access.DESTRUCTIVE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.destroy("graph_delete", idempotent=True, deadline_s=60)
 class GraphDelete(Params[FeedResult], frozen=True, kw_only=True):
     """Remove nodes and the edges that start there; a node that others point to stays, not known any more."""
 
@@ -102,15 +90,7 @@ class NodeNames(msgspec.Struct, frozen=True, kw_only=True):
     more: Annotated[bool, Meta(description="Whether more follow the last one")]
 
 
-@operation(
-    "graph_nodes",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("graph_nodes", deadline_s=30)
 class GraphNodes(Params[NodeNames], frozen=True, kw_only=True):
     """The ids of a corpus's known nodes, page by page, for the corpus to compare with its own."""
 
@@ -125,16 +105,7 @@ class GraphEpochResult(msgspec.Struct, frozen=True, kw_only=True):
     epoch: str
 
 
-@operation(
-    "graph_epoch",
-    service=SERVICE,
-    access=Access.READ,
-    # As `retrieve_epoch`.
-    idempotent=False,
-    deadline_s=MAX_WAIT_S + 15,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("graph_epoch", idempotent=False, deadline_s=MAX_WAIT_S + 15)
 class GraphEpoch(Params[GraphEpochResult], frozen=True, kw_only=True):
     """Wait until the epoch is another than `known`: a damaged database is begun again, empty, for its corpora to feed
     again."""
@@ -199,7 +170,7 @@ class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
 Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of these types, in either case of letters")]
 
 
-@operation("graph_neighbors", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("graph_neighbors", deadline_s=30)
 class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
     """Find all that is within some steps of a node, over links of any type and in both directions."""
 
@@ -208,7 +179,7 @@ class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
     direction: Annotated[Direction, Meta(description="Edges that start here (out), end here (in), or both")] = (
         Direction.BOTH
     )
-    kinds: Kinds = msgspec.field(default_factory=list)
+    kinds: Kinds = []
     corpus: Annotated[Corpus, Meta(description="The corpus of `id`")] = NOTES
     fan_out: Annotated[int, Meta(ge=1, le=10000, description="Edges to follow from one node at most")] = 100
     limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes to answer at most")] = 1000
@@ -227,7 +198,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What is still to be fed into the graph")]
 
 
-@operation("graph_path", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("graph_path", deadline_s=30)
 class GraphPath(Params[Path], frozen=True, kw_only=True):
     """Find a shortest path between two nodes over links."""
 
@@ -236,7 +207,7 @@ class GraphPath(Params[Path], frozen=True, kw_only=True):
     direction: Annotated[Direction, Meta(description="Follow edges forwards (out), backwards (in), or either way")] = (
         Direction.BOTH
     )
-    kinds: Kinds = msgspec.field(default_factory=list)
+    kinds: Kinds = []
     corpus: Annotated[Corpus, Meta(description="The corpus of `source`")] = NOTES
     target_corpus: Annotated[Corpus | None, Meta(description="The corpus of `target`, where it is another")] = None
     max_length: Annotated[int, Meta(ge=1, le=50, description="Edges at most")] = 10
@@ -270,6 +241,6 @@ class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and is being rebuilt")]
 
 
-@operation("graph_stats", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=60, surfaces=SURFACES)
+@tool.read("graph_stats", deadline_s=60)
 class GraphStats(Params[GraphStatsResult], frozen=True, kw_only=True):
     """How many nodes and edges there are, of which corpora and types, and the nodes with the most."""

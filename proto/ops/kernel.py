@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, Route, operation
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "kernel"
 
-_for_operator = partial(operation, service=SERVICE, callers=(OPERATOR,))
+tool = Family(SERVICE, callers=(CLIENT, OPERATOR))
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("files", OPERATOR))
+for_files = Family(SERVICE, role=Role.INTERNAL, callers=("files",))
+
+
+operator = Family(SERVICE, callers=(OPERATOR,))
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +75,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     zygotes: list[ZygoteStatus] = []
 
 
-@operation(
-    "kernel_status", service=SERVICE, access=Access.READ, deadline_s=5, title="System status",
-    callers=(CLIENT, OPERATOR), http=Route("GET", "/status"),
-)  # fmt: skip
+@tool.read("kernel_status", deadline_s=5, title="System status", http=Route("GET", "/status"))
 class KernelStatusParams(Params[KernelStatus], frozen=True, kw_only=True):
     """Which services run, in what state, how often and why each has died, and how long each took to come back."""
 
@@ -88,21 +89,21 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-@_for_operator("kernel_restart", access=Access.WRITE, idempotent=False, deadline_s=300, text="message")
+@operator.write("kernel_restart", idempotent=False, deadline_s=300, text="message")
 class KernelRestart(Params[Done], frozen=True, kw_only=True):
     """Stop a service in order and start it again; answers once it is ready. The processes of a pool, one by one."""
 
     service: ServiceName
 
 
-@_for_operator("kernel_start", access=Access.WRITE, idempotent=True, deadline_s=60, text="message")
+@operator.write("kernel_start", idempotent=True, deadline_s=60, text="message")
 class KernelStart(Params[Done], frozen=True, kw_only=True):
     """Start a service that was stopped or that failed, at once; answers once it is ready."""
 
     service: ServiceName
 
 
-@_for_operator("kernel_stop", access=Access.WRITE, idempotent=True, deadline_s=60, text="message")
+@operator.write("kernel_stop", idempotent=True, deadline_s=60, text="message")
 class KernelStop(Params[Done], frozen=True, kw_only=True):
     """Stop a service in order; it stays stopped until it is started by hand."""
 
@@ -116,7 +117,7 @@ class LogLines(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
-@_for_operator("kernel_logs", access=Access.READ, deadline_s=10)
+@operator.read("kernel_logs", deadline_s=10)
 class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
     """The last lines of the log of a service, or of `kernel` itself."""
 
@@ -124,7 +125,7 @@ class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
     lines: Annotated[int, Meta(ge=1, le=100_000, description="How many lines")] = 100
 
 
-@_for_operator("kernel_shutdown", access=Access.DESTRUCTIVE, idempotent=True, deadline_s=10, text="message")
+@operator.destroy("kernel_shutdown", idempotent=True, deadline_s=10, text="message")
 class KernelShutdown(Params[Done], frozen=True, kw_only=True):
     """End the whole system in order: every service finishes what it has in hand."""
 
@@ -135,14 +136,7 @@ class ContentUrl(msgspec.Struct, frozen=True, kw_only=True):
     url: Annotated[str | None, Meta(description="Without its `?path=`; null where nothing is served over HTTP")]
 
 
-@operation(
-    "kernel_content_url",
-    service=SERVICE,
-    access=Access.READ,
-    deadline_s=5,
-    role=Role.INTERNAL,
-    callers=("files", OPERATOR),
-)
+@internal.read("kernel_content_url", deadline_s=5)
 class KernelContentUrl(Params[ContentUrl], frozen=True, kw_only=True):
     """The URL at which a client has files, and what was made from them."""
 
@@ -153,15 +147,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
     result: Any
 
 
-@operation(
-    "kernel_call",
-    service=SERVICE,
-    access=Access.DESTRUCTIVE,
-    idempotent=False,
-    deadline_s=24 * 3600,
-    role=Role.INTERNAL,
-    callers=("files",),
-)
+@for_files.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600)
 class KernelCall(Params[Called], frozen=True, kw_only=True):
     """Call an operation on behalf of a client who asked for it beforehand, as a plan does: with a client's rights,
     whatever the service's own are. What the kernel itself answers cannot be called so."""

@@ -12,9 +12,14 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Access, Params, Resource, Role, operation
+from proto.operation import OPERATOR, Family, Params, Resource, Role
 
 SURFACES = ("knowledge",)
+
+tool = Family("knowledge", surfaces=SURFACES)
+resource = Family("knowledge", role=Role.RESOURCE, surfaces=SURFACES)
+operator = Family("knowledge", callers=(OPERATOR,))
+
 
 NodeId = Annotated[
     str,
@@ -60,17 +65,13 @@ class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defa
     left_out: Annotated[int, Meta(description="Notes that were found and did not fit into `max_tokens`")] = 0
 
 
-@operation(
-    "search_documents", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES
-)
+@tool.read("search_documents", deadline_s=30)
 class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     """Search all Markdown notes by meaning and by words; answers the best notes, each with the passage that matched."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="What to look for, in plain language")]
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 20
-    tags: Annotated[list[str], Meta(max_length=32, description="Only notes that carry every one of these tags")] = (
-        msgspec.field(default_factory=list)
-    )
+    tags: Annotated[list[str], Meta(max_length=32, description="Only notes that carry every one of these tags")] = []
     path: Annotated[str, Meta(max_length=4096, description="Only notes whose path starts with this, `guides/`")] = ""
     since: Annotated[
         Instant | None,
@@ -97,15 +98,7 @@ class NodeContent(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-@operation(
-    "read_node_content",
-    service="knowledge",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    surfaces=SURFACES,
-    text="text",
-)
+@tool.read("read_node_content", deadline_s=30, text="text")
 class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
     """Read the full Markdown text of a note, straight from its file."""
 
@@ -132,7 +125,7 @@ class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     depth: Annotated[int | None, Meta(description="Steps from the note that was asked for")] = None
 
 
-@operation("explore_links", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("explore_links", deadline_s=30)
 class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
     """Find the notes that a note links to, or that link to it; an unknown id has no links."""
 
@@ -150,14 +143,7 @@ class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps to follow")] = 1
 
 
-@operation(
-    "list_directory_structure",
-    service="knowledge",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    surfaces=SURFACES,
-)
+@tool.read("list_directory_structure", deadline_s=10)
 class ListDirectoryStructure(Params[list[str]], frozen=True, kw_only=True):
     """List the folders that hold notes, relative to their root, each ending in `/`; the root itself is `./`."""
 
@@ -173,15 +159,7 @@ class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
     changed: Annotated[bool, Meta(description="False where every tag was there already")]
 
 
-@operation(
-    "inject_tags",
-    service="knowledge",
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=30,
-    surfaces=SURFACES,
-    text="message",
-)
+@tool.write("inject_tags", idempotent=True, deadline_s=30, text="message")
 class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
     """Add tags to a Markdown file, as a `<!-- tags: a, b -->` comment at its end or merged into the last such
     comment."""
@@ -223,9 +201,7 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
 
 
-@operation(
-    "knowledge_status", service="knowledge", access=Access.READ, idempotent=True, deadline_s=10, surfaces=SURFACES
-)
+@tool.read("knowledge_status", deadline_s=10)
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
     """Say how many notes are known, how many wait to be indexed, when the folders were last scanned, and what was
     left out."""
@@ -237,16 +213,11 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-@operation(
+@resource.read(
     "knowledge_stats_summary",
-    service="knowledge",
-    access=Access.READ,
-    idempotent=True,
     deadline_s=10,
-    role=Role.RESOURCE,
     text="text",
     resource=Resource(uri="amalfa://stats/summary", name="stats-summary", mime_type="text/plain"),
-    surfaces=SURFACES,
 )
 class KnowledgeStatsSummary(Params[StatsSummary], frozen=True, kw_only=True):
     """Numbers of nodes, edges and vectors of the notes, and their size on disk."""
@@ -262,7 +233,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     suggested_link_type: Annotated[str, Meta(description="references, follows or implements")]
 
 
-@operation("find_gaps", service="knowledge", access=Access.READ, idempotent=True, deadline_s=120, surfaces=SURFACES)
+@tool.read("find_gaps", deadline_s=120)
 class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
     """Find notes that are similar in meaning and not linked in either direction, over all pairs, most similar first;
     each pair once."""
@@ -288,7 +259,7 @@ class TaggedNote(msgspec.Struct, frozen=True, kw_only=True):
     date: Annotated[str | None, Meta(description="The `date` of its front matter, else its last change; RFC 3339")]
 
 
-@operation("query_by_tags", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES)
+@tool.read("query_by_tags", deadline_s=30)
 class QueryByTags(Params[list[TaggedNote]], frozen=True, kw_only=True):
     """List the notes that carry tags (in either case, `#` or not), latest first."""
 
@@ -314,9 +285,7 @@ class ReadingList(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
-@operation(
-    "suggest_reading", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES
-)
+@tool.read("suggest_reading", deadline_s=30)
 class SuggestReading(Params[ReadingList], frozen=True, kw_only=True):
     """Suggest notes to read for a task: those that match, and those that several of them are linked with."""
 
@@ -336,9 +305,7 @@ class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
     until: Annotated[str | None, Meta(description="To this moment (RFC 3339)")]
 
 
-@operation(
-    "temporal_search", service="knowledge", access=Access.READ, idempotent=True, deadline_s=30, surfaces=SURFACES
-)
+@tool.read("temporal_search", deadline_s=30)
 class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
     """Search the notes of a time; a note's time is the `date` of its front matter, else its last change."""
 
@@ -390,9 +357,7 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="In what way this may fall short of the notes, and why")]
 
 
-@operation(
-    "cluster_documents", service="knowledge", access=Access.READ, idempotent=True, deadline_s=120, surfaces=SURFACES
-)
+@tool.read("cluster_documents", deadline_s=120)
 class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True):
     """Put all notes into clusters by topic, each with a label of its most telling terms; the same notes always make
     the same clusters."""
@@ -436,14 +401,7 @@ class KnowledgeIngestResult(msgspec.Struct, frozen=True, kw_only=True):
     vectors_waiting: Annotated[int, Meta(description="Pieces, of all notes, that are not found by meaning yet")]
 
 
-@operation(
-    "knowledge_ingest",
-    service="knowledge",
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=86_400,
-    callers=(OPERATOR,),
-)
+@operator.write("knowledge_ingest", idempotent=True, deadline_s=86_400)
 class KnowledgeIngest(Params[KnowledgeIngestResult], frozen=True, kw_only=True):
     """Scan the folders now, and answer once every note below the paths is indexed.
 
@@ -452,5 +410,5 @@ class KnowledgeIngest(Params[KnowledgeIngestResult], frozen=True, kw_only=True):
 
     paths: Annotated[
         list[str], Meta(max_length=1024, description="Absolute paths at or below roots; none: all roots")
-    ] = msgspec.field(default_factory=list)
+    ] = []
     vectors: Annotated[bool, Meta(description="Wait also until every piece can be found by meaning")] = True

@@ -12,7 +12,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
+
+internal = Family("llm", role=Role.INTERNAL, callers=("*",))
+
 
 MAX_TEXTS = 32
 
@@ -28,15 +31,7 @@ class LlmModelResult(msgspec.Struct, frozen=True, kw_only=True):
     problem: Annotated[str, Meta(description="What is wrong with the settings; empty where nothing is")] = ""
 
 
-@operation(
-    "llm_model",
-    service="llm",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("llm_model", deadline_s=10)
 class LlmModel(Params[LlmModelResult], frozen=True, kw_only=True):
     """Which language model is configured, if any; sends nothing."""
 
@@ -68,15 +63,7 @@ class Refinement(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
-@operation(
-    "llm_refine_search",
-    service="llm",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("llm_refine_search", deadline_s=60)
 class LlmRefineSearch(Params[Refinement], frozen=True, kw_only=True):
     """Say what a query is after, put what was found in order, and say what the best have to do with it.
 
@@ -118,15 +105,7 @@ class SuggestedLinks(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
-@operation(
-    "llm_suggest_links",
-    service="llm",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("llm_suggest_links", deadline_s=60)
 class LlmSuggestLinks(Params[SuggestedLinks], frozen=True, kw_only=True):
     """Say which link would join each of these pairs of notes, and why.
 

@@ -14,9 +14,13 @@ from msgspec import Meta
 
 from proto.errors import Kind
 from proto.http import CONTENT_PATH, FILE_CHUNK_BYTES, FileChunk
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, Route, operation
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "media"
+
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
+served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
+
 
 MAX_CHUNK_BYTES = FILE_CHUNK_BYTES
 
@@ -69,15 +73,7 @@ class MediaInspection(msgspec.Struct, frozen=True, kw_only=True):
     problem: Annotated[str | None, Meta(description="Why there is less than there could be")]
 
 
-@operation(
-    "media_inspect",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("media_inspect", deadline_s=120)
 class MediaInspect(Params[MediaInspection], frozen=True, kw_only=True):
     """Say what a file's content is, and make the pictures of it that are not there yet."""
 
@@ -97,15 +93,7 @@ class KnownThumbnails(msgspec.Struct, frozen=True, kw_only=True):
     paths: list[str]
 
 
-@operation(
-    "media_thumbnails",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("media_thumbnails", deadline_s=10)
 class MediaThumbnails(Params[KnownThumbnails], frozen=True, kw_only=True):
     """Which files have a thumbnail already; nothing is read or made."""
 
@@ -115,15 +103,7 @@ class MediaThumbnails(Params[KnownThumbnails], frozen=True, kw_only=True):
     ]
 
 
-@operation(
-    "media_artifact",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("media_artifact", deadline_s=30)
 class MediaArtifactParams(Params[ArtifactContent], frozen=True, kw_only=True):
     """Read an artefact that `media_inspect` named."""
 
@@ -135,16 +115,7 @@ class ContentChunk(FileChunk, frozen=True, kw_only=True):
     """A part of a file, or of an artefact."""
 
 
-@operation(
-    "media_content",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=(CLIENT, OPERATOR),
-    http=Route("GET", CONTENT_PATH, file=True, statuses={Kind.OPERATION: 404}),
-)
+@served.read("media_content", deadline_s=60, http=Route("GET", CONTENT_PATH, file=True, statuses={Kind.OPERATION: 404}))
 class MediaContent(Params[ContentChunk], frozen=True, kw_only=True):
     """Read a part of a file below the roots, or of an artefact."""
 

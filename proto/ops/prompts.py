@@ -6,21 +6,20 @@ They are filled in by the kernel's gateway.  Prompts of the user's own are Markd
 from __future__ import annotations
 
 import enum
-from functools import partial
 from typing import Annotated
 
 from msgspec import Meta
 
 from proto.content import PromptResult
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 
 SERVICE = "kernel"
 SURFACES = ("documents", "compact")
 
-_prompt = partial(operation, service=SERVICE, access=Access.READ, deadline_s=10, role=Role.PROMPT, surfaces=SURFACES)
+prompt = Family(SERVICE, role=Role.PROMPT, surfaces=SURFACES)
 
 
-@_prompt("search_codebase", title="Search the codebase")
+@prompt.read("search_codebase", deadline_s=10, title="Search the codebase")
 class SearchCodebase(Params[PromptResult], frozen=True, kw_only=True):
     """Search for code patterns in the codebase"""
 
@@ -29,7 +28,7 @@ class SearchCodebase(Params[PromptResult], frozen=True, kw_only=True):
     path: Annotated[str, Meta(max_length=4096, description="Only below this folder")] = ""
 
 
-@_prompt("summarize_document", title="Summarize a document")
+@prompt.read("summarize_document", deadline_s=10, title="Summarize a document")
 class SummarizeDocument(Params[PromptResult], frozen=True, kw_only=True):
     """Summarize a stored document"""
 
@@ -46,7 +45,7 @@ class Depth(enum.StrEnum):
     THOROUGH = "thorough"
 
 
-@_prompt("research", title="Research a topic")
+@prompt.read("research", deadline_s=10, title="Research a topic")
 class Research(Params[PromptResult], frozen=True, kw_only=True):
     """Research a topic in everything that is stored, with sources"""
 
@@ -54,7 +53,7 @@ class Research(Params[PromptResult], frozen=True, kw_only=True):
     depth: Annotated[Depth, Meta(description="quick, normal or thorough")] = Depth.NORMAL
 
 
-@_prompt("review_changes", title="Review changes")
+@prompt.read("review_changes", deadline_s=10, title="Review changes")
 class ReviewChanges(Params[PromptResult], frozen=True, kw_only=True):
     """Review what changed last, for defects and what they reach"""
 

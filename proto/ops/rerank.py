@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 
-_operation = partial(operation, service="rerank", access=Access.READ, role=Role.INTERNAL, callers=("*",))
+internal = Family("rerank", role=Role.INTERNAL, callers=("*",))
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
-@_operation("rerank_pairs", deadline_s=120)
+@internal.read("rerank_pairs", deadline_s=120)
 class RerankPairs(Params[RerankResult], frozen=True, kw_only=True):
     """Put texts in the order of how well they answer a query.
 
@@ -57,6 +56,6 @@ class RerankModel(msgspec.Struct, frozen=True, kw_only=True):
     precision: str = ""
 
 
-@_operation("rerank_model", deadline_s=10)
+@internal.read("rerank_model", deadline_s=10)
 class RerankModelParams(Params[RerankModel], frozen=True, kw_only=True):
     """Which cross-encoder is in use, on what device, if any."""

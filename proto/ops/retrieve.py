@@ -13,7 +13,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
+
+internal = Family("retrieve", role=Role.INTERNAL, callers=("*",))
+
 
 Collection = Annotated[
     str,
@@ -63,15 +66,7 @@ class PutResult(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch = ""
 
 
-@operation(
-    "retrieve_put",
-    service="retrieve",
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("retrieve_put", idempotent=True, deadline_s=60)
 class RetrievePut(Params[PutResult], frozen=True, kw_only=True):
     """Set the whole content of groups, in one transaction; unchanged items keep their vectors."""
 
@@ -87,15 +82,7 @@ class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch = ""
 
 
-@operation(
-    "retrieve_delete",
-    service="retrieve",
-    access=Access.DESTRUCTIVE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.destroy("retrieve_delete", idempotent=True, deadline_s=60)
 class RetrieveDelete(Params[DeleteResult], frozen=True, kw_only=True):
     """Remove groups; ids that are not there count for nothing."""
 
@@ -107,15 +94,7 @@ class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing of what was deleted is left in the collection's database and its log."""
 
 
-@operation(
-    "retrieve_scrub",
-    service="retrieve",
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("retrieve_scrub", idempotent=True, deadline_s=120)
 class RetrieveScrub(Params[Scrubbed], frozen=True, kw_only=True):
     """Take out what deletions leave behind: words in parts of the word index that are not merged yet, pages in the log.
 
@@ -176,15 +155,7 @@ class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     vector_weight: Annotated[float, Meta(ge=0, le=1, description="Share of the vector score under `weighted`")] = 0.65
 
 
-@operation(
-    "retrieve_search",
-    service="retrieve",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("retrieve_search", deadline_s=30)
 class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
     """Search a collection by words and by meaning side by side, fuse, rerank where a cross-encoder is there."""
 
@@ -224,15 +195,7 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="Why the collection does not hold all that it should")] = []
 
 
-@operation(
-    "retrieve_status",
-    service="retrieve",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("retrieve_status", deadline_s=10)
 class RetrieveStatus(Params[CollectionStatus], frozen=True, kw_only=True):
     """How much a collection holds; one that was never written is empty, not an error."""
 
@@ -253,16 +216,7 @@ class CollectionEpoch(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch
 
 
-@operation(
-    "retrieve_epoch",
-    service="retrieve",
-    access=Access.WRITE,
-    # It may wait for minutes: sent again after a crash, it would keep the others that were in flight waiting.
-    idempotent=False,
-    deadline_s=MAX_WAIT_S + 15,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("retrieve_epoch", idempotent=False, deadline_s=MAX_WAIT_S + 15)
 class RetrieveEpoch(Params[CollectionEpoch], frozen=True, kw_only=True):
     """Wait until a collection is in another epoch than `filled`: a damaged one is begun again, empty, for its corpus to
     feed it again.
@@ -276,15 +230,7 @@ class RetrieveEpoch(Params[CollectionEpoch], frozen=True, kw_only=True):
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for another one")] = 0.0
 
 
-@operation(
-    "retrieve_groups",
-    service="retrieve",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("retrieve_groups", deadline_s=30)
 class RetrieveGroups(Params[GroupIds], frozen=True, kw_only=True):
     """The ids of a collection's groups, page by page: what a caller needs to put two records in step after a crash."""
 
@@ -308,15 +254,7 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
 
 
-@operation(
-    "retrieve_similar",
-    service="retrieve",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("retrieve_similar", deadline_s=30)
 class RetrieveSimilar(Params[Neighbours], frozen=True, kw_only=True):
     """The groups nearest to one group, exactly, by stored vectors alone: nothing is embedded.
 
@@ -346,15 +284,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
 
 
-@operation(
-    "retrieve_pairs",
-    service="retrieve",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("retrieve_pairs", deadline_s=120)
 class RetrievePairs(Params[Pairs], frozen=True, kw_only=True):
     """The most similar pairs of groups of a collection, over all pairs and exactly, each unordered pair once.
 
@@ -381,15 +311,7 @@ class Clustering(enum.StrEnum):
     SIMILAR = "similar"
 
 
-@operation(
-    "retrieve_clusters",
-    service="retrieve",
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("retrieve_clusters", deadline_s=120)
 class RetrieveClusters(Params[Grouping], frozen=True, kw_only=True):
     """Put the groups of a collection together by their vectors (those of `retrieve_similar`); the same state of the
     collection always has the same answer."""

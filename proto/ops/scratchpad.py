@@ -5,18 +5,17 @@ They are answered by the kernel's gateway, from memory; another session's entrie
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 
 SERVICE = "kernel"
 SURFACES = ("knowledge",)
 
-_reading = partial(operation, service=SERVICE, access=Access.READ, deadline_s=5, surfaces=SURFACES)
+tool = Family(SERVICE, surfaces=SURFACES)
 
 
 EntryId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of an entry: 12 hexadecimal digits")]
@@ -28,7 +27,7 @@ class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-@_reading("scratchpad_read", text="text")
+@tool.read("scratchpad_read", deadline_s=5, text="text")
 class ScratchpadRead(Params[ScratchpadContent], frozen=True, kw_only=True):
     """Read the whole of a long answer that was cached in this session."""
 
@@ -59,6 +58,6 @@ class ScratchpadListing(msgspec.Struct, frozen=True, kw_only=True):
     stats: ScratchpadStats
 
 
-@_reading("scratchpad_list")
+@tool.read("scratchpad_list", deadline_s=5)
 class ScratchpadList(Params[ScratchpadListing], frozen=True, kw_only=True):
     """List the long answers that are cached in this session."""

@@ -14,11 +14,17 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import Kind
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, Route, operation
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 from proto.ops.retrieve import Value
 
 SERVICE = "transcripts"
 SURFACES = ("transcripts",)
+
+tool = Family(SERVICE, surfaces=SURFACES)
+note_tool = Family(SERVICE, surfaces=("knowledge",))
+surfaceless_tool = Family(SERVICE)
+served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
+
 
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 of the digits 0-9 and a-f")]
 Instant: TypeAlias = str | int | float
@@ -103,17 +109,7 @@ class TranscriptSearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_def
 Query = Annotated[str, Meta(min_length=1, max_length=65536, description="What to look for, in plain language")]
 
 
-@operation(
-    "search",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    title="Search transcripts",
-    surfaces=SURFACES,
-    codes=_CODES,
-    step="transcripts_search",
-)
+@tool.read("search", deadline_s=30, title="Search transcripts", codes=_CODES, step="transcripts_search")
 class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=True):
     """Search past conversations with language models by meaning and by words; answers the best turns, each with the
     conversation that led to it."""
@@ -171,14 +167,7 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
-@operation(
-    "search_everything",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    surfaces=("knowledge",),
-)
+@note_tool.read("search_everything", deadline_s=30)
 class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
     """Search past conversations, notes and documents at once; each passage says which of them it is from."""
 
@@ -206,14 +195,7 @@ class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-@operation(
-    "transcript_delete",
-    service=SERVICE,
-    access=Access.DESTRUCTIVE,
-    idempotent=True,
-    deadline_s=60,
-    title="Delete turns",
-)
+@surfaceless_tool.destroy("transcript_delete", idempotent=True, deadline_s=60, title="Delete turns")
 class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
     """Delete a turn of a conversation for good: its content, its vectors and its words.
 
@@ -248,14 +230,7 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True):
     form: Form
 
 
-@operation(
-    "transcript_checkout",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    title="Check out a conversation",
-)
+@surfaceless_tool.read("transcript_checkout", deadline_s=30, title="Check out a conversation")
 class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
     """A conversation up to a turn, as messages that a model's API takes, to resume it from there."""
 
@@ -279,15 +254,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     project: str = ""
 
 
-@operation(
-    "transcript_node",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=10,
-    role=Role.INTERNAL,
-    callers=(CLIENT, OPERATOR),
-    http=Route("GET", "/dag/node/{hash}", missing=NOT_FOUND, statuses=STATUSES),
+@served.read(
+    "transcript_node", deadline_s=10, http=Route("GET", "/dag/node/{hash}", missing=NOT_FOUND, statuses=STATUSES)
 )
 class TranscriptNode(Params[NodeView | None], frozen=True, kw_only=True):
     """One node; null where there is none of that hash."""
@@ -317,15 +285,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
 
 
-@operation(
-    "transcript_history",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=(CLIENT, OPERATOR),
-    http=Route("GET", "/dag/history/{hash}", missing=NOT_FOUND, statuses=STATUSES),
+@served.read(
+    "transcript_history", deadline_s=30, http=Route("GET", "/dag/history/{hash}", missing=NOT_FOUND, statuses=STATUSES)
 )
 class TranscriptHistory(Params[History | None], frozen=True, kw_only=True):
     """The conversation up to a node; null where there is none of that hash."""
@@ -340,15 +301,7 @@ class Histories(msgspec.Struct, frozen=True, kw_only=True):
     total: Annotated[int, Meta(description="How many there are in all")]
 
 
-@operation(
-    "transcript_histories",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=(CLIENT, OPERATOR),
-)
+@served.read("transcript_histories", deadline_s=30)
 class TranscriptHistories(Params[Histories], frozen=True, kw_only=True):
     """The newest conversations, one for each last message."""
 
@@ -363,15 +316,6 @@ class ForestStats(msgspec.Struct, frozen=True, kw_only=True):
     leaf_count: int
 
 
-@operation(
-    "transcript_stats",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=(CLIENT, OPERATOR),
-    http=Route("GET", "/dag/stats", statuses=STATUSES),
-)
+@served.read("transcript_stats", deadline_s=30, http=Route("GET", "/dag/stats", statuses=STATUSES))
 class TranscriptStats(Params[ForestStats], frozen=True, kw_only=True):
     """How much is kept."""

@@ -11,8 +11,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import CLIENT, OPERATOR, Access, Params, Role, operation
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role
 from proto.ops.transcripts import SERVICE
+
+served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
+operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
+
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -36,15 +40,7 @@ class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Annotated[int, Meta(description="Nodes that were not there before")] = 0
 
 
-@operation(
-    "transcript_ingest",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=(CLIENT, OPERATOR),
-)
+@served.write("transcript_ingest", idempotent=True, deadline_s=60)
 class TranscriptIngest(Params[IngestResult], frozen=True, kw_only=True):
     """Keep turns, posted as JSON: `{provider, agent_name, request, response}`, or `{"turns": […]}` of such."""
 
@@ -52,15 +48,7 @@ class TranscriptIngest(Params[IngestResult], frozen=True, kw_only=True):
     batch: bool = False
 
 
-@operation(
-    "transcript_record",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=60,
-    role=Role.INTERNAL,
-    callers=(OPERATOR,),
-)
+@operator.write("transcript_record", idempotent=True, deadline_s=60)
 class TranscriptRecord(Params[IngestResult], frozen=True, kw_only=True):
     """Keep one exchange with a provider, as it went over the wire."""
 
@@ -87,15 +75,7 @@ class ImportState(msgspec.Struct, frozen=True, kw_only=True):
     layout: Annotated[str, Meta(description="What the file was taken for; empty while nothing was read")] = ""
 
 
-@operation(
-    "transcript_import_state",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=(OPERATOR,),
-)
+@operator.read("transcript_import_state", deadline_s=30)
 class TranscriptImportState(Params[ImportState], frozen=True, kw_only=True):
     """How far a file has been imported."""
 
@@ -112,15 +92,7 @@ class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
     layout: Annotated[str, Meta(description="What the file is taken for")] = ""
 
 
-@operation(
-    "transcript_import",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=120,
-    role=Role.INTERNAL,
-    callers=(OPERATOR,),
-)
+@operator.write("transcript_import", idempotent=True, deadline_s=120)
 class TranscriptImport(Params[ImportResult], frozen=True, kw_only=True):
     """Take in the next records of a file that an agent left, and remember how far it has been read.
 

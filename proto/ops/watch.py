@@ -15,9 +15,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Role, operation
+from proto.operation import Family, Params, Role
 
 SERVICE = "watch"
+
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
+
 
 MAX_WAIT_S = 60.0
 
@@ -76,15 +79,7 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
     kept: Annotated[bool, Meta(description="Whether it was there before with the same paths and rules")]
 
 
-@operation(
-    "watch_subscribe",
-    service=SERVICE,
-    access=Access.WRITE,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.write("watch_subscribe", idempotent=True, deadline_s=30)
 class WatchSubscribe(Params[Subscribed], frozen=True, kw_only=True):
     """Record every change below some folders, under a name.
 
@@ -100,14 +95,14 @@ class WatchSubscribe(Params[Subscribed], frozen=True, kw_only=True):
     ignore: Annotated[
         list[Annotated[str, Meta(max_length=1024)]],
         Meta(max_length=1024, description="Patterns as in a .gitignore file, of entries to ignore"),
-    ] = msgspec.field(default_factory=list)
+    ] = []
     include: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=1024)]],
         Meta(
             max_length=256,
             description="Only files whose name matches one of these (`*.md`, either case); directories always",
         ),
-    ] = msgspec.field(default_factory=list)
+    ] = []
 
 
 class Unsubscribed(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,15 +111,7 @@ class Unsubscribed(msgspec.Struct, frozen=True, kw_only=True):
     removed: Annotated[bool, Meta(description="Whether there was one")]
 
 
-@operation(
-    "watch_unsubscribe",
-    service=SERVICE,
-    access=Access.DESTRUCTIVE,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.destroy("watch_unsubscribe", idempotent=True, deadline_s=30)
 class WatchUnsubscribe(Params[Unsubscribed], frozen=True, kw_only=True):
     """End a subscription of the caller's."""
 
@@ -146,15 +133,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-@operation(
-    "watch_changes",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=MAX_WAIT_S + 15,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("watch_changes", deadline_s=MAX_WAIT_S + 15)
 class WatchChanges(Params[Changes], frozen=True, kw_only=True):
     """Read what changed, waiting for it if there is nothing yet; acknowledges everything up to `after`."""
 
@@ -213,14 +192,6 @@ class WatchStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-@operation(
-    "watch_status",
-    service=SERVICE,
-    access=Access.READ,
-    idempotent=True,
-    deadline_s=30,
-    role=Role.INTERNAL,
-    callers=("*",),
-)
+@internal.read("watch_status", deadline_s=30)
 class WatchStatus(Params[WatchStatusResult], frozen=True, kw_only=True):
     """How many folders are watched, what the limits are, and how far each reader is."""

@@ -7,10 +7,13 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import Family, Params
 
 SERVICE = "yaml"
 SURFACES = ("yaml",)
+
+tool = Family(SERVICE, surfaces=SURFACES)
+
 
 CODES = {
     -32000: "The file cannot be read or written",
@@ -123,10 +126,7 @@ class CommentEdit(msgspec.Struct, frozen=True, tag_field="op", tag="comment", fo
 Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
 
 
-@operation(
-    "noyalib_get", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30, title="Read a YAML value",
-    surfaces=SURFACES, codes=CODES, text="text",
-)  # fmt: skip
+@tool.read("noyalib_get", deadline_s=30, title="Read a YAML value", codes=CODES, text="text")
 class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
     """Read the value at a path in a YAML file, exactly as it is written: quotes, spacing and inner comments included.
 
@@ -138,11 +138,15 @@ class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
     document: Document = 0
 
 
-@operation(
-    "noyalib_set", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30, title="Set a YAML value",
-    surfaces=SURFACES, codes=CODES, text="text",
+@tool.write(
+    "noyalib_set",
+    idempotent=True,
+    deadline_s=30,
+    title="Set a YAML value",
+    codes=CODES,
+    text="text",
     once_with=("if_match",),
-)  # fmt: skip
+)
 class NoyalibSet(Params[EditResult], frozen=True, kw_only=True):
     """Set the value at a path in a YAML file; comments, blank lines, order and style of everything else stay as they
     are.
@@ -158,10 +162,7 @@ class NoyalibSet(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@operation(
-    "yaml_delete", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=30,
-    title="Delete a YAML entry", surfaces=SURFACES, codes=CODES, text="text",
-)  # fmt: skip
+@tool.destroy("yaml_delete", idempotent=False, deadline_s=30, title="Delete a YAML entry", codes=CODES, text="text")
 class YamlDelete(Params[EditResult], frozen=True, kw_only=True):
     """Delete the key or the item at a path, with the comments that belong to it."""
 
@@ -172,10 +173,7 @@ class YamlDelete(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@operation(
-    "yaml_append", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30,
-    title="Append to a YAML sequence", surfaces=SURFACES, codes=CODES, text="text",
-)  # fmt: skip
+@tool.write("yaml_append", idempotent=False, deadline_s=30, title="Append to a YAML sequence", codes=CODES, text="text")
 class YamlAppend(Params[EditResult], frozen=True, kw_only=True):
     """Append an item to the sequence at a path, in that sequence's own style."""
 
@@ -187,10 +185,7 @@ class YamlAppend(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@operation(
-    "yaml_rename", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=30, title="Rename a YAML key",
-    surfaces=SURFACES, codes=CODES, text="text",
-)  # fmt: skip
+@tool.write("yaml_rename", idempotent=False, deadline_s=30, title="Rename a YAML key", codes=CODES, text="text")
 class YamlRename(Params[EditResult], frozen=True, kw_only=True):
     """Give the key at a path another name; its value, place and comments stay."""
 
@@ -202,10 +197,7 @@ class YamlRename(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@operation(
-    "yaml_get_comments", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30,
-    title="Read YAML comments", surfaces=SURFACES, codes=CODES,
-)  # fmt: skip
+@tool.read("yaml_get_comments", deadline_s=30, title="Read YAML comments", codes=CODES)
 class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
     """Read the comments of the entry at a path: the lines directly above it, and the one behind it."""
 
@@ -214,11 +206,15 @@ class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
     document: Document = 0
 
 
-@operation(
-    "yaml_set_comments", service=SERVICE, access=Access.WRITE, idempotent=True, deadline_s=30,
-    title="Write YAML comments", surfaces=SURFACES, codes=CODES, text="text",
+@tool.write(
+    "yaml_set_comments",
+    idempotent=True,
+    deadline_s=30,
+    title="Write YAML comments",
+    codes=CODES,
+    text="text",
     once_with=("if_match",),
-)  # fmt: skip
+)
 class YamlSetComments(Params[EditResult], frozen=True, kw_only=True):
     """Write the comments of the entry at a path; an omitted one stays as it is, and an empty one is removed."""
 
@@ -231,10 +227,9 @@ class YamlSetComments(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@operation(
-    "yaml_edit", service=SERVICE, access=Access.DESTRUCTIVE, idempotent=False, deadline_s=60,
-    title="Edit a YAML file in several places", surfaces=SURFACES, codes=CODES, text="text",
-)  # fmt: skip
+@tool.destroy(
+    "yaml_edit", idempotent=False, deadline_s=60, title="Edit a YAML file in several places", codes=CODES, text="text"
+)
 class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
     """Make several edits of one file, each seeing those before it, all or none."""
 
@@ -245,10 +240,7 @@ class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@operation(
-    "yaml_validate", service=SERVICE, access=Access.READ, idempotent=True, deadline_s=30,
-    title="Check YAML against a JSON Schema", surfaces=SURFACES, codes=CODES,
-)  # fmt: skip
+@tool.read("yaml_validate", deadline_s=30, title="Check YAML against a JSON Schema", codes=CODES)
 class YamlValidate(Params[ValidateResult], frozen=True, kw_only=True):
     """Check a document of a YAML file against a JSON Schema (2020-12 unless it says otherwise; no remote
     references)."""

@@ -95,7 +95,11 @@ def browser(profile: Path, *options: str) -> Iterator[Page]:
         f"--user-data-dir={profile}", "--window-size=1300,700", *options,
     ]  # fmt: skip
     process = subprocess.Popen(
-        command, preexec_fn=pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        preexec_fn=pipes,  # noqa: PLW1509  # no other thread runs yet, and the descriptors' numbers are fixed
+        close_fds=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     os.close(our_in)
     os.close(their_out)

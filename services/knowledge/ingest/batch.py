@@ -62,7 +62,7 @@ class Batch:
             return
         try:
             note = parse(text, place)
-        except Exception as error:  # one file that the parser fails on must not stop all others
+        except Exception as error:  # noqa: BLE001  # one file that the parser fails on must not stop all others
             _log.exception("%s cannot be parsed", place.absolute)
             self.failed[place] = f"cannot be parsed: {type(error).__name__}: {error}"
             return

@@ -189,7 +189,7 @@ class Database:
                     raise _NothingToCommit
         except _NothingToCommit:
             return
-        except Exception as error:  # raised again where each change was asked for
+        except Exception as error:  # noqa: BLE001  # raised again where each change was asked for
             for each in batch:
                 each.error = each.error or _again(error)
 

@@ -40,7 +40,7 @@ from proto.ops.retrieve import (
 )
 from services.knowledge.main import open_service
 from services.llm.main import open_service as open_llm
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.testing import Bench, services_in_process
 
 
@@ -74,117 +74,113 @@ class MemorySearch:
 
     @asynccontextmanager
     async def open(self, env: Environment) -> AsyncIterator[Handlers]:
-        handlers = Handlers()
+        yield Handlers(self)
 
-        @handlers.handle(RetrievePut)
-        async def put(params: RetrievePut, ctx: Context) -> PutResult:
-            ids = [group.id for group in params.groups]
-            if (failure := self.refuse(ids)) is not None:
-                raise failure
-            self.puts.append(ids)
-            self.groups.update({group.id: group for group in params.groups})
-            return PutResult(groups=len(ids), items_written=0, items_unchanged=0, items_removed=0, vectors_waiting=0)
+    @handles(RetrievePut)
+    async def on_put(self, params: RetrievePut, ctx: Context) -> PutResult:
+        ids = [group.id for group in params.groups]
+        if (failure := self.refuse(ids)) is not None:
+            raise failure
+        self.puts.append(ids)
+        self.groups.update({group.id: group for group in params.groups})
+        return PutResult(groups=len(ids), items_written=0, items_unchanged=0, items_removed=0, vectors_waiting=0)
 
-        @handlers.handle(RetrieveDelete)
-        async def delete(params: RetrieveDelete, ctx: Context) -> DeleteResult:
-            if (failure := self.refuse(params.groups)) is not None:
-                raise failure
-            self.deletes.append(params.groups)
-            gone = [self.groups.pop(id_) for id_ in params.groups if id_ in self.groups]
-            return DeleteResult(groups=len(gone), items=0)
+    @handles(RetrieveDelete)
+    async def on_delete(self, params: RetrieveDelete, ctx: Context) -> DeleteResult:
+        if (failure := self.refuse(params.groups)) is not None:
+            raise failure
+        self.deletes.append(params.groups)
+        gone = [self.groups.pop(id_) for id_ in params.groups if id_ in self.groups]
+        return DeleteResult(groups=len(gone), items=0)
 
-        @handlers.handle(RetrieveEpoch)
-        async def epoch(params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:
-            self.filled = params.filled
-            if params.filled == self.epoch:
-                with trio.move_on_after(params.wait_s):
-                    await self.ended.wait()
-            return CollectionEpoch(epoch=self.epoch)
+    @handles(RetrieveEpoch)
+    async def on_epoch(self, params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:
+        self.filled = params.filled
+        if params.filled == self.epoch:
+            with trio.move_on_after(params.wait_s):
+                await self.ended.wait()
+        return CollectionEpoch(epoch=self.epoch)
 
-        @handlers.handle(RetrieveScrub)
-        async def scrub(params: RetrieveScrub, ctx: Context) -> Scrubbed:
-            return Scrubbed()
+    @handles(RetrieveScrub)
+    async def on_scrub(self, params: RetrieveScrub, ctx: Context) -> Scrubbed:
+        return Scrubbed()
 
-        @handlers.handle(RetrieveGroups)
-        async def groups(params: RetrieveGroups, ctx: Context) -> GroupIds:
-            if (failure := self.refuse([])) is not None:
-                raise failure
-            ids = sorted(id_ for id_ in self.groups if id_ > params.after)
-            return GroupIds(ids=ids[: params.limit], more=len(ids) > params.limit)
+    @handles(RetrieveGroups)
+    async def on_groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
+        if (failure := self.refuse([])) is not None:
+            raise failure
+        ids = sorted(id_ for id_ in self.groups if id_ > params.after)
+        return GroupIds(ids=ids[: params.limit], more=len(ids) > params.limit)
 
-        @handlers.handle(RetrieveStatus)
-        async def status(params: RetrieveStatus, ctx: Context) -> CollectionStatus:
-            items = [item for group in self.groups.values() for item in group.items]
-            return CollectionStatus(
-                collection=params.collection, groups=len(self.groups), items=len(items),
-                vectors=sum(item.embed for item in items), vectors_waiting=0, fingerprint=None,
-                size_bytes=1024 * 1024, index="none",
-            )  # fmt: skip
+    @handles(RetrieveStatus)
+    async def on_status(self, params: RetrieveStatus, ctx: Context) -> CollectionStatus:
+        items = [item for group in self.groups.values() for item in group.items]
+        return CollectionStatus(
+            collection=params.collection, groups=len(self.groups), items=len(items),
+            vectors=sum(item.embed for item in items), vectors_waiting=0, fingerprint=None,
+            size_bytes=1024 * 1024, index="none",
+        )  # fmt: skip
 
-        @handlers.handle(RetrieveSearch)
-        async def search(params: RetrieveSearch, ctx: Context) -> SearchResult:
-            self.searches.append(params)
-            words = params.query.lower().split()
-            hits = []
-            for group in self.groups.values():
-                if not all(_holds(group, condition) for condition in params.filters):
-                    continue
-                score, best = max(
-                    ((sum(w in item.text.lower() for w in words), -i) for i, item in enumerate(group.items)),
-                    default=(0, 0),
-                )
-                if score:
-                    item = group.items[-best]
-                    hits.append(
-                        Hit(
-                            group=group.id, key=item.key, score=score / len(words), title=group.title, vector=0.9,
-                            heading=item.heading, text=item.text,
-                            group_metadata=group.metadata, item_metadata=item.metadata,
-                        )
-                    )  # fmt: skip
-            hits.sort(key=lambda hit: (-hit.score, hit.group))
-            stage = "vector" if self.vectors and params.fusion.method == "vector" else "lexical"
-            return SearchResult(hits=hits[: params.limit], stages=[stage], degraded=[], source=stage)
-
-        @handlers.handle(RetrieveSimilar)
-        async def similar(params: RetrieveSimilar, ctx: Context) -> Neighbours:
-            if not self.vectors:
-                return Neighbours(neighbours=[], has_vector=False, vectors_waiting=len(self.groups))
-            own = self.groups.get(params.group)
-            near = [
-                Neighbour(group=other.id, similarity=similarity)
-                for other in self.groups.values()
-                if own is not None and other is not own and (similarity := likeness(own, other)) >= params.threshold
-            ]
-            near.sort(key=lambda each: (-each.similarity, each.group))
-            return Neighbours(neighbours=near[: params.limit], has_vector=own is not None)
-
-        @handlers.handle(RetrievePairs)
-        async def pairs(params: RetrievePairs, ctx: Context) -> Pairs:
-            self.asked_pairs.append(params)
-            if not self.vectors:
-                return Pairs(pairs=[], more=False, groups=0, vectors_waiting=len(self.groups))
-            found = [
-                Pair(first=first.id, second=second.id, similarity=similarity)
-                for first, second in itertools.combinations(sorted(self.groups.values(), key=lambda g: g.id), 2)
-                if (similarity := likeness(first, second)) >= params.threshold
-            ]
-            found.sort(key=lambda pair: (-pair.similarity, pair.first, pair.second))
-            limit = min(params.limit, self.most_pairs)
-            return Pairs(pairs=found[:limit], more=len(found) > limit, groups=len(self.groups))
-
-        @handlers.handle(RetrieveClusters)
-        async def clusters(params: RetrieveClusters, ctx: Context) -> Grouping:
-            if not self.vectors:
-                return Grouping(clusters=[], groups=0, vectors_waiting=len(self.groups))
-            by_word: dict[str, list[str]] = {}
-            for id_, group in sorted(self.groups.items()):
-                by_word.setdefault(group.title.split()[0], []).append(id_)
-            return Grouping(
-                clusters=sorted(by_word.values(), key=lambda ids: (-len(ids), ids)), groups=len(self.groups)
+    @handles(RetrieveSearch)
+    async def on_search(self, params: RetrieveSearch, ctx: Context) -> SearchResult:
+        self.searches.append(params)
+        words = params.query.lower().split()
+        hits = []
+        for group in self.groups.values():
+            if not all(_holds(group, condition) for condition in params.filters):
+                continue
+            score, best = max(
+                ((sum(w in item.text.lower() for w in words), -i) for i, item in enumerate(group.items)),
+                default=(0, 0),
             )
+            if score:
+                item = group.items[-best]
+                hits.append(
+                    Hit(
+                        group=group.id, key=item.key, score=score / len(words), title=group.title, vector=0.9,
+                        heading=item.heading, text=item.text,
+                        group_metadata=group.metadata, item_metadata=item.metadata,
+                    )
+                )  # fmt: skip
+        hits.sort(key=lambda hit: (-hit.score, hit.group))
+        stage = "vector" if self.vectors and params.fusion.method == "vector" else "lexical"
+        return SearchResult(hits=hits[: params.limit], stages=[stage], degraded=[], source=stage)
 
-        yield handlers
+    @handles(RetrieveSimilar)
+    async def on_similar(self, params: RetrieveSimilar, ctx: Context) -> Neighbours:
+        if not self.vectors:
+            return Neighbours(neighbours=[], has_vector=False, vectors_waiting=len(self.groups))
+        own = self.groups.get(params.group)
+        near = [
+            Neighbour(group=other.id, similarity=similarity)
+            for other in self.groups.values()
+            if own is not None and other is not own and (similarity := likeness(own, other)) >= params.threshold
+        ]
+        near.sort(key=lambda each: (-each.similarity, each.group))
+        return Neighbours(neighbours=near[: params.limit], has_vector=own is not None)
+
+    @handles(RetrievePairs)
+    async def on_pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:
+        self.asked_pairs.append(params)
+        if not self.vectors:
+            return Pairs(pairs=[], more=False, groups=0, vectors_waiting=len(self.groups))
+        found = [
+            Pair(first=first.id, second=second.id, similarity=similarity)
+            for first, second in itertools.combinations(sorted(self.groups.values(), key=lambda g: g.id), 2)
+            if (similarity := likeness(first, second)) >= params.threshold
+        ]
+        found.sort(key=lambda pair: (-pair.similarity, pair.first, pair.second))
+        limit = min(params.limit, self.most_pairs)
+        return Pairs(pairs=found[:limit], more=len(found) > limit, groups=len(self.groups))
+
+    @handles(RetrieveClusters)
+    async def on_clusters(self, params: RetrieveClusters, ctx: Context) -> Grouping:
+        if not self.vectors:
+            return Grouping(clusters=[], groups=0, vectors_waiting=len(self.groups))
+        by_word: dict[str, list[str]] = {}
+        for id_, group in sorted(self.groups.items()):
+            by_word.setdefault(group.title.split()[0], []).append(id_)
+        return Grouping(clusters=sorted(by_word.values(), key=lambda ids: (-len(ids), ids)), groups=len(self.groups))
 
 
 def likeness(first: Group, second: Group) -> float:

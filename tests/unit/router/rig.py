@@ -48,7 +48,7 @@ class Rig:
             service=service,
             module="",
             generation=generation,
-            operations=tuple(op.name for op in self.table.of_service(service.split("-")[0])),
+            operations=tuple(op.name for op in self.table.of_service(service.split("-", maxsplit=1)[0])),
             parent_pid=0,
             data_dir="/nonexistent",
             roots=(),
@@ -56,7 +56,7 @@ class Rig:
         ours, theirs = memory_link()
         channel = Channel(ours)
         scope = trio.CancelScope()
-        open_service: OpenService = {"speaker": self._speaker, "relay": self._relay}[service.split("-")[0]]
+        open_service: OpenService = {"speaker": self._speaker, "relay": self._relay}[service.split("-", maxsplit=1)[0]]
         ready = trio.Event()
 
         async def serve() -> None:
