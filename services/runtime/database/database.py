@@ -111,6 +111,8 @@ class Database:
         self._on_rebuilt = on_rebuilt
         self._turn = threading.RLock()
         """Held by the thread that uses the writer."""
+        self._swap = threading.RLock()
+        """Held while the file is put aside and begun again, and while a reader opens it."""
         self._writer: apsw.Connection | None = None
         self._readers = Readers(self._open_reader)
         self._readers_of = self._generations()
@@ -348,12 +350,17 @@ class Database:
         self._writer = connection
 
     def _open_reader(self) -> apsw.Connection:
-        connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
+        # The first statement opens the log, by its name: it must be that of this file, and not of the next one.
+        with self._swap:
+            connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         for name, database in self._attached.items():
-            with database._turn:
-                # Not while it is being begun again: its file is away then.
-                database._opened()
+            if database._writer is None:
+                with database._turn:
+                    database._opened()
+            with database._swap:
                 connection.execute(f"ATTACH ? AS {name}", (str(database.path),))
+                connection.execute(f"SELECT 1 FROM {name}.sqlite_schema LIMIT 1").fetchall()
         connection.pragma("query_only", True)
         return connection
 
@@ -432,7 +439,7 @@ class Database:
 
     def _begin_again(self, reason: str, generation: int | None = None) -> None:
         """Put the file aside and begin an empty one; nothing where another thread has done so since `generation`."""
-        with self._turn:
+        with self._turn, self._swap:
             if generation is not None and generation != self.generation:
                 return
             self._readers.close()

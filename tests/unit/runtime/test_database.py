@@ -288,3 +288,23 @@ async def test_constraints_come_through_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(OperationError, match="not this one"):
         await database.write(refuses)
     database.close()
+
+
+async def test_readers_that_open_while_the_file_is_put_aside_find_the_old_or_the_new_one(tmp_path: Path) -> None:
+    database = opened(tmp_path, Kind.DERIVED)
+    found: list[object] = []
+
+    async def read() -> None:
+        for _ in range(20):
+            try:
+                found.append(await database.read(names))
+            except Unavailable:
+                found.append(None)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(read)
+        for _ in range(20):
+            await trio.to_thread.run_sync(lambda: database.begin_again("for a test", database.generation))
+    assert all(each in (None, ["first"]) for each in found)
+    database.close()
