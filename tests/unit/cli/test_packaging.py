@@ -43,6 +43,7 @@ PEERS = {"sentence_transformers"}
 """What benchmarks compare with, in environments that they make for it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [("proto", ()), ("kernel", ()), ("services", ("onnx",)), ("tests", ("dev",))],

@@ -48,6 +48,7 @@ async def settled(bench: Bench) -> None:
     await until(done)
 
 
+@pytest.mark.slow
 async def test_a_disk_that_is_full_at_any_statement_undoes_the_whole_change_and_no_more(tmp_path: Path) -> None:
     with disk() as faulty:
         async with documents(tmp_path) as bench:
@@ -69,6 +70,7 @@ async def test_a_disk_that_is_full_at_any_statement_undoes_the_whole_change_and_
             assert (await bench.call(DocumentsVerify())).problems == []
 
 
+@pytest.mark.slow
 async def test_reads_go_on_and_indexing_resumes_after_the_disk_was_full(tmp_path: Path) -> None:
     with disk() as faulty:
         async with documents(tmp_path) as bench:
@@ -105,6 +107,7 @@ async def test_a_directory_on_a_full_disk_may_have_been_stored_in_part(tmp_path:
             assert await lines(bench, "needle") == 300 * len(TEXTS) + 1
 
 
+@pytest.mark.slow
 async def test_a_watched_folder_is_added_once_there_is_room(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree(root, {"w/a.txt": "first"})
@@ -132,6 +135,7 @@ async def test_a_watched_folder_is_added_once_there_is_room(tmp_path: Path) -> N
             assert bench.failures == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["extract.settle", "parsing.put"])
 async def test_a_full_disk_is_not_the_fault_of_what_is_being_extracted_or_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

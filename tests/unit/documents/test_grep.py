@@ -80,6 +80,7 @@ async def test_matches_are_those_of_a_plain_scan_before_and_after_indexing(tmp_p
         assert (await grep(bench, "xalpha gammma")).searched < len(files)
 
 
+@pytest.mark.slow
 def test_a_text_is_cut_into_pieces_of_whole_lines_and_not_too_many() -> None:
     chance = random.Random(8)
     for size in (0, 1, 4096, 4097, 70_000, 900_000):
@@ -153,6 +154,7 @@ def test_of_many_trigrams_those_are_looked_for_that_save_more_than_they_cost() -
     assert fts5(trigrams_of("a.b")) is None
 
 
+@pytest.mark.slow
 async def test_lines_are_those_of_a_plain_scan_in_texts_of_many_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +287,7 @@ async def test_documents_are_chosen_by_path_pattern_and_tag(tmp_path: Path) -> N
         assert await names() == ["c.md"]
 
 
+@pytest.mark.slow
 async def test_patterns_beyond_re2_are_matched_and_hostile_ones_end(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         await add_text(bench, "a.txt", "foobar\nfoobaz\nabab\nabba\n")
@@ -304,6 +307,7 @@ async def test_patterns_beyond_re2_are_matched_and_hostile_ones_end(tmp_path: Pa
             assert "(?m)" not in caught.value.failure.message
 
 
+@pytest.mark.slow
 async def test_a_text_of_many_windows_is_searched_whole(tmp_path: Path) -> None:
     lines = [f"line {n} " + "x" * 80 for n in range(220_000)]
     lines[150_000] += " needle"

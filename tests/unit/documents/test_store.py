@@ -138,6 +138,7 @@ async def test_only_what_is_below_a_root_can_be_added(tmp_path: Path) -> None:
         assert not await listed(bench)
 
 
+@pytest.mark.slow
 async def test_large_contents_are_cut_into_chunks_that_versions_share(tmp_path: Path) -> None:
     data = random.Random(1).randbytes(9_000_000)
     other = data[:4_000_000] + b"inserted" + data[4_000_000:]

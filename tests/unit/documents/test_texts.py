@@ -170,6 +170,7 @@ async def test_a_misspelt_word_finds_what_it_was_meant_for_unless_that_is_turned
         assert (await bench.call(DocumentsSearch(query="kuberentes", similarity=0.99))).total == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("followed", [False, True])
 async def test_what_changes_below_a_watched_folder_is_added_until_the_session_ends(
     tmp_path: Path, followed: bool, monkeypatch: pytest.MonkeyPatch

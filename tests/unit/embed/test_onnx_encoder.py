@@ -40,6 +40,7 @@ def by_torch(files: ModelFiles) -> TorchEncoder:
     return TorchEncoder(files, precision=Precision.FP32)
 
 
+@pytest.mark.slow
 def test_vectors_agree_with_torchs(
     packaged: ModelFiles, exported: OnnxEncoder, exact: OnnxEncoder, sequences: list[Ids]
 ) -> None:
@@ -51,12 +52,14 @@ def test_vectors_agree_with_torchs(
     assert (vectors * reference).sum(axis=1).mean() > 0.999
 
 
+@pytest.mark.slow
 def test_a_texts_vector_does_not_depend_on_its_batch(exported: OnnxEncoder, sequences: list[Ids]) -> None:
     alone = np.concatenate([exported.compute([ids]) for ids in sequences])
     assert worst_cosine(exported.compute(sequences), alone) > 0.9999
     assert worst_cosine(exported.compute(sequences[::-1])[::-1], alone) > 0.9999
 
 
+@pytest.mark.slow
 def test_token_vectors_are_those_of_torch(packaged: ModelFiles, exact: OnnxEncoder, sequences: list[Ids]) -> None:
     theirs = by_torch(packaged).token_vectors(sequences)
     for left, right in zip(exact.token_vectors(sequences), theirs, strict=True):
@@ -79,6 +82,7 @@ def small(folder: Path, kind: str, **settings: object) -> ModelFiles:
     return resolve(str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [("Bert", {}), ("Bert", {"hidden_act": "gelu_new"}), ("XLMRoberta", {}), ("Camembert", {}), ("MPNet", {})],
@@ -91,6 +95,7 @@ def test_every_family_agrees_with_torch(tmp_path: Path, kind: str, settings: dic
     assert worst_cosine(OnnxEncoder(files, tmp_path).compute(given), reference) > 0.99
 
 
+@pytest.mark.slow
 def test_pooling_is_torchs(tmp_path: Path) -> None:
     files = small(tmp_path / "model", "Bert")
     given = batch(1, 5, 6, 30)
@@ -105,6 +110,7 @@ def batch(*lengths: int) -> list[Ids]:
     return [source.integers(2, 90, length).astype(np.int32) for length in lengths]
 
 
+@pytest.mark.slow
 def test_a_graph_is_exported_once_and_again_where_it_is_damaged_or_of_another_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +140,7 @@ def test_a_precision_that_the_backend_has_not_is_refused(packaged: ModelFiles, t
         open_encoder(packaged, Backend.ONNX, device="cpu", precision=Precision.BF16, threads=1, folder=tmp_path)
 
 
+@pytest.mark.slow
 async def test_the_service_answers_as_with_torch_and_its_vectors_are_of_the_same_model(tmp_path: Path) -> None:
     asked = EmbedTexts(texts=TEXTS[2:6], kind=TextKind.PASSAGE)
 

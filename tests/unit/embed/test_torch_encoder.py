@@ -37,6 +37,7 @@ def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "least"), [(Precision.FP32, 0.99999), (Precision.BF16, 0.999)])
 def test_vectors_agree_with_transformers(
     packaged: ModelFiles, sequences: list[Ids], precision: Precision, least: float
@@ -48,6 +49,7 @@ def test_vectors_agree_with_transformers(
     assert worst_cosine(vectors, reference(packaged, sequences)) > least
 
 
+@pytest.mark.slow
 def test_a_texts_vector_does_not_depend_on_its_batch(packaged: ModelFiles, sequences: list[Ids]) -> None:
     encoder = TorchEncoder(packaged, precision=Precision.BF16)
     together = encoder.compute(sequences)

@@ -329,6 +329,7 @@ def test_without_the_flag_of_the_system_nothing_is_overwritten_either(tmp_path: 
     assert (tmp_path / "taken").read_bytes() == b"taken"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_any_order_of_changes_leaves_the_index_as_the_disk(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -419,6 +420,7 @@ async def test_what_came_back_from_the_trash_before_a_crash_is_in_its_sets_again
         assert differences(data, root) == []
 
 
+@pytest.mark.slow
 async def test_changes_during_a_scan_are_not_lost(tmp_path: Path) -> None:
     chance = random.Random(7)
     root, data = tmp_path / "root", tmp_path / "data"

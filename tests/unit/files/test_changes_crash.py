@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import apsw
+import pytest
 import trio
 
 from proto.ops.files_changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RestoreFiles, RestoreItem
@@ -41,6 +42,7 @@ async def _change(data: Path, root: Path, seed: int) -> None:
             print("done", flush=True)
 
 
+@pytest.mark.slow
 async def test_changes_that_are_killed_are_in_the_index_at_the_next_start(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     data.mkdir()
@@ -58,6 +60,7 @@ async def test_changes_that_are_killed_are_in_the_index_at_the_next_start(tmp_pa
                 assert differences(data, root) == []
 
 
+@pytest.mark.slow
 async def test_members_of_a_set_stay_in_it_through_moves_that_are_killed(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     data.mkdir()

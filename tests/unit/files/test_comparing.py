@@ -58,6 +58,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "PIECE_ENTRIES", 8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("seed", range(3))
 async def test_rescan_is_right_whoever_looks(tmp_path: Path, seed: int) -> None:

@@ -35,6 +35,7 @@ async def _serve(data: Path, root: Path) -> None:
             await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.05, 0.6])
 async def test_scan_that_is_killed_leaves_a_consistent_index_and_goes_on(tmp_path: Path, part: float) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
@@ -54,6 +55,7 @@ async def test_scan_that_is_killed_leaves_a_consistent_index_and_goes_on(tmp_pat
         assert differences(data, root) == []
 
 
+@pytest.mark.slow
 async def test_job_whose_process_dies_twice_fails_with_that_cause(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     data.mkdir()

@@ -250,6 +250,7 @@ async def test_job_can_be_followed_and_listed(tmp_path: Path) -> None:
             await bench.call(JobProgress(job_id=999))
 
 
+@pytest.mark.slow
 async def test_cancelled_job_stops_and_leaves_right_sums(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     for number in range(400):

@@ -82,6 +82,7 @@ async def live(bench: Bench, root: Path, name: str = "live", **options: bool) ->
         await until_status(bench, name, "running")
 
 
+@pytest.mark.slow
 async def test_changes_are_in_the_index_without_being_asked_for(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
@@ -99,6 +100,7 @@ async def test_changes_are_in_the_index_without_being_asked_for(tmp_path: Path) 
         assert stats.entries_indexed == 1 + sum(len(folders) + len(files) for _, folders, files in os.walk(root))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", ["files", "watch"])
 async def test_nothing_is_lost_when_a_service_dies(tmp_path: Path, dies: str) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
@@ -174,6 +176,7 @@ async def test_stopped_source_stays_stopped_until_it_is_started(tmp_path: Path) 
         assert (await bench.call(SourceStop(name="live"))).message == "it was not running"
 
 
+@pytest.mark.slow
 async def test_folder_that_goes_and_comes_back_is_followed_on(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     (root / "folder").mkdir(parents=True)

@@ -173,6 +173,7 @@ def _make_version_1(path: Path) -> None:
     db.close()
 
 
+@pytest.mark.slow
 async def test_a_background_scan_waits_for_room_and_goes_on(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
@@ -215,6 +216,7 @@ async def test_a_scan_that_a_call_waits_for_says_that_the_disk_is_full(tmp_path:
     assert differences(data, root) == []
 
 
+@pytest.mark.slow
 async def test_classifier_jobs_wait_for_room(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()

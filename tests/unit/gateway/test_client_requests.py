@@ -133,6 +133,7 @@ async def test_a_client_with_a_handshake_is_asked_by_requests() -> None:
         assert (await wire.receive())["result"]["structuredContent"] == {"result": "Ada Lovelace"}
 
 
+@pytest.mark.slow
 async def test_a_client_with_a_handshake_is_asked_over_http_too() -> None:
     async with served() as (http, *_):
         await http.initialize(capabilities=ELICITATION)

@@ -123,6 +123,7 @@ def requests_for(version: str) -> list[dict[str, Any]]:
     return requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [*LEGACY, "2026-07-28"])
 async def test_both_paths_answer_the_same(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = requests_for(version)

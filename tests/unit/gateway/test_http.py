@@ -54,6 +54,7 @@ async def test_progress_and_log_lines_come_in_a_stream_before_the_result() -> No
             assert reply.message["result"]["structuredContent"] == {"result": "done"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
 async def test_both_paths_answer_the_same_over_http(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modern = version == "2026-07-28"
@@ -362,6 +363,7 @@ async def test_a_connection_ends_with_its_client() -> None:
                 await trio.testing.wait_all_tasks_blocked(0.01)
 
 
+@pytest.mark.slow
 async def test_clients_that_come_and_go_leave_nothing_behind() -> None:
     """Sessions that were ended, and calls that were broken off, keep no task and no descriptor."""
     async with served() as (http, *_):

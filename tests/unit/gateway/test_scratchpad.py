@@ -166,6 +166,7 @@ async def test_long_answer_is_kept_and_a_preview_names_every_hit() -> None:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("path")
 async def test_only_long_answers_of_knowledge_tools_are_kept() -> None:
     async with client() as (_, wire):

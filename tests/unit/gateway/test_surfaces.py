@@ -35,6 +35,7 @@ def test_a_surface_shows_what_names_it() -> None:
     assert Surface("yaml", TABLE).listed_templates == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("surface", SURFACES)
 def test_every_listed_tool_has_what_a_client_needs(surface: str, everything: ops.Table) -> None:
     for tool in Surface(surface, everything).listed_tools:

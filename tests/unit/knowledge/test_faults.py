@@ -53,6 +53,7 @@ async def test_statement_that_finds_no_room_is_undone_and_the_next_write_succeed
         database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2, 3, 5, 8, 13])
 async def test_ingest_waits_for_room_and_goes_on(tmp_path: Path, at: int) -> None:
     root, search = tmp_path / "root", MemorySearch()
@@ -74,6 +75,7 @@ async def test_ingest_waits_for_room_and_goes_on(tmp_path: Path, at: int) -> Non
             assert sorted(search.groups) == ["a", "b"]
 
 
+@pytest.mark.slow
 async def test_disk_that_is_full_at_the_start_is_waited_for(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root, "a.md", "# A\n\nzebra")
@@ -88,6 +90,7 @@ async def test_disk_that_is_full_at_the_start_is_waited_for(tmp_path: Path) -> N
             assert (await bench.call(ReadNodeContent(id="a"))).text == "# A\n\nzebra"
 
 
+@pytest.mark.slow
 async def test_search_on_a_full_disk_is_waited_for_and_no_note_is_given_up(tmp_path: Path) -> None:
     root, search = tmp_path / "root", MemorySearch()
     for number in range(20):
@@ -139,6 +142,7 @@ async def settled_again(bench: Bench, notes: int) -> None:
                     assert "is being rebuilt" in str(error)  # noqa: PT017  # only one call has it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["edge", "node", "graph_outbox"])
 async def test_damaged_page_rebuilds_the_database_and_keeps_the_ids(tmp_path: Path, table: str) -> None:
     folder, root, search = tmp_path / "data", tmp_path / "root", MemorySearch()

@@ -62,6 +62,7 @@ async def eventually(bench: Bench, query: str, ids: list[str]) -> None:
             await trio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_every_change_shows_without_a_walk_of_the_folders(tmp_path: Path, root: Path) -> None:
     write(root, "a.md", "# A\n\nThe zebra walks. See [[b]].")
     write(root, "b.md", "# B\n\nNothing of note.")
@@ -101,6 +102,7 @@ async def test_added_tags_show_at_once(tmp_path: Path, root: Path) -> None:
         assert [note.id for note in await bench.call(QueryByTags(tags=["striped"]))] == ["a"]
 
 
+@pytest.mark.slow
 async def test_tags_are_added_while_the_search_is_away_and_show_once_it_is_back(tmp_path: Path, root: Path) -> None:
     file = write(root, "a.md", "# A\n\nThe zebra walks.")
     async with following(tmp_path / "data", root, MemorySearch()) as bench:
@@ -111,6 +113,7 @@ async def test_tags_are_added_while_the_search_is_away_and_show_once_it_is_back(
         assert "<!-- tags: striped -->" in file.read_text()
 
 
+@pytest.mark.slow
 async def test_watcher_that_is_away_is_stood_in_for_and_takes_over_again(tmp_path: Path, root: Path) -> None:
     write(root, "a.md", "# A\n\nzebra")
     async with following(tmp_path / "data", root, MemorySearch(), rescan_s=0.05) as bench:
@@ -127,6 +130,7 @@ async def test_watcher_that_is_away_is_stood_in_for_and_takes_over_again(tmp_pat
         await eventually(bench, "quagga", ["c"])
 
 
+@pytest.mark.slow
 async def test_answer_says_that_changes_show_late_while_nobody_watches(tmp_path: Path, root: Path) -> None:
     write(root, "a.md", "# A\n\nzebra")
     async with following(tmp_path / "data", root, MemorySearch(), rescan_s=60) as bench:
@@ -140,6 +144,7 @@ async def test_answer_says_that_changes_show_late_while_nobody_watches(tmp_path:
         assert any("shows after up to 60 s" in reason for reason in degraded)
 
 
+@pytest.mark.slow
 async def test_what_changes_while_either_is_dead_is_found(tmp_path: Path, root: Path) -> None:
     search = MemorySearch()
     for number in range(30):

@@ -156,6 +156,7 @@ async def _serve(folder: Path, root: Path) -> None:
         await trio.sleep_forever()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_kills_at_any_moment_leave_graph_and_notes_in_step(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -192,6 +192,7 @@ LINES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=40), st.sampled_from(["\n", "\r\n"]))
 def test_any_text_is_parsed_and_every_line_with_text_is_in_exactly_one_section(

@@ -230,6 +230,7 @@ async def test_search_fails_openly_while_the_search_is_down_and_the_rest_answers
         assert await found(bench, "giraffe") == ["b"]
 
 
+@pytest.mark.slow
 async def test_answer_says_how_far_the_ingest_is(tmp_path: Path, root: Path) -> None:
     search = MemorySearch()
     write(root, "a.md", "zebra")
@@ -280,6 +281,7 @@ async def test_search_that_refuses_everything_makes_the_ingest_wait(tmp_path: Pa
         assert len(search.groups) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failures", [[Unavailable("down")] * 3, [Internal("odd")] * 2])
 async def test_lost_and_left_over_groups_are_put_right_at_the_start(
     tmp_path: Path, root: Path, failures: Sequence[LinckiaError]
@@ -412,6 +414,7 @@ async def test_similar_notes_are_found_on_demand(tmp_path: Path, root: Path) -> 
             await links(bench, "a", "similar")
 
 
+@pytest.mark.slow
 async def test_service_is_ready_and_answers_before_the_first_scan_is_through(tmp_path: Path, root: Path) -> None:
     search = MemorySearch()
     write(root, "a.md", "zebra")

@@ -170,6 +170,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_killed_writer_leaves_the_old_or_the_new_file_whole(tmp_path: Path) -> None:
     file = write(tmp_path, "a.md", "0\n" * 20_000)
     for delay in range(8):

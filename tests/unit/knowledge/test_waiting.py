@@ -26,6 +26,7 @@ async def test_what_was_written_before_the_call_is_found_after_it(tmp_path: Path
         assert (again.notes, again.indexed) == (20, 0)
 
 
+@pytest.mark.slow
 async def test_it_waits_while_the_search_is_away_and_says_why(tmp_path: Path) -> None:
     root, search = tmp_path / "root", MemorySearch()
     write(root, "a.md", "# A\n")

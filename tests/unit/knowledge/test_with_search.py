@@ -67,6 +67,7 @@ async def test_notes_are_found_filtered_and_follow_their_files(tmp_path: Path) -
         await bench.stop("knowledge")
 
 
+@pytest.mark.slow
 async def test_search_that_dies_during_the_ingest_has_every_note_once_in_the_end(tmp_path: Path) -> None:
     root = tmp_path / "root"
     for number in range(300):

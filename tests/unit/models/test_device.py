@@ -51,6 +51,7 @@ class Small:
         return survives(error, self.device)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_too_large_for_the_memory_is_computed_in_parts() -> None:
     model = Small(torch.OutOfMemoryError("CUDA out of memory"))
     texts = ["x" * n for n in range(1, 11)]

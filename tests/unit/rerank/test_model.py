@@ -45,6 +45,7 @@ def reference(files: Checkpoint, query: str, texts: Sequence[str]) -> list[float
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [(Precision.FP32, 1e-5), (Precision.BF16, 0.05)])
 def test_scores_agree_with_transformers(files: Checkpoint, precision: Precision, tolerance: float) -> None:
     pairs = PairTokenizer(files).encode(QUERY, TEXTS)
@@ -55,6 +56,7 @@ def test_scores_agree_with_transformers(files: Checkpoint, precision: Precision,
     assert scores[:, 0] == pytest.approx(expected, abs=tolerance)
 
 
+@pytest.mark.slow
 def test_a_pairs_score_does_not_depend_on_its_batch(files: Checkpoint) -> None:
     encoder = CrossEncoder(files, precision=Precision.FP32)
     pairs = PairTokenizer(files).encode(QUERY, TEXTS * 7).pairs

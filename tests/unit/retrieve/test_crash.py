@@ -54,6 +54,7 @@ def put_until_killed(folder: Path, acknowledged: int) -> int:
     return int(rest[-1]) if rest else last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acknowledged", [1, 7, 60])
 async def test_every_acknowledged_put_survives_a_kill(tmp_path: Path, acknowledged: int) -> None:
     last = put_until_killed(tmp_path, acknowledged)

@@ -56,6 +56,7 @@ def harm(path: Path, table: str) -> None:
         damage_page(path, page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", [True, False])
 async def test_a_damaged_collection_is_begun_again_alone_and_fed_again(tmp_path: Path, running: bool) -> None:
     path = tmp_path / "retrieve" / "notes.db"
@@ -125,6 +126,7 @@ async def test_a_put_on_a_damaged_word_index_rebuilds_it_on_the_way(tmp_path: Pa
         assert len((await collection.find_words("cat", 100, None)).hits) == 51
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_said_reads_go_on_and_vectors_come_once_there_is_room(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     with disk() as full:

@@ -103,6 +103,7 @@ FORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_code_forms_and_scripts_are_found_before_and_after_the_commit(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group("first", "nothing of note")])
@@ -116,6 +117,7 @@ async def test_code_forms_and_scripts_are_found_before_and_after_the_commit(tmp_
             assert await texts_of(collection, query) == await texts_by_fts5(collection, query)
 
 
+@pytest.mark.slow
 async def test_what_is_written_is_found_at_once_and_what_is_removed_never_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         for round_ in range(60):
@@ -191,6 +193,7 @@ async def test_what_a_crash_took_from_the_index_is_put_back_and_what_it_left_is_
         assert set(await find(collection, "zebra", limit=100)) == set(await by_fts5(collection, "zebra", limit=100))
 
 
+@pytest.mark.slow
 async def test_scrubbed_words_are_in_no_file_any_more_and_the_rest_is_found(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group("kept", "zebra kept"), group("secret", "hunterpassword")])

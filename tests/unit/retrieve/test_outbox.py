@@ -34,6 +34,7 @@ async def test_items_get_their_vectors_and_keep_them_over_a_restart(tmp_path: Pa
         assert (status.vectors, status.vectors_waiting, status.fingerprint) == (300, 0, "words:1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [Unavailable("down"), Overloaded("full", retry_after_ms=20)])
 async def test_work_goes_on_when_the_embedder_comes_back(tmp_path: Path, failure: LinckiaError) -> None:
     embedder = WordEmbedder()

@@ -291,6 +291,7 @@ async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_
         assert found.degraded == ["lexical: database disk image is malformed"]
 
 
+@pytest.mark.slow
 async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

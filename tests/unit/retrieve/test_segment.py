@@ -91,6 +91,7 @@ def test_a_filter_that_admits_only_the_farthest_still_fills_the_answer(tmp_path:
     assert {item_id for item_id, _ in found} <= set(farthest.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [10, 50])
 def test_recall_on_clusters_with_uneven_numbers(tmp_path: Path, limit: int) -> None:
     rows = clustered(8, 20_000, 128).astype(np.float16)

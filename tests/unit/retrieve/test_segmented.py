@@ -161,6 +161,7 @@ def tend(index: SegmentedIndex) -> None:
         index.switch(job, index.build(job, nothing_to_read, nothing))
 
 
+@pytest.mark.slow
 def test_segments_stay_few_and_each_vector_is_rewritten_rarely(tmp_path: Path) -> None:
     index = SegmentedIndex(tmp_path, D, TINY)
     written = 0

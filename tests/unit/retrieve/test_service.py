@@ -43,6 +43,7 @@ async def all_embedded(bench: Bench) -> None:
             await trio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_meaning_and_words_are_found_and_search_outlives_the_embedder(tmp_path: Path) -> None:
     async with services_in_process(SERVICES, tmp_path, settings={"retrieve": {"rerank": "off"}}) as bench:
         put = await bench.call(RetrievePut(collection="notes", groups=NOTES))
@@ -68,6 +69,7 @@ async def test_meaning_and_words_are_found_and_search_outlives_the_embedder(tmp_
         assert again.hits[0].group == "more"
 
 
+@pytest.mark.slow
 async def test_a_restart_of_retrieve_loses_nothing(tmp_path: Path) -> None:
     async with services_in_process(SERVICES, tmp_path) as bench:
         await bench.call(RetrievePut(collection="notes", groups=NOTES))
@@ -106,6 +108,7 @@ async def test_a_setting_that_is_unknown_is_named(tmp_path: Path) -> None:
     assert caught.group_contains(InvalidParams, match="modle")
 
 
+@pytest.mark.slow
 async def test_a_search_is_reranked_where_there_is_a_cross_encoder_and_outlives_it(tmp_path: Path) -> None:
     model = str(save_cross_encoder(tmp_path / "model"))
     services = {**SERVICES, "rerank": open_rerank}

@@ -79,6 +79,7 @@ async def assert_right_after_restart(folder: Path) -> None:
 
 
 # The first of the steps is the database's making; some fifteen make one compaction.
+@pytest.mark.slow
 @pytest.mark.parametrize("last_step", range(2, 24))
 async def test_killed_at_each_step_of_a_save(tmp_path: Path, last_step: int) -> None:
     child = start(tmp_path, last_step)
@@ -87,6 +88,7 @@ async def test_killed_at_each_step_of_a_save(tmp_path: Path, last_step: int) -> 
     await assert_right_after_restart(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [0, 2, 9])
 async def test_killed_at_any_moment(tmp_path: Path, rounds: int) -> None:
     child = start(tmp_path, 0)

@@ -30,6 +30,7 @@ async def until_in_segments(bench: Bench) -> None:
             await trio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_segments_are_made_and_opened_again_by_the_service(tmp_path: Path) -> None:
     settings = {"retrieve": {"flat_vectors": 8, "rerank": "off"}}
     by_vector = RetrieveSearch(collection="notes", query="Note 6 on the number 36.", fusion=Fusion(method="vector"))

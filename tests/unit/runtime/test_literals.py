@@ -45,6 +45,7 @@ def pattern(chance: random.Random, depth: int) -> str:
     return pattern(chance, depth - 1) + pattern(chance, depth - 1)
 
 
+@pytest.mark.slow
 def test_no_text_that_matches_is_excluded_by_what_any_pattern_requires() -> None:
     chance = random.Random(7)
     options = re2.Options()

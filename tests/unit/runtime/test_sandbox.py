@@ -84,6 +84,7 @@ def test_own_folder_serves_databases_and_temporary_files(tmp_path: Path) -> None
     assert out == "1"
 
 
+@pytest.mark.slow
 @needs_landlock
 def test_databases_spill_into_the_own_folder_whichever_sqlite_was_loaded_before_the_walls(tmp_path: Path) -> None:
     out = confined(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def settle(world: World) -> None:
     raise AssertionError("it never comes to rest")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(plans(), events)
 def test_every_service_ends_up_running_or_stopped_for_a_reason(
@@ -108,6 +110,7 @@ def test_every_service_ends_up_running_or_stopped_for_a_reason(
             assert asked or accepted
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(plans(), events, names)
 def test_what_a_person_stopped_stays_stopped_whatever_happens_to_others(
@@ -124,6 +127,7 @@ def test_what_a_person_stopped_stays_stopped_whatever_happens_to_others(
     assert world.state(stopped) is ServiceState.STOPPED
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(plans(), events, events)
 def test_nothing_is_started_once_the_system_ends(

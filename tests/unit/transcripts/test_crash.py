@@ -58,6 +58,7 @@ def ingest_until_killed(path: Path, acknowledged: int) -> list[str]:
     return [line for line in lines if len(line.split()) == 3 and len(line.split()[2]) == 64]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acknowledged", [1, 30, 200])
 def test_every_acknowledged_turn_survives_a_kill_and_is_there_once(tmp_path: Path, acknowledged: int) -> None:
     path = tmp_path / "transcripts.db"

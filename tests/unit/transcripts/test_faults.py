@@ -71,6 +71,7 @@ async def test_full_disk_at_any_statement_does_nothing_and_reads_go_on(tmp_path:
         assert not bench.failures
 
 
+@pytest.mark.slow
 async def test_feed_waits_for_room_and_tells_all(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await bench.finish("transcripts")

@@ -40,6 +40,7 @@ async def talk(bench: Bench, turns: int, **more: str) -> str:
     return head
 
 
+@pytest.mark.slow
 async def test_a_history_that_is_posted_again_with_each_turn_is_kept_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         head = await talk(bench, 100)

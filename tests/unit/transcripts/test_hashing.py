@@ -87,6 +87,7 @@ blocks = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(blocks, max_size=4), texts, texts)
 def test_any_content_has_the_name_that_another_implementation_gives_it(

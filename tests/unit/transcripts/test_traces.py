@@ -7,6 +7,7 @@ import json
 import sqlite3
 from pathlib import Path
 
+import pytest
 from msgspec.json import encode
 
 from proto.ops.retrieve import RetrieveStatus
@@ -86,6 +87,7 @@ def files_with(folder: Path, data: bytes) -> set[str]:
     return {file.name for file in folder.rglob("*") if file.is_file() and data in file.read_bytes()}
 
 
+@pytest.mark.slow
 async def test_what_was_deleted_is_in_no_file_neither_text_nor_words_nor_vector(tmp_path: Path) -> None:
     gone = "Zyxwvut qponmlk"
     services = {"retrieve": retrieve.open_service, "embed": embedding, "transcripts": transcripts.open_service}

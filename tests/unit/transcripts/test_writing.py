@@ -30,6 +30,7 @@ blocks = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(st.lists(blocks, max_size=3))
 def test_a_content_is_taken_for_one_text_only_where_it_is_one(content: Sequence[Block]) -> None:

@@ -87,6 +87,7 @@ async def test_folders_that_take_each_others_places(tmp_path: Path, root: Path) 
         await mirror.until_same(root)
 
 
+@pytest.mark.slow
 async def test_folder_replaced_by_another_of_its_name_is_another(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root) as (_, mirror):
         for round_ in range(5):
@@ -125,6 +126,7 @@ async def test_tree_made_in_one_breath_is_whole(tmp_path: Path, root: Path) -> N
         assert len(mirror.entries) == len(set(mirror.entries)) > 30 * 20
 
 
+@pytest.mark.slow
 async def test_watched_folder_may_go_and_come_back(tmp_path: Path, root: Path) -> None:
     watched = root / "sub"
     async with watching(tmp_path / "data", root) as (bench, mirror):

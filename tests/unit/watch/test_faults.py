@@ -49,6 +49,7 @@ async def until_paused(bench: Bench, full: Disk) -> WatchStatusResult:
     return await status_that(bench, lambda status: bool(status.degraded) and full.struck)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", range(1, 9))
 async def test_full_disk_at_any_statement_pauses_the_watcher_and_no_change_is_lost(
     tmp_path: Path, root: Path, statement: int
@@ -73,6 +74,7 @@ async def test_full_disk_at_any_statement_pauses_the_watcher_and_no_change_is_lo
             assert not bench.failures
 
 
+@pytest.mark.slow
 async def test_subscriptions_on_a_full_disk_fail_with_nothing_done(tmp_path: Path, root: Path) -> None:
     with disk() as full:
         async with watching(tmp_path / "data", root) as (bench, mirror):
@@ -88,6 +90,7 @@ async def test_subscriptions_on_a_full_disk_fail_with_nothing_done(tmp_path: Pat
             await bench.call(WatchSubscribe(name="second", paths=[str(root)]))
 
 
+@pytest.mark.slow
 async def test_disk_that_is_full_at_the_start_does_not_keep_the_service_from_starting(
     tmp_path: Path, root: Path
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from services.watch.inotify import Inotify, parse, system_limit
 
 HOLDER = """
@@ -21,6 +23,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_closed_queue_is_given_back_at_once(tmp_path: Path) -> None:
     for _ in range(system_limit("max_user_instances") + 10):
         queue = Inotify()
@@ -32,6 +35,7 @@ def test_a_closed_queue_is_given_back_at_once(tmp_path: Path) -> None:
         queue.close()
 
 
+@pytest.mark.slow
 def test_the_queues_of_a_killed_process_are_given_back(tmp_path: Path) -> None:
     at_once = max(1, system_limit("max_user_instances") // 3)
     for _ in range(5):

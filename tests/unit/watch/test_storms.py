@@ -24,6 +24,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_storm_is_followed_step_by_step(tmp_path: Path, root: Path, seed: int) -> None:
     storm = Storm(root, tmp_path / "outside", seed)
@@ -41,6 +42,7 @@ async def test_storm_is_followed_step_by_step(tmp_path: Path, root: Path, seed: 
         assert mirror.resyncs == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_storm_through_which_the_watcher_dies_again_and_again(tmp_path: Path, root: Path, seed: int) -> None:
     storm = Storm(root, tmp_path / "outside", seed)
@@ -74,6 +76,7 @@ async def test_storm_through_which_the_watcher_dies_again_and_again(tmp_path: Pa
         assert mirror.resyncs == 1
 
 
+@pytest.mark.slow
 def test_changes_while_nobody_watches_are_found_at_the_start(tmp_path: Path, root: Path) -> None:
     storm = Storm(root, tmp_path / "outside", 7)
     storm.run(300)
@@ -99,6 +102,7 @@ def _breath(root: Path, files: int) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.slow
 async def test_overflow_of_the_queue_loses_nothing_and_is_said(tmp_path: Path, root: Path) -> None:
     for folder in _breath(root, 1000):
         assert folder.is_dir()
@@ -119,6 +123,7 @@ async def test_overflow_of_the_queue_loses_nothing_and_is_said(tmp_path: Path, r
         assert mirror.resyncs == 1
 
 
+@pytest.mark.slow
 async def test_folders_past_the_limit_of_watches_are_polled_and_that_is_said(tmp_path: Path, root: Path) -> None:
     for folder in _breath(root, 200):
         assert folder.is_dir()

@@ -34,6 +34,7 @@ def test_a_depth_bomb_is_a_parse_error(bomb: str) -> None:
     assert caught.value.code == Code.PARSE
 
 
+@pytest.mark.slow
 def test_the_deepest_file_allowed_is_read_and_edited() -> None:
     depth = MAX_DEPTH - 1
     tree = read_tree("a: " + "[" * depth + "1" + "]" * depth + "\nb: 2\n")
@@ -77,6 +78,7 @@ def test_the_work_to_refuse_or_read_grows_with_the_length_only(unit: str) -> Non
     assert cpu_s(unit * 64_000) < 90 * cpu_s(unit * 4_000)
 
 
+@pytest.mark.slow
 def test_wide_collections_as_nested_keys_are_refused_not_copied_at_each_level() -> None:
     wide = "[" + "x," * 100_000 + "]"
     nested = ["[" * depth + wide + ": 1]" * depth for depth in (10, 1000)]

@@ -41,6 +41,7 @@ def pick(data: st.DataObject, tree: Tree) -> str:
     return data.draw(st.sampled_from(paths(tree)), label="path")
 
 
+@pytest.mark.slow
 @QUICK
 @given(source=documents(), data=st.data())
 def test_setting_what_a_get_answered_changes_nothing(source: str, data: st.DataObject) -> None:
@@ -49,6 +50,7 @@ def test_setting_what_a_get_answered_changes_nothing(source: str, data: st.DataO
     assert set_at(tree, path, get_at(tree, path)).text == source
 
 
+@pytest.mark.slow
 @QUICK
 @given(source=documents(), data=st.data(), value=FRAGMENTS)
 def test_after_a_set_a_get_answers_the_same_value_and_the_rest_is_untouched(
@@ -93,6 +95,7 @@ def locate(tree: Tree, path: str) -> int:
     return tree.find(tree.stream.documents[0], parse_path(path)).node
 
 
+@pytest.mark.slow
 @QUICK
 @given(source=documents(), data=st.data(), value=FRAGMENTS)
 def test_reading_only_the_changed_lines_finds_what_reading_all_finds(
@@ -121,6 +124,7 @@ def test_reading_only_the_changed_lines_finds_what_reading_all_finds(
                 assert getattr(part.stream, name) == getattr(whole.stream, name), name
 
 
+@pytest.mark.slow
 @QUICK
 @given(source=documents(), data=st.data())
 def test_a_created_key_is_found_and_all_else_is_as_it_was(source: str, data: st.DataObject) -> None:
