@@ -1,7 +1,8 @@
 """The table of operations: every module of this package, read once.
 
-A module here declares the operations of one service.  Nothing lists them a second time: `load` imports the modules
-named (by default all of this package that are not marked `OPTIONAL`) and collects what they declare.
+A module here, or a package of them, declares the operations of one service. Nothing lists them a second time: `load`
+imports the modules named (by default all of this package that are not marked `OPTIONAL`) and collects what they
+declare.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def modules() -> tuple[str, ...]:
 
     A module that sets `OPTIONAL = True` is served only when it is asked for by name.
     """
-    found = [f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__)]
+    found = [info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.")]
     return tuple(name for name in sorted(found) if not getattr(importlib.import_module(name), "OPTIONAL", False))
 
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Family, Params, Role
-from proto.ops.documents import Collection, Metadata, Scalar
-from proto.ops.documents_change import NewTags
+from proto.ops.documents.change import NewTags
+from proto.ops.documents.reading import Collection, Metadata, Scalar
 
 SERVICE = "fetch"
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Access, Params, Resource, Role, operation
-from proto.ops.files_shared import SURFACES, Offset
-from proto.ops.files_uris import JSON, PAGED, PageLimit
+from proto.ops.files.shared import SURFACES, Offset
+from proto.ops.files.uris import JSON, PAGED, PageLimit
 from proto.ops.media import SERVICE, Hash, MediaArtifact
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import Document, pairs
-from proto.ops.documents_change import Deleted, DeleteResult, DocumentsDelete, DocumentsUpdate, UpdateResult
-from proto.ops.documents_sessions import PINNED
+from proto.ops.documents.change import Deleted, DeleteResult, DocumentsDelete, DocumentsUpdate, UpdateResult
+from proto.ops.documents.reading import Document, pairs
+from proto.ops.documents.sessions import PINNED
 from services.documents.store import globs, rows, snapshots
 
 MAX_NAMED = 1000

@@ -13,9 +13,9 @@ from typing import Any
 import trio
 
 from proto.operation import Params
-from proto.ops.documents import DocumentsGet, DocumentsList
-from proto.ops.documents_change import DocumentsAdd
-from proto.ops.documents_find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from services.documents.add.add import Adding
 from services.documents.code.parsing import Parsing
 from services.documents.follower import SessionFollower

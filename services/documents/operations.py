@@ -11,7 +11,19 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.documents import (
+from proto.ops.documents.change import (
+    AddResult,
+    DeleteResult,
+    DocumentsAdd,
+    DocumentsDelete,
+    DocumentsRestore,
+    DocumentsUpdate,
+    RestoreResult,
+    UpdateResult,
+)
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, GrepResult, SearchResult
+from proto.ops.documents.graph import DocumentsGraph, GraphAnswer
+from proto.ops.documents.reading import (
     CORPUS,
     CollectionsResult,
     DocumentsGet,
@@ -27,18 +39,6 @@ from proto.ops.documents import (
     VerifyResult,
     pairs,
 )
-from proto.ops.documents_change import (
-    AddResult,
-    DeleteResult,
-    DocumentsAdd,
-    DocumentsDelete,
-    DocumentsRestore,
-    DocumentsUpdate,
-    RestoreResult,
-    UpdateResult,
-)
-from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, GrepResult, SearchResult
-from proto.ops.documents_graph import DocumentsGraph, GraphAnswer
 from proto.ops.retrieve import RetrieveStatus
 from services.documents import changing, reading, restore, verify
 from services.documents.add import places

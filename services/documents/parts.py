@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from proto.ops.documents_change import AddResult
+from proto.ops.documents.change import AddResult
 from services.documents.add.add import Adding
 from services.documents.code.parsing import Parsing
 from services.documents.graph.feed import Due as GraphDue

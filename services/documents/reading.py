@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import (
+from proto.ops.documents.reading import (
     CollectionCount,
     Document,
     DocumentsGet,

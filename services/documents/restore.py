@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 
 from proto.errors import OperationError
-from proto.ops.documents_change import DocumentsRestore, Restored, RestoreResult
+from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
 

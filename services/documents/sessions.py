@@ -6,8 +6,8 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.documents import pairs
-from proto.ops.documents_sessions import (
+from proto.ops.documents.reading import pairs
+from proto.ops.documents.sessions import (
     Pinned,
     SessionPin,
     SessionStart,

@@ -15,8 +15,7 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import pairs
-from proto.ops.documents_change import (
+from proto.ops.documents.change import (
     AddResult,
     DocumentsPutAbandon,
     DocumentsPutBegin,
@@ -26,6 +25,7 @@ from proto.ops.documents_change import (
     UploadBegun,
     UploadProgress,
 )
+from proto.ops.documents.reading import pairs
 from services.documents import changing
 from services.documents.add import bulk
 from services.documents.add.intake import Ready, Taken

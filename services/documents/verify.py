@@ -10,7 +10,7 @@ from typing import TypeVar
 import apsw
 import trio
 
-from proto.ops.documents import DocumentsStatus, StatusResult, VerifyResult
+from proto.ops.documents.reading import DocumentsStatus, StatusResult, VerifyResult
 from services.documents import reading
 from services.documents.store import objects, schema, statements
 from services.documents.store.compress import Codec, DamagedContent

@@ -18,7 +18,7 @@ import trio
 from msgspec import Meta
 
 from proto.errors import Executed, Forbidden, OperationError, Timeout
-from proto.ops.documents_change import DocumentsPutBegin
+from proto.ops.documents.change import DocumentsPutBegin
 from proto.ops.fetch import Download, DownloadAllowed, DownloadCheck, Downloaded
 from services.fetch import partial as partials
 from services.fetch.addresses import Allowed

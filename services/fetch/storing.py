@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from proto.errors import LinckiaError, MaybeExecuted, OperationError, Unavailable
-from proto.ops.documents_change import (
+from proto.ops.documents.change import (
     AddResult,
     DocumentsPutAbandon,
     DocumentsPutBegin,

@@ -15,8 +15,8 @@ import trio
 from proto.errors import Unavailable
 from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
-from proto.ops.files_index import Index, ListJobs
-from proto.ops.files_reading import Inspect, Navigate
+from proto.ops.files.index import Index, ListJobs
+from proto.ops.files.reading import Inspect, Navigate
 from services.files.browse.indexing import Indexing
 from services.files.browse.reading import Reading, node_uri
 from services.files.browse.uris import Uris

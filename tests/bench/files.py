@@ -27,8 +27,8 @@ import apsw
 import trio
 
 from proto.operation import Params
-from proto.ops.files_reading import Navigate
-from proto.ops.files_resources import (
+from proto.ops.files.reading import Navigate
+from proto.ops.files.resources import (
     ResourceFuzzyMatch,
     ResourceIs,
     ResourceMetricRange,
@@ -36,7 +36,7 @@ from proto.ops.files_resources import (
     ResourceSum,
     ResourceTimeRange,
 )
-from proto.ops.files_space import SpaceSummaryOf, TopFiles
+from proto.ops.files.space import SpaceSummaryOf, TopFiles
 from services.files.main import open_service
 from services.files.sets import sets
 from services.files.store import schema

@@ -15,9 +15,9 @@ import msgspec
 from PIL import Image
 
 from proto.errors import LinckiaError, OperationError
-from proto.ops.documents import DocumentsGet, DocumentsList
-from proto.ops.documents_change import DocumentsAdd
-from proto.ops.files_sets import ResourceSetCreate, ResourceSetList
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
 from proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
 from proto.ops.media import MediaInspect

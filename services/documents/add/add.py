@@ -14,7 +14,7 @@ import trio
 
 from proto.cores import usable_cores
 from proto.errors import OperationError
-from proto.ops.documents_change import AddResult
+from proto.ops.documents.change import AddResult
 from services.documents.add import bulk
 from services.documents.add.intake import Ready, Taken, stamp_of
 from services.documents.add.progress import Progress

@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from proto.errors import Executed, LinckiaError, OperationError
-from proto.ops.documents_change import AddResult
+from proto.ops.documents.change import AddResult
 from services.documents.add import bulk, intake
 from services.documents.add.add import Adding
 from services.documents.add.folders import Walk

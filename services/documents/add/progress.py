@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from proto.ops.documents_change import AddResult
+from proto.ops.documents.change import AddResult
 from services.documents.store.rows import ADDED, UNCHANGED, UPDATED
 
 MAX_FAILED = 100

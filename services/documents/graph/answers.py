@@ -11,8 +11,8 @@ from itertools import islice
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import GraphEdge, GraphNode
-from proto.ops.documents_graph import DocumentsGraph, GraphAnswer
+from proto.ops.documents.graph import DocumentsGraph, GraphAnswer
+from proto.ops.documents.reading import GraphEdge, GraphNode
 from services.documents import reading
 from services.documents.code.imports import Doc
 from services.documents.code.symbols import CALLS

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from proto.ops.documents import CORPUS
+from proto.ops.documents.reading import CORPUS
 from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
 from services.documents.add.add import Adding
 from services.documents.code import parsing

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import Document, Scalar
+from proto.ops.documents.reading import Document, Scalar
 from services.documents.store import globs
 
 MIN_HASH_DIGITS = 8

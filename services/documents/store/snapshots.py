@@ -15,7 +15,7 @@ import apsw
 import msgspec
 import zstandard
 
-from proto.ops.documents import Snapshot
+from proto.ops.documents.reading import Snapshot
 from services.documents.store import statements
 from services.documents.store.rows import instant
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from proto.ops.documents import CORPUS
+from proto.ops.documents.reading import CORPUS
 from proto.ops.retrieve import MAX_WAIT_S, Group, Item, RetrieveDelete, RetrieveEpoch, RetrieveGroups, RetrievePut
 from services.documents.add.add import Adding
 from services.documents.store import rows, texts

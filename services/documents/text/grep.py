@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import apsw
 
 from proto.errors import InvalidParams
-from proto.ops.documents_find import DocumentsGrep, FileCount, GrepMatch, GrepResult
+from proto.ops.documents.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
 from services.documents.store import readahead, rows, texts
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored

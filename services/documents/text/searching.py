@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import apsw
 
 from proto.errors import LinckiaError
-from proto.ops.documents import CORPUS
-from proto.ops.documents_find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
+from proto.ops.documents.find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
+from proto.ops.documents.reading import CORPUS
 from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
 from proto.ops.retrieve import SearchResult as Retrieved
 from services.documents.store import holders, objects, rows, texts

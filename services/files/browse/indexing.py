@@ -7,7 +7,7 @@ import time
 import trio
 
 from proto.errors import OperationError
-from proto.ops.files_index import (
+from proto.ops.files.index import (
     CancelJob,
     CancelledJob,
     Index,
@@ -28,7 +28,7 @@ from services.runtime.handlers import Context, handles
 
 
 class Indexing:
-    """The operations of `proto.ops.files_index`."""
+    """The operations of `proto.ops.files.index`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from proto.errors import LinckiaError, OperationError
 from proto.http import CONTENT_PATH
-from proto.ops.files_reading import Artifact
+from proto.ops.files.reading import Artifact
 from proto.ops.kernel import KernelContentUrl
 from proto.ops.media import (
     THUMBNAIL,

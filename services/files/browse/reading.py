@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.files_reading import (
+from proto.ops.files.reading import (
     SORTS,
     DbDiagnose,
     Diagnosis,
@@ -57,7 +57,7 @@ _ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
 
 class Reading:
-    """The operations of `proto.ops.files_reading`."""
+    """The operations of `proto.ops.files.reading`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

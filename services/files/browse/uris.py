@@ -9,10 +9,10 @@ import apsw
 import msgspec
 
 from proto.content import BlobContents, ResourceResult, TextContents
-from proto.ops.files_index import Job, JobList, JobProgress
-from proto.ops.files_reading import Inspect, InspectResult
-from proto.ops.files_resources import SUMS, Children, Parents, ResourceChildren, ResourceParent, SumResult
-from proto.ops.files_uris import (
+from proto.ops.files.index import Job, JobList, JobProgress
+from proto.ops.files.reading import Inspect, InspectResult
+from proto.ops.files.resources import SUMS, Children, Parents, ResourceChildren, ResourceParent, SumResult
+from proto.ops.files.uris import (
     JSON,
     CancelledJobs,
     CompletedJobs,
@@ -52,7 +52,7 @@ SET_COLUMNS = "id, name, description, created, updated"
 
 
 class Uris:
-    """The operations of `proto.ops.files_uris`."""
+    """The operations of `proto.ops.files.uris`."""
 
     def __init__(self, core: Core, indexing: Indexing, reading: Reading, searches: SetSearch) -> None:
         self._core = core

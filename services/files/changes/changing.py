@@ -11,7 +11,7 @@ import trio
 
 from proto.errors import InvalidParams
 from proto.notices import RESOURCE_UPDATED, ResourceUpdated
-from proto.ops.files_changes import (
+from proto.ops.files.changes import (
     DeleteFiles,
     DeletionOutcome,
     Deletions,
@@ -47,7 +47,7 @@ MAX_TOLD = 100
 
 
 class Changing:
-    """The operations of `proto.ops.files_changes`."""
+    """The operations of `proto.ops.files.changes`."""
 
     def __init__(self, core: Core, changes: Changes) -> None:
         self._core = core

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import apsw
 
-from proto.ops.files_index import Job, JobStatus
+from proto.ops.files.index import Job, JobStatus
 from services.files import paths, times
 from services.files.index.tree import find
 from services.files.store.rows import fetch_value

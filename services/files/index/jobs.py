@@ -18,7 +18,7 @@ import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.ops.files_index import Job, JobStatus
+from proto.ops.files.index import Job, JobStatus
 from services.files import paths
 from services.files.index import history
 from services.files.index.compare_client import CompareClient

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.files_classifier import (
+from proto.ops.files.classifier import (
     CLASSIFIERS,
     ClassifierJob,
     ClassifierJobProgress,
@@ -84,7 +84,7 @@ class Classifying:
 
 
 class ClassifierTools:
-    """The operations of `proto.ops.files_classifier`."""
+    """The operations of `proto.ops.files.classifier`."""
 
     def __init__(self, core: Core, classifying: Classifying) -> None:
         self._core = core

@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.files_plans import Condition, ExecutionStatus, Mode, Outcome, PlanSource
+from proto.ops.files.plans import Condition, ExecutionStatus, Mode, Outcome, PlanSource
 from services.files.core import Core
 from services.files.index.listing import look
 from services.files.index.live import Live

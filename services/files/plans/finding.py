@@ -9,7 +9,7 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files_plans import Condition, PlanSource
+from proto.ops.files.plans import Condition, PlanSource
 from services.files import paths
 from services.files.index.tree import below, find
 from services.files.query import conditions, filters, matching

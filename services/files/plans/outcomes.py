@@ -15,7 +15,7 @@ import trio
 from proto import ops
 from proto.errors import Executed, InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.operation import CLIENT, Operation, Role
-from proto.ops.files_plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
+from proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelCall
 from services.files import times

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import apsw
 
 from proto.errors import InvalidParams
-from proto.ops.files_plan_uris import (
+from proto.ops.files.plan_uris import (
     ExecutionRecord,
     ExecutionRecords,
     ExecutionsOfPlan,
@@ -31,7 +31,7 @@ _EXECUTION = "SELECT id, plan, status, started, finished, processed, matched, ap
 
 
 class PlanUris:
-    """The operations of `proto.ops.files_plan_uris`."""
+    """The operations of `proto.ops.files.plan_uris`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -11,7 +11,7 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files_plans import (
+from proto.ops.files.plans import (
     Execution,
     Plan,
     PlanCreate,
@@ -26,7 +26,7 @@ from proto.ops.files_plans import (
     PlanUpdate,
     Started,
 )
-from proto.ops.files_shared import Deleted
+from proto.ops.files.shared import Deleted
 from services.files import paths, times
 from services.files.core import Core
 from services.files.plans import executions, finding, outcomes
@@ -57,7 +57,7 @@ class _Stored(NamedTuple):
 
 
 class PlanTools:
-    """The operations of `proto.ops.files_plans`."""
+    """The operations of `proto.ops.files.plans`."""
 
     def __init__(self, core: Core, running: Executions) -> None:
         self._core = core

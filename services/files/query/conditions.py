@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from proto.errors import InvalidParams
-from proto.ops.files_plans import (
+from proto.ops.files.plans import (
     All,
     AnyOf,
     Condition,
@@ -16,7 +16,7 @@ from proto.ops.files_plans import (
     SizeCondition,
     TimeCondition,
 )
-from proto.ops.files_shared import Instant
+from proto.ops.files.shared import Instant
 from services.files.query import matching
 from services.files.query.entries import instant
 from services.files.query.matching import between

@@ -10,8 +10,8 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files_resources import EntryPage
-from proto.ops.files_shared import FileEntry, Instant
+from proto.ops.files.resources import EntryPage
+from proto.ops.files.shared import FileEntry, Instant
 from services.files import times
 from services.files.query.matching import COLUMNS, Condition
 from services.files.store import schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proto.ops.files_shared import SORTS, Filter, Kind
+from proto.ops.files.shared import SORTS, Filter, Kind
 from services.files.query.entries import Order, instant, known
 from services.files.query.matching import Condition, between, text_matches
 from services.files.store import schema

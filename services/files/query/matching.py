@@ -9,7 +9,7 @@ from typing import NamedTuple
 import re2  # type: ignore[import-untyped]  # ships no types; patterns are only compiled here
 
 from proto.errors import InvalidParams
-from proto.ops.files_resources import MODES
+from proto.ops.files.resources import MODES
 from services.files.store.functions import key, searcher
 from services.runtime import literals
 

@@ -8,7 +8,7 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files_queries import (
+from proto.ops.files.queries import (
     FoundEntries,
     QueryCreate,
     QueryDelete,
@@ -19,7 +19,7 @@ from proto.ops.files_queries import (
     QueryUpdate,
     SavedQuery,
 )
-from proto.ops.files_shared import Deleted, Filter
+from proto.ops.files.shared import Deleted, Filter
 from services.files import times
 from services.files.core import Core
 from services.files.query import filters, named
@@ -38,7 +38,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queries:
-    """The operations of `proto.ops.files_queries`."""
+    """The operations of `proto.ops.files.queries`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

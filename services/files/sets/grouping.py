@@ -7,7 +7,7 @@ import os
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files_sets import (
+from proto.ops.files.sets import (
     SET_CHANGES,
     EdgeChanged,
     ResourceSet,
@@ -22,7 +22,7 @@ from proto.ops.files_sets import (
     ResourceSets,
     SetChanged,
 )
-from proto.ops.files_shared import Deleted, FileEntry
+from proto.ops.files.shared import Deleted, FileEntry
 from services.files import paths, times
 from services.files.core import Core
 from services.files.index.tree import find
@@ -39,7 +39,7 @@ _COLUMNS = (
 
 
 class Grouping:
-    """The operations of `proto.ops.files_sets`."""
+    """The operations of `proto.ops.files.sets`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files_resources import (
+from proto.ops.files.resources import (
     EXACT_FIELDS,
     METRIC_FIELDS,
     SUMS,
@@ -31,7 +31,7 @@ from proto.ops.files_resources import (
     SumPart,
     SumResult,
 )
-from proto.ops.files_shared import FileEntry
+from proto.ops.files.shared import FileEntry
 from services.files import paths
 from services.files.core import Core
 from services.files.query import filters
@@ -59,7 +59,7 @@ ENTRIES_OF_A_SET = 100
 
 
 class SetSearch:
-    """The operations of `proto.ops.files_resources`."""
+    """The operations of `proto.ops.files.resources`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -12,8 +12,8 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.files_shared import Deleted
-from proto.ops.files_sources import (
+from proto.ops.files.shared import Deleted
+from proto.ops.files.sources import (
     SOURCE_TYPES,
     Source,
     SourceCreate,
@@ -73,7 +73,7 @@ _COLUMNS = "name, definition, created, updated, wanted, subscription"
 
 
 class SourceTools:
-    """The operations of `proto.ops.files_sources`."""
+    """The operations of `proto.ops.files.sources`."""
 
     def __init__(self, core: Core, following: Followers) -> None:
         self._core = core

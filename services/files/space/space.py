@@ -13,7 +13,7 @@ import trio
 
 from proto.content import Content, Image, Text
 from proto.errors import InvalidParams
-from proto.ops.files_space import (
+from proto.ops.files.space import (
     CompareScans,
     Comparison,
     DiskFree,
@@ -58,7 +58,7 @@ AGES = (
 
 
 class Space:
-    """The operations of `proto.ops.files_space`."""
+    """The operations of `proto.ops.files.space`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

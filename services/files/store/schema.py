@@ -8,7 +8,7 @@ well, not scanned (`scanned` 0), and is not shown: read the view `node`, never `
 
 from __future__ import annotations
 
-from proto.ops.files_shared import Kind
+from proto.ops.files.shared import Kind
 
 VERSION = 2
 

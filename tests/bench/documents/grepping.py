@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from proto.ops.documents_find import DocumentsGrep
+from proto.ops.documents.find import DocumentsGrep
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.text import grep as grepping

@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from proto.ops.documents import Document, DocumentsList
-from proto.ops.documents_change import AddResult, DocumentsAdd
+from proto.ops.documents.change import AddResult, DocumentsAdd
+from proto.ops.documents.reading import Document, DocumentsList
 from services.documents.main import open_service
 from services.runtime.handlers import OpenService
 from services.runtime.testing import Bench, services_in_process

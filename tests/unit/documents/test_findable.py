@@ -10,8 +10,8 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.documents import DocumentsStatus, DocumentsVerify
-from proto.ops.documents_find import DocumentsGrep
+from proto.ops.documents.find import DocumentsGrep
+from proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
 from services.documents.store.store import Store
 from services.documents.text import pieces
 from services.documents.verify import unfindable

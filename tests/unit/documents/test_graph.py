@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import DocumentsGet, DocumentsStatus
-from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents_graph import DocumentsGraph
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.graph import DocumentsGraph
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.graph import Direction, GraphNeighbors
 from services.documents.code.symbols import parse
 from services.graph.main import open_service as open_graph

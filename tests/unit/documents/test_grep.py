@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.documents import DocumentsStatus
-from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents_find import DocumentsGrep, GrepResult
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGrep, GrepResult
+from proto.ops.documents.reading import DocumentsStatus
 from services.documents.store import schema
 from services.documents.text import pieces
 from services.documents.text.trigrams import fts5, terms, thinned

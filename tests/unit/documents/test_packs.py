@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from proto.errors import OperationError
-from proto.ops.documents import DocumentsGet, DocumentsStatus, DocumentsVerify
-from proto.ops.documents_change import DocumentsAdd, DocumentsDelete, DocumentsRestore
-from proto.ops.documents_find import DocumentsGrep
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore
+from proto.ops.documents.find import DocumentsGrep
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
 from services.documents.store import compress, schema
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import documents, listed, tree, until

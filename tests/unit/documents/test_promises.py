@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.documents import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
-from proto.ops.documents_change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
-from proto.ops.documents_find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

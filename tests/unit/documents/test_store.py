@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import (
+from proto.ops.documents.change import (
+    DocumentsAdd,
+    DocumentsDelete,
+    DocumentsPutBegin,
+    DocumentsPutCommit,
+    DocumentsPutPiece,
+    DocumentsRestore,
+    DocumentsUpdate,
+)
+from proto.ops.documents.reading import (
     DocumentsGet,
     DocumentsList,
     DocumentsListCollections,
@@ -20,16 +29,7 @@ from proto.ops.documents import (
     SortBy,
     SortOrder,
 )
-from proto.ops.documents_change import (
-    DocumentsAdd,
-    DocumentsDelete,
-    DocumentsPutBegin,
-    DocumentsPutCommit,
-    DocumentsPutPiece,
-    DocumentsRestore,
-    DocumentsUpdate,
-)
-from proto.ops.documents_sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from services.documents.store.store import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

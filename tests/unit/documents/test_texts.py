@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import DocumentsGet, DocumentsStatus
-from proto.ops.documents_change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents_find import DocumentsGrep, DocumentsSearch, SearchType
-from proto.ops.documents_sessions import SessionStart, SessionStop, SessionWatch
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, SearchType
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
 from services.documents import follower
 from services.documents.add.add import Adding
 from services.documents.add.folders import Walk

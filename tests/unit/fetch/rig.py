@@ -13,7 +13,7 @@ import trio
 
 from proto import ops
 from proto.errors import OperationError
-from proto.ops.documents_change import (
+from proto.ops.documents.change import (
     AddResult,
     DocumentsPutAbandon,
     DocumentsPutBegin,

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from proto.ops.files_index import Index, IndexResult
+from proto.ops.files.index import Index, IndexResult
 from services.files.main import open_service
 from services.files.paths import to_text
 from services.runtime.testing import Bench, services_in_process

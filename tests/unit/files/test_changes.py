@@ -10,7 +10,7 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.files_changes import (
+from proto.ops.files.changes import (
     DeleteFiles,
     EmptyTrash,
     ListTrash,
@@ -21,8 +21,8 @@ from proto.ops.files_changes import (
     RestoreFiles,
     RestoreItem,
 )
-from proto.ops.files_index import Index
-from proto.ops.files_resources import ResourceSearch
+from proto.ops.files.index import Index
+from proto.ops.files.resources import ResourceSearch
 from services.files.changes import copying, disk
 from services.files.changes.disk import Place
 from services.files.index.tree import find

@@ -14,8 +14,8 @@ import pytest
 import trio
 import trio.lowlevel
 
-from proto.ops.files_index import Index, JobProgress, ListJobs
-from proto.ops.files_reading import DbDiagnose
+from proto.ops.files.index import Index, JobProgress, ListJobs
+from proto.ops.files.reading import DbDiagnose
 from services.files.index import scan
 from tests.unit.files.rig import differences, files_service, make_tree, stored
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files_reading import Navigate
-from proto.ops.files_resources import ResourceChildren, ResourceSum
-from proto.ops.files_sets import (
+from proto.ops.files.reading import Navigate
+from proto.ops.files.resources import ResourceChildren, ResourceSum
+from proto.ops.files.sets import (
     ResourceSetAddChild,
     ResourceSetCreate,
     ResourceSetDelete,

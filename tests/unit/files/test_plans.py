@@ -13,7 +13,7 @@ import trio
 from proto import ops
 from proto.errors import InvalidParams, OperationError
 from proto.operation import Params
-from proto.ops.files_plans import (
+from proto.ops.files.plans import (
     All,
     ChainedOutcome,
     Execution,
@@ -32,9 +32,9 @@ from proto.ops.files_plans import (
     SourceConfig,
     ToolOutcome,
 )
-from proto.ops.files_queries import QueryCreate
-from proto.ops.files_sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetGet, ResourceSetModify
-from proto.ops.files_shared import Filter
+from proto.ops.files.queries import QueryCreate
+from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from proto.ops.files.shared import Filter
 from proto.ops.kernel import Called, KernelCall
 from services.files.main import open_service as open_files
 from services.files.plans import outcomes

@@ -9,8 +9,8 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.operation import Params
-from proto.ops.files_queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
-from proto.ops.files_shared import Filter
+from proto.ops.files.queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
+from proto.ops.files.shared import Filter
 from proto.validation import validate
 from tests.unit.files.rig import files_service, index
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.files_reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
+from proto.ops.files.reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
 from services.files.browse.reading import birth_ns
 from services.files.main import rehearse
 from services.files.store.database import open_database

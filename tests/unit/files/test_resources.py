@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.files_resources import (
+from proto.ops.files.resources import (
     EntryPage,
     ResourceChildren,
     ResourceFuzzyMatch,

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.files_index import CancelJob, Index, Job, JobProgress, ListJobs
-from proto.ops.files_reading import Navigate
+from proto.ops.files.index import CancelJob, Index, Job, JobProgress, ListJobs
+from proto.ops.files.reading import Navigate
 from proto.validation import validate
 from services.files.core import read_settings
 from services.files.index import comparing, scan

@@ -14,10 +14,10 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.files_index import ListJobs
-from proto.ops.files_reading import Navigate, SessionInfo
-from proto.ops.files_sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
-from proto.ops.files_sources import (
+from proto.ops.files.index import ListJobs
+from proto.ops.files.reading import Navigate, SessionInfo
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from proto.ops.files.sources import (
     SourceCreate,
     SourceDelete,
     SourceGet,

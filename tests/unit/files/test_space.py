@@ -14,8 +14,8 @@ from PIL import Image as Picture
 
 from proto.content import Image
 from proto.errors import InvalidParams
-from proto.ops.files_changes import DeleteFiles
-from proto.ops.files_space import (
+from proto.ops.files.changes import DeleteFiles
+from proto.ops.files.space import (
     CompareScans,
     DiskFree,
     DiskTreemap,

@@ -11,15 +11,15 @@ import pytest
 import trio
 
 from proto.errors import Executed, LinckiaError, OperationError
-from proto.ops.files_changes import DeleteFiles, EmptyTrash, ListTrash, RestoreFiles
-from proto.ops.files_classifier import ListClassifierJobs, RerunClassifier
-from proto.ops.files_index import Index, JobProgress, ListJobs
-from proto.ops.files_plans import PlanList
-from proto.ops.files_queries import QueryList
-from proto.ops.files_reading import DbDiagnose
-from proto.ops.files_resources import ResourceSearch
-from proto.ops.files_sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
-from proto.ops.files_sources import SourceCreate, SourceList
+from proto.ops.files.changes import DeleteFiles, EmptyTrash, ListTrash, RestoreFiles
+from proto.ops.files.classifier import ListClassifierJobs, RerunClassifier
+from proto.ops.files.index import Index, JobProgress, ListJobs
+from proto.ops.files.plans import PlanList
+from proto.ops.files.queries import QueryList
+from proto.ops.files.reading import DbDiagnose
+from proto.ops.files.resources import ResourceSearch
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from proto.ops.files.sources import SourceCreate, SourceList
 from services.files.store import schema, trash_notes
 from services.files.store.database import open_database
 from services.runtime.testing import Bench

@@ -12,8 +12,8 @@ import pytest
 from kernel.gateway.surfaces import Surface
 from proto import ops
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.files_index import Index
-from proto.ops.files_reading import Inspect
+from proto.ops.files.index import Index
+from proto.ops.files.reading import Inspect
 from services.files.index.tree import find
 from services.files.sets import sets
 from services.runtime.testing import Bench

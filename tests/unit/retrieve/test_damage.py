@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from proto.errors import Unavailable
-from proto.ops.documents import CORPUS
-from proto.ops.documents_change import DocumentsAdd
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.reading import CORPUS
 from proto.ops.retrieve import (
     Fusion,
     Group,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Family, Params, Role
-from proto.ops.documents import SERVICE, SURFACES, GraphEdge, GraphNode, Hash, Name
+from proto.ops.documents.reading import SERVICE, SURFACES, GraphEdge, GraphNode, Hash, Name
 
 step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from proto.errors import InvalidParams
 from proto.operation import Family, Params, Role
-from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Metadata, Name, Scalar, Tag, pairs
+from proto.ops.documents.reading import SERVICE, SURFACES, Collection, Glob, Hash, Metadata, Name, Scalar, Tag, pairs
 
 step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))

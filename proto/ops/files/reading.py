@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Family, Params
-from proto.ops.files_shared import SERVICE, SURFACES, Kind, Offset, Path
+from proto.ops.files.shared import SERVICE, SURFACES, Kind, Offset, Path
 
 tool = Family(SERVICE, surfaces=SURFACES)
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from proto.content import Content
 from proto.operation import Family, Params
-from proto.ops.files_shared import SERVICE, SURFACES, FileEntry, Instant, Limit, Offset, Path
+from proto.ops.files.shared import SERVICE, SURFACES, FileEntry, Instant, Limit, Offset, Path
 
 tool = Family(SERVICE, surfaces=SURFACES)
 

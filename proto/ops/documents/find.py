@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Family, Params, Role
-from proto.ops.documents import SERVICE, SURFACES, Collection, Glob, Hash, Session, Tags
+from proto.ops.documents.reading import SERVICE, SURFACES, Collection, Glob, Hash, Session, Tags
 
 step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
 

@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from proto.content import ResourceResult
 from proto.operation import Access, Params, Resource, Role, operation
-from proto.ops.files_index import Job, JobId, JobList
-from proto.ops.files_reading import InspectResult
-from proto.ops.files_resources import Children, Parents, SumResult
-from proto.ops.files_shared import SERVICE, SURFACES, FileEntry, Offset
+from proto.ops.files.index import Job, JobId, JobList
+from proto.ops.files.reading import InspectResult
+from proto.ops.files.resources import Children, Parents, SumResult
+from proto.ops.files.shared import SERVICE, SURFACES, FileEntry, Offset
 
 JSON = "application/json"
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Params, operation
-from proto.ops.files_shared import Offset
-from proto.ops.files_uris import PageLimit, resource
+from proto.ops.files.shared import Offset
+from proto.ops.files.uris import PageLimit, resource
 
 PlanNameOfUri = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a plan")]
 

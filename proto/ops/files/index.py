@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Family, Params
-from proto.ops.files_shared import SERVICE, SURFACES, Path
+from proto.ops.files.shared import SERVICE, SURFACES, Path
 
 tool = Family(SERVICE, surfaces=SURFACES)
 

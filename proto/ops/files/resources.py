@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Family, Params
-from proto.ops.files_shared import SERVICE, SURFACES, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole
+from proto.ops.files.shared import SERVICE, SURFACES, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole
 
 tool = Family(SERVICE, surfaces=SURFACES)
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Family, Params
-from proto.ops.files_shared import SERVICE, SURFACES, Deleted, Description, Filter, Instant, Path, SetName, Whole
+from proto.ops.files.shared import SERVICE, SURFACES, Deleted, Description, Filter, Instant, Path, SetName, Whole
 
 tool = Family(SERVICE, surfaces=SURFACES)
 

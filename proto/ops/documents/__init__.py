@@ -1,0 +1,1 @@
+"""Operations of `documents`, a module for each family."""

@@ -1,0 +1,1 @@
+"""Operations of `files`, a module for each family."""
