@@ -192,8 +192,9 @@ class Watcher:
         self._failure = error
         if isinstance(error, DiskFull):
             self._decided.set()
-        else:
-            # It takes a moment only, for which callers wait.
+        elif self._decided.is_set():
+            # It takes a moment only, for which callers wait. Those that wait already must not be left behind on an
+            # event that nobody sets: one failure may be told twice, by the call and by the database.
             self._decided = trio.Event()
         self._scope.cancel()
         self._tell()
