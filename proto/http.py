@@ -65,6 +65,7 @@ class Endpoint(Params[object], frozen=True, kw_only=True):
         Raises:
             LinckiaError: its field in the request's own words.
         """
+        # Each shape of a request has its own; one that lacks it fails at its first call, in a test.
         raise NotImplementedError
 
 

@@ -94,6 +94,7 @@ def _object(answer: str) -> Mapping[str, Any]:
     text = _THOUGHTS.sub("", answer)
     start, end = text.find("{"), text.rfind("}")
     try:
+        # A model may put anything into its object; whoever reads a member checks its form.
         found: Mapping[str, Any] = msgspec.json.decode(text[start : end + 1].encode(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         raise Unavailable("the language model's answer is not the JSON object that was asked for") from None

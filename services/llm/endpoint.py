@@ -120,6 +120,7 @@ class Endpoint:
         return urlsplit(self._url).netloc
 
     def _request(self, instruction: str, material: str) -> dict[str, Any]:
+        # JSON of the endpoint's own protocol, of which a server may know more members than we send.
         request: dict[str, Any] = {
             "model": self._settings.model,
             "messages": [{"role": "system", "content": instruction}, {"role": "user", "content": material}],

@@ -166,6 +166,7 @@ class _Context:
             frames.ASK_CLIENT, frames.pack_body({"method": method, "params": params}),
             parent=self._call.id, trace=self.trace, limit_s=max(0.001, self.deadline - trio.current_time()),
         )  # fmt: skip
+        # As the client sent it, by MCP: the caller checks the form that it asked for.
         answer: dict[str, Any] = msgspec.msgpack.decode(body, type=dict[str, Any])
         return answer
 

@@ -201,6 +201,7 @@ class Redactor:
 
     def block(self, block: Block) -> Block:
         """The same of a block; the bytes of an image are left alone."""
+        # For `structs.replace`: members of a block, each of its own type.
         changes: dict[str, Any] = {}
         for name in ("text", "tool_output", "image_url", "tool_name"):
             before = getattr(block, name)

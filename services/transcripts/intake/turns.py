@@ -30,6 +30,7 @@ class TurnPayload(msgspec.Struct, frozen=True):
 
     provider: str = ""
     agent_name: str = ""
+    # A provider's own JSON, in the form that its reader in `providers` checks.
     request: Any = None
     response: Any = None
     project: str = ""

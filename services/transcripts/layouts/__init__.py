@@ -51,6 +51,7 @@ class Layout(msgspec.Struct, kw_only=True):
 
     def read(self, record: Json) -> list[Step] | None:
         """The steps that are certain after this record; None where the layout does not know the record."""
+        # The base of the layouts: each has its own.
         raise NotImplementedError
 
     def flush(self) -> list[Step]:
