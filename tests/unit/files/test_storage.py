@@ -182,7 +182,7 @@ async def test_a_background_scan_waits_for_room_and_goes_on(tmp_path: Path) -> N
     with disk() as one:
         async with files_service(data, root) as bench:
             # The job is stored; all that comes after it finds no room.
-            one.fill(at=5)
+            one.fill_behind("INSERT INTO job")
             job_id = (await bench.call(Index(root=str(root), async_=True))).job_id
             assert job_id is not None
             with trio.fail_after(10):
@@ -224,7 +224,7 @@ async def test_classifier_jobs_wait_for_room(tmp_path: Path) -> None:
     with disk() as one:
         async with files_service(data, root) as bench:
             await index(bench, root)
-            one.fill(at=4)
+            one.fill_behind("INSERT INTO classifier_job")
             await bench.call(RerunClassifier(source_path=str(root / "a.png")))
             with trio.fail_after(10):
                 while not one.struck:  # noqa: ASYNC110  # as above

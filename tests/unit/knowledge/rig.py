@@ -214,8 +214,10 @@ async def notes_service(folder: Path, *roots: Path, search: MemorySearch | None 
 
 
 async def settled(bench: Bench, notes: int | None = None, within_s: float = 10.0) -> KnowledgeStatusResult:
-    """The status once a scan that ended after this call left nothing pending (and there are `notes` notes)."""
+    """The status once a scan that began after this call left nothing pending (and there are `notes` notes)."""
     before = (await bench.call(KnowledgeStatus())).last_scan
+    # The first scan to end from now on may have begun before the caller wrote its files; the next one has not.
+    before = (await until(bench, lambda status: status.last_scan != before, within_s)).last_scan
     return await until(
         bench,
         lambda status: (

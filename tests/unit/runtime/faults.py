@@ -27,11 +27,19 @@ class Disk:
     def __init__(self) -> None:
         self.full_at: int | None = None
         self.seen = 0
+        self._behind: str | None = None
         self._full = full_error()
 
     def fill(self, at: int = 1) -> None:
         """The `at`th statement that writes, counted from now, and all after it, find the disk full."""
-        self.full_at, self.seen = at, 0
+        self.full_at, self.seen, self._behind = at, 0, None
+
+    def fill_behind(self, statement: str) -> None:
+        """All that writes after the transaction with the next statement that begins so finds the disk full.
+
+        For services whose background work writes as well, at moments of its own.
+        """
+        self.full_at, self.seen, self._behind = 1, 0, statement
 
     def room(self) -> None:
         """Make room."""
@@ -44,6 +52,12 @@ class Disk:
 
     def _trace(self, cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
         if self.full_at is None or not is_write(statement):
+            return True
+        if self._behind is not None:
+            if self._behind == "COMMIT" and statement.startswith("COMMIT"):
+                self._behind = None
+            elif statement.lstrip().startswith(self._behind):
+                self._behind = "COMMIT"
             return True
         self.seen += 1
         if self.seen < self.full_at:
