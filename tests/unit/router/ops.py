@@ -6,8 +6,6 @@ import msgspec
 
 from proto.operation import Access, Params, operation
 
-OPTIONAL = True
-
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
     """What was said, and who heard it."""
