@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from proto.ops.retrieve import Group, Item, Value
+from services.knowledge.nodes import Known, Update
 from services.knowledge.notes import files
 from services.knowledge.notes.files import Place
-from services.knowledge.notes.markdown import Note, parse
-from services.knowledge.notes.sections import Section
-from services.knowledge.store.nodes import Known, Update
+from services.knowledge.notes.markdown import Note, Section, parse
 from services.runtime.roots import OutsideRoots
 
 BATCH_FILES = 64
@@ -33,7 +31,6 @@ class Batch:
     failed: dict[Place, str] = field(default_factory=dict)
     read: list[Place] = field(default_factory=list)
     size_bytes: int = 0
-    _waited: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -43,7 +40,7 @@ class Batch:
         """Read and parse one file."""
         self.read.append(place)
         try:
-            content = self._content(place, roots)
+            content = files.read(place.absolute, roots)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -70,18 +67,9 @@ class Batch:
         self.updates[known.id] = Update(known.id, place, stamp, hash_, lead, date, note)
         self.groups[known.id] = group(known.id, place, date, note)
 
-    def _content(self, place: Place, roots: Sequence[str]) -> files.Content:
-        content = files.read(place.absolute, roots)
-        if not content.settled and not self._waited:
-            # Once a batch: after this pause a further write shows in the stamp, and the file need not be read again.
-            time.sleep(2 * files.RACY_NS / 1e9)
-            self._waited = True
-            content = files.read(place.absolute, roots)
-        return content
-
 
 def gather(wanted: Sequence[tuple[Place, Known]], roots: Sequence[str]) -> Batch:
-    """Read and parse as many of `wanted` as make one batch; blocks on the disk and the processor."""
+    """Read and parse as many of `wanted` as make one batch; blocks."""
     batch = Batch()
     for place, known in wanted:
         if batch.is_full:

@@ -6,7 +6,8 @@ at any point: a batch that was put and not recorded is put again, which changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import apsw
@@ -14,13 +15,12 @@ import trio
 
 from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
 from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
+from services.knowledge import nodes
 from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
-from services.knowledge.ingest.changes import Changes, moves
-from services.knowledge.ingest.walking import Walk
+from services.knowledge.ingest.walking import Changes, Walk
+from services.knowledge.nodes import Known
 from services.knowledge.notes import markdown
-from services.knowledge.notes.files import Place, Stamp
-from services.knowledge.store import nodes
-from services.knowledge.store.nodes import Known
+from services.knowledge.notes.files import Place, Stamp, digest, text_if_readable
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.outbox import pages
@@ -129,7 +129,7 @@ class Index:
 
     async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
         """Forget the files that are gone and give ids to new ones, in one transaction."""
-        moved = await trio.to_thread.run_sync(moves, changes, self.known, self._roots, walk, limiter=self._turn)
+        moved = await trio.to_thread.run_sync(_moves, changes, self.known, self._roots, walk, limiter=self._turn)
         ids = [self.known[place].id for place in changes.gone]
 
         def change(db: apsw.Connection) -> dict[Place, Known]:
@@ -233,3 +233,31 @@ class Index:
             return [group.id for group in groups]
         half = len(groups) // 2
         return await self._put(groups[:half], batch) + await self._put(groups[half:], batch)
+
+
+def _moves(changes: Changes, known: Mapping[Place, Known], roots: Sequence[str], walk: Walk) -> dict[Place, str]:
+    """New files that are gone ones in another folder: same name, and same inode or same content."""
+    by_name: dict[str, list[Place]] = {}
+    for place in changes.gone:
+        by_name.setdefault(os.path.basename(place.path), []).append(place)
+    found: dict[Place, str] = {}
+    for place in changes.arrived:
+        candidates = by_name.get(os.path.basename(place.path), [])
+        for index, old in enumerate(candidates):
+            if _is_same(walk, place, known[old], roots):
+                found[place] = known[old].id
+                del candidates[index]
+                break
+    return found
+
+
+def _is_same(walk: Walk, place: Place, old: Known, roots: Sequence[str]) -> bool:
+    stamp = walk.notes[place]
+    if old.stamp is not None and (old.stamp.inode, old.stamp.size, old.stamp.mtime_ns) == (
+        stamp.inode, stamp.size, stamp.mtime_ns,
+    ):  # fmt: skip
+        return True
+    if old.hash is None:
+        return False
+    text = text_if_readable(place, roots)
+    return text is not None and digest(text) == old.hash

@@ -6,7 +6,6 @@ length, no scalar is turned into a number or a date that its writer did not mean
 
 from __future__ import annotations
 
-import datetime
 import re
 from dataclasses import dataclass, field
 
@@ -115,31 +114,3 @@ def _values(source: str) -> tuple[dict[str, list[str]], str | None]:
         where = f" (line {mark.line + 2})" if mark is not None else ""
         return found.values, f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
     return found.values, None
-
-
-def instant(text: str, *, end_of_day: bool = False) -> float:
-    """Unix seconds of RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC where no zone is said) or a date.
-
-    Args:
-        end_of_day: take a bare date as its last moment instead of its first.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    stripped = text.strip()
-    moment = datetime.datetime.fromisoformat(stripped)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    if end_of_day and not re.search(r"[T ]\d", stripped):
-        moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
-    return moment.timestamp()
-
-
-def rfc3339(seconds: float | None, timespec: str = "auto") -> str | None:
-    """Unix seconds as people read them; None where there are none, or none that a calendar has."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec=timespec)
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from proto.errors import InvalidParams
 from services.knowledge.notes.files import MAX_READ_BYTES, TooLarge
 from services.knowledge.notes.links import entries, tag_comments
-from services.knowledge.notes.sections import outline
+from services.knowledge.notes.markdown import outline
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
 from services.runtime.roots import OutsideRoots, is_below, printable
 

@@ -13,7 +13,7 @@ import apsw
 import trio
 
 from proto.ops.graph import GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
-from services.knowledge.store import nodes
+from services.knowledge import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.outbox import pages

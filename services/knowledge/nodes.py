@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import apsw
 
 from proto.ops.knowledge import TaggedNote
+from services.knowledge import edges
+from services.knowledge.notes.dates import rfc3339
 from services.knowledge.notes.files import Place, Stamp
-from services.knowledge.notes.frontmatter import rfc3339
 from services.knowledge.notes.links import slug
 from services.knowledge.notes.markdown import Note, stem
-from services.knowledge.store import edges
 
 MAX_ID_CHARS = 500
 MAX_DEPARTED = 10_000
