@@ -27,7 +27,7 @@ _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 class FrontMatter:
     """Values by lower-cased key: a scalar as a list of one, a nested list flattened, a nested mapping passed over.
 
-    `lines` is how many lines it takes with its dashes, 0 where there is none; `problem` says why it could not be read.
+    `lines` counts its lines with the dashes; `problem` says why it could not be read.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -44,9 +44,8 @@ def split(text: str) -> tuple[FrontMatter, str]:
     match = _FENCE.match(text[: MAX_CHARS + 8])
     if match is None:
         return FrontMatter(), text
-    lines = match[0].count("\n") + (0 if match[0].endswith("\n") else 1)
     values, problem = _values(match["yaml"])
-    return FrontMatter(values, lines, problem), text[match.end() :]
+    return FrontMatter(values, match[0].rstrip("\n").count("\n") + 1, problem), text[match.end() :]
 
 
 class _NotKeysAndValues(Exception):

@@ -10,9 +10,11 @@ are put together, and each remembers its parts, so that a hit can still name its
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
@@ -37,7 +39,7 @@ MIN_WORDS = 60
 """A shorter section is put together with its neighbour where both fit."""
 
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
-_SENTENCE = re.compile(r"(?<=[.!?;:,。！？])\s*")  # noqa: RUF001 - the full-width marks end sentences too
+_SENTENCE = re.compile(r"[^.!?;:,。！？]*[.!?;:,。！？]\s*|.+")  # noqa: RUF001 - the full-width marks end sentences too
 _CHARS_PER_WORD = 8
 """Text without spaces (a table, minified data) is measured by its length instead."""
 
@@ -73,13 +75,8 @@ class Section:
     @property
     def path(self) -> tuple[str, ...]:
         """The headings that all parts stand under."""
-        common = self.parts[0].path
-        for part in self.parts[1:]:
-            shared = 0
-            while shared < min(len(common), len(part.path)) and common[shared] == part.path[shared]:
-                shared += 1
-            common = common[:shared]
-        return common
+        levels = zip(*(part.path for part in self.parts), strict=False)
+        return tuple(level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +144,26 @@ def stem(path: str) -> str:
     return path.rpartition("/")[2][:-3]
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(NamedTuple):
     first: int
     end: int
     level: int
     title: str
 
 
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark")
-    parser.core.ruler.enableOnly(["normalize", "block"])
-    # As a paragraph, a link's definition keeps its lines.
-    parser.disable("reference")
-    return parser
+class _Unit(NamedTuple):
+    """The lines of a block, or some of them, or with `text` a piece of one."""
+
+    first: int
+    end: int
+    words: int
+    text: str = ""
 
 
-_PARSER = _parser()
+_PARSER = MarkdownIt("commonmark")
+_PARSER.core.ruler.enableOnly(["normalize", "block"])
+# As a paragraph, a link's definition keeps its lines.
+_PARSER.disable("reference")
 
 
 def outline(body: str, first_line: int = 1) -> Outline:
@@ -206,73 +206,55 @@ def _runs(blocks: Sequence[_Block]) -> Iterator[tuple[tuple[str, ...], list[_Blo
 
 def _split(lines: Sequence[str], path: tuple[str, ...], run: Sequence[_Block]) -> Iterator[Section]:
     """The blocks of one heading as pieces of at most about `TARGET_WORDS`."""
-    units = [unit for block in run for unit in _units(lines, block.first, block.end)]
-    taken: list[tuple[str, int, int, int]] = []
+    taken: list[_Unit] = []
     words = 0
-    for unit in units:
-        # A heading alone says nothing: it stays with what follows it.
-        if (
-            taken
-            and words + unit[3] > TARGET_WORDS
-            and not (len(taken) == 1 and taken[0][2] == run[0].end and run[0].level)
-        ):
+    for unit in (unit for block in run for unit in _units(lines, block.first, block.end)):
+        # A heading alone says nothing: it stays with the text that follows it.
+        alone = len(taken) == 1 and run[0].level and taken[0].end == run[0].end
+        if taken and not alone and words + unit.words > TARGET_WORDS:
             yield _section(lines, taken, path)
             taken, words = [], 0
         taken.append(unit)
-        words += unit[3]
+        words += unit.words
     if taken:
         yield _section(lines, taken, path)
 
 
-def _section(lines: Sequence[str], units: Sequence[tuple[str, int, int, int]], path: tuple[str, ...]) -> Section:
-    first = units[0][1]
-    last = _last(lines, first, units[-1][2])
-    if any(text for text, *_ in units):
-        text = "\n".join(text or "\n".join(lines[begin : min(end, last + 1)]) for text, begin, end, _ in units)
+def _section(lines: Sequence[str], units: Sequence[_Unit], path: tuple[str, ...]) -> Section:
+    first, end = units[0].first, min(units[-1].end, len(lines))
+    while end - 1 > first and not lines[end - 1].strip():
+        end -= 1
+    if any(unit.text for unit in units):
+        text = "\n".join(unit.text or "\n".join(lines[unit.first : min(unit.end, end)]) for unit in units)
     else:
-        text = "\n".join(lines[first : last + 1])
-    return Section(text, sum(unit[3] for unit in units), (Part(first, last, path),))
+        text = "\n".join(lines[first:end])
+    return Section(text, sum(unit.words for unit in units), (Part(first, end - 1, path),))
 
 
-def _last(lines: Sequence[str], first: int, end: int) -> int:
-    """The last line before `end` that is not blank."""
-    last = min(end, len(lines)) - 1
-    while last > first and not lines[last].strip():
-        last -= 1
-    return last
-
-
-def _units(lines: Sequence[str], first: int, end: int) -> Iterator[tuple[str, int, int, int]]:
-    """A block as (text or "" for the lines themselves, first line, end line, words), none much over `TARGET_WORDS`."""
+def _units(lines: Sequence[str], first: int, end: int) -> Iterator[_Unit]:
+    """A block in units, none much over `TARGET_WORDS`."""
     words = count_words("\n".join(lines[first:end]))
     if words <= TARGET_WORDS:
-        yield "", first, end, words
+        yield _Unit(first, end, words)
         return
     start, total = first, 0
     for number in range(first, end):
         line = count_words(lines[number])
         if total and total + line > TARGET_WORDS:
-            yield "", start, number, total
+            yield _Unit(start, number, total)
             start, total = number, 0
+        total += line
         if line > TARGET_WORDS:
-            for text in _sentences(lines[number]):
-                yield text, number, number + 1, count_words(text)
+            yield from (_Unit(number, number + 1, count_words(text), text) for text in _sentences(lines[number]))
             start, total = number + 1, 0
-        else:
-            total += line
     if start < end:
-        yield "", start, end, total
+        yield _Unit(start, end, total)
 
 
 def _sentences(line: str) -> Iterator[str]:
     """One long line in pieces that end with a sentence where there is one, else anywhere."""
     taken, words = "", 0
-    position = 0
-    while position < len(line):
-        match = _SENTENCE.search(line, position + 1)
-        stop = match.end() if match and match.end() > position else len(line)
-        piece = line[position:stop]
-        position = stop
+    for piece in _SENTENCE.findall(line):
         # By windows, of which a full one is always too much: counting all that is left for each cut would be quadratic.
         begin = 0
         while (size := count_words(window := piece[begin : begin + _WINDOW])) > TARGET_WORDS:
@@ -280,34 +262,28 @@ def _sentences(line: str) -> Iterator[str]:
                 yield taken
                 taken, words = "", 0
             cut = max(1, len(window) * TARGET_WORDS // (size + 1))
-            space = window.rfind(" ", cut // 2, cut)
-            cut = space + 1 if space > 0 else cut
+            cut = window.rfind(" ", cut // 2, cut) + 1 or cut
             yield window[:cut]
             begin += cut
-        piece = window
         if taken and words + size > TARGET_WORDS:
             yield taken
             taken, words = "", 0
-        taken += piece
+        taken += window
         words += size
     if taken.strip():
         yield taken
 
 
-def _merged(pieces: Sequence[Section]) -> Iterator[Section]:
+def _merged(pieces: Sequence[Section]) -> list[Section]:
     """Short neighbours put together where the sum is still one section."""
-    current: Section | None = None
+    merged: list[Section] = []
     for piece in pieces:
-        if current is None:
-            current = piece
-        elif current.words + piece.words <= TARGET_WORDS and min(current.words, piece.words) < MIN_WORDS:
-            text = f"{current.text}\n\n{piece.text}"
-            current = Section(text, current.words + piece.words, current.parts + piece.parts)
+        last = merged[-1] if merged else None
+        if last and last.words + piece.words <= TARGET_WORDS and min(last.words, piece.words) < MIN_WORDS:
+            merged[-1] = Section(f"{last.text}\n\n{piece.text}", last.words + piece.words, last.parts + piece.parts)
         else:
-            yield current
-            current = piece
-    if current is not None:
-        yield current
+            merged.append(piece)
+    return merged
 
 
 def _shifted(section: Section, first_line: int) -> Section:

@@ -15,6 +15,7 @@ from proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, Retr
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.notes.dates import rfc3339
 from services.knowledge.notes.links import clean_tags
 from services.knowledge.search import gaps, topics
 from services.knowledge.search.operations import Search
@@ -99,8 +100,15 @@ class Discovery:
     async def query_by_tags(self, params: ops.QueryByTags, ctx: Context) -> list[ops.TaggedNote]:
         if any(not clean_tags([tag]) for tag in params.tags):
             raise InvalidParams("parameter `tags`: a tag is blank", field="tags")
-        wanted, least = clean_tags(params.tags), 1 if params.match is ops.TagMatch.ANY else None
-        return await self._database.read(lambda db: nodes.tagged(db, wanted, least or len(wanted), params.limit))
+        wanted = clean_tags(params.tags)
+        least = 1 if params.match is ops.TagMatch.ANY else len(wanted)
+        found = await self._database.read(lambda db: nodes.tagged(db, wanted, least, params.limit))
+        return [
+            ops.TaggedNote(
+                id=node.id, title=node.title, path=node.place.path, tags=list(node.tags), date=rfc3339(node.date)
+            )
+            for node in found
+        ]  # fmt: skip
 
     @handles(ops.SuggestReading)
     async def suggest_reading(self, params: ops.SuggestReading, ctx: Context) -> ops.ReadingList:
@@ -137,7 +145,7 @@ class Discovery:
             if found.vectors_waiting:
                 degraded.append(f"vector: {found.vectors_waiting} pieces still wait for their vectors")
             clusters = found.clusters
-        notes = await self._database.read(topics.all_notes)
+        notes = await self._database.read(nodes.every)
         there = [[id_ for id_ in ids if id_ in notes] for ids in clusters]
         least = params.min_size or (1 if params.method is ops.ClusterMethod.KMEANS else 2)
         there = [ids for ids in there if len(ids) >= least]

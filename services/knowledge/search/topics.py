@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 import apsw
 import trio
 
 from proto.ops.knowledge import Cluster, ClusteredNote
+from services.knowledge.nodes import Node
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 
@@ -43,21 +42,6 @@ _EMPTY_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A note as a label is made of it."""
-
-    place: Place
-    title: str
-    tags: tuple[str, ...]
-
-
-def all_notes(db: apsw.Connection) -> dict[str, Named]:
-    """Every note by id."""
-    rows = db.execute("SELECT id, root, path, title, tags FROM node ORDER BY id")
-    return {id_: Named(Place(root, path), title, tuple(json.loads(tags))) for id_, root, path, title, tags in rows}
-
-
 def linked(db: apsw.Connection) -> list[list[str]]:
     """Connected components of the links between notes; the best linked note of each first, the largest first.
 
@@ -85,20 +69,17 @@ def linked(db: apsw.Connection) -> list[list[str]]:
 
 
 def labelled(
-    clusters: Sequence[Sequence[str]], notes: dict[str, Named], roots: Sequence[str], notes_each: int
+    clusters: Sequence[Sequence[str]], notes: Mapping[str, Node], roots: Sequence[str], notes_each: int
 ) -> list[Cluster]:
     """The clusters with their labels. Blocks on the disk, in a thread of trio's."""
     each = max(1, min(READ_EACH, MAX_READ // max(1, len(clusters))))
     texts: list[list[str]] = []
-    read = 0
-    for ids in clusters:
+    for position, ids in enumerate(clusters):
         trio.from_thread.check_cancelled()
         # A title says in few words what a body says in many.
         own = [f"{notes[id_].title} {notes[id_].title} {' '.join(notes[id_].tags)}" for id_ in ids]
-        for id_ in ids[:each]:
-            if read < MAX_READ:
-                read += 1
-                own.append(_body(notes[id_].place, roots))
+        if position < MAX_READ:
+            own += (_body(notes[id_].place, roots) for id_ in ids[:each])
         texts.append(own)
     terms = _telling(texts, LABEL_TERMS)
     return [
