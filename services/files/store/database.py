@@ -15,9 +15,9 @@ import trio
 
 from proto.errors import Unavailable
 from services.files.store import functions, salvage, schema
-from services.runtime.background import patiently
 from services.runtime.database import Database, Kind, Schema
 from services.runtime.handlers import Environment
+from services.runtime.storage import patiently
 
 PRAGMAS = {"cache_size": -65536, "mmap_size": 1 << 30, "wal_autocheckpoint": 8000, "recursive_triggers": 1}
 

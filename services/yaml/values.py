@@ -1,15 +1,14 @@
 """Reading and setting the value at a path in a parsed file: the kind of place that the path leads to decides how."""
 
-from services.yaml.edit.create import create, create_first
-from services.yaml.edit.fragment import Fragment, looks_like_entries, read_fragment, read_pair
-from services.yaml.edit.replacement import replace_value
-from services.yaml.edit.slot import find_slot
-from services.yaml.errors import Code, SyntaxFault, YamlError, line_and_column
+from services.yaml.create import create, create_first
+from services.yaml.errors import Code, NotApplicable, SyntaxFault, YamlError, line_and_column
+from services.yaml.fragment import Fragment, looks_like_entries, read_fragment, read_pair
+from services.yaml.layout import find_slot
 from services.yaml.path import Index, Key, PathFault, Step, parse_path, show_path
+from services.yaml.replacement import replace_value
 from services.yaml.syntax.events import ALIAS, MAPPING, Document
 from services.yaml.syntax.parser import MAX_DEPTH, parse
-from services.yaml.syntax.properties import DEFAULT_TAGS
-from services.yaml.syntax.tokens import BLOCK_HEADER
+from services.yaml.syntax.tokens import BLOCK_HEADER, DEFAULT_TAGS
 from services.yaml.tree import NotThere, Place, Tree
 
 
@@ -73,7 +72,7 @@ def set_at(tree: Tree, path: str, value: str, document: int = 0, *, json_file: b
         place = tree.find(found, steps)
     except NotThere as fault:
         if not fault.creatable:
-            raise YamlError(Code.NOT_APPLICABLE, f"cannot set {path!r}: {fault.reason}") from None
+            raise NotApplicable(f"cannot set {path!r}: {fault.reason}") from None
         keys = _keys(fault.rest, path)
         _refuse_hiding(tree, fault.parent, keys, path)
         return create(tree, found, fault.parent, keys, read_fragment(value, found.tags), json_file=json_file)
@@ -86,10 +85,7 @@ def _keys(steps: list[Step], path: str) -> list[Key]:
     keys: list[Key] = []
     for step in steps:
         if isinstance(step, Index):
-            raise YamlError(
-                Code.NOT_APPLICABLE,
-                f"cannot set {path!r}: [{step.number}] does not exist, and items are added by append",
-            )
+            raise NotApplicable(f"cannot set {path!r}: [{step.number}] does not exist, and items are added by append")
         keys.append(step)
     return keys
 
@@ -100,20 +96,18 @@ def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fra
     A get of a collection that begins behind `- ` has its further lines deeper than its first, so that text has to be
     taken back. Where both readings are possible and differ, neither can be taken to be meant.
     """
-    column = 0
     body = tree.stream.bodies[place.node]
     if tree.stream.events[place.node][1] == "{}" and tree.text[body] != "{":
         return read_pair(value, document.tags) if value[:1] != "{" else read_fragment(value, document.tags)
     slot = find_slot(tree, place, document)
     if slot.column > 0 and tree.is_block_scalar(place.node) and _digit(tree.text, body) and _digit(value, 0):
-        raise YamlError(
-            Code.NOT_APPLICABLE,
+        raise NotApplicable(
             "the indentation digit of this block scalar counts from the left margin in the value but from the parent "
-            "in the file, so the value can be read in two ways: leave the digit out, or use a quoted scalar",
+            "in the file, so the value can be read in two ways: leave the digit out, or use a quoted scalar"
         )
-    if tree.is_block_collection(place.node) and slot.on_line and place.parent >= 0:
-        column = tree.column(place.node)
-    if not column or not value.strip("\r\n").count("\n") or value[:1] in (" ", "\n", "\r"):
+    within = tree.is_block_collection(place.node) and slot.on_line and place.parent >= 0
+    column = tree.column(place.node) if within else 0
+    if not column or "\n" not in value.strip("\r\n") or value[:1] in (" ", "\n", "\r"):
         return read_fragment(value, document.tags)
     try:
         shifted = read_fragment(value, document.tags, column)
@@ -126,10 +120,9 @@ def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fra
     if looks_like_entries(plain):
         return shifted
     if plain.events != shifted.events:
-        raise YamlError(
-            Code.NOT_APPLICABLE,
+        raise NotApplicable(
             "the value can be read in two ways, since its first line is indented less than the others: "
-            "indent all its lines from the same column",
+            "indent all its lines from the same column"
         )
     return plain
 
@@ -148,10 +141,9 @@ def _refuse_hiding(tree: Tree, parent: Place, keys: list[Key], path: str) -> Non
         child = tree.keys(mapping).get(keys[0].name)
         if child is not None:
             here = show_path([keys[0]])
-            raise YamlError(
-                Code.NOT_APPLICABLE,
+            raise NotApplicable(
                 f"cannot set {path!r}: {here} is only merged in by <<, and a new {here} here would hide its other keys"
-                ": set it whole, or use the path of its anchor",
+                ": set it whole, or use the path of its anchor"
             )
 
 

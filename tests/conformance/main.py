@@ -15,9 +15,9 @@ from proto.content import Audio, Block, Content, Embedded, Image, Message, Promp
 from proto.content import Text as TextBlock
 from proto.errors import InvalidParams, OperationError
 from proto.notices import ListChanged
-from proto.ops import conformance as ops
-from services.conformance import fixtures
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from tests.conformance import fixtures
+from tests.conformance import operations as ops
 
 _PAUSE_S = 0.06
 _IMAGE = Image(data=fixtures.PNG, mime_type="image/png")

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.yaml.errors import Code, SyntaxFault, YamlError, line_and_column
+from services.yaml.errors import NotApplicable, SyntaxFault, line_and_column
 from services.yaml.syntax.events import ALIAS, Event
 from services.yaml.syntax.parser import parse
 from services.yaml.syntax.scalars import read_block_scalar
@@ -13,7 +13,6 @@ from services.yaml.tree import Tree
 
 # The indentation indicator in the header of a block scalar, after its properties.
 _INDICATOR: Final = re.compile(r"^((?:[&!][^ \t]*[ \t]+)*[|>])([+\-]?)[1-9]")
-
 _LOOKS_LIKE_ENTRIES: Final = re.compile(r"[\r\n][ \t]*[-?:](?:[ \t\r\n]|\Z)")
 
 
@@ -32,19 +31,28 @@ class Fragment:
     is_block_scalar: bool = False
 
     @property
-    def is_alias(self) -> bool:
-        return self.events[0][0] == ALIAS
-
-    @property
-    def anchor(self) -> str | None:
-        return self.events[0][3]
+    def lacks_anchor(self) -> bool:
+        """Whether the anchor of the node that it replaces can stay."""
+        return self.events[0][3] is None and self.events[0][0] != ALIAS
 
     def with_anchor(self, anchor: str | None) -> list[Event]:
         """The events as they read where an anchor stays on the replaced node."""
-        if anchor is None or self.anchor is not None or self.is_alias:
+        if anchor is None or not self.lacks_anchor:
             return self.events
         kind, style, value, _, tag = self.events[0]
         return [(kind, style, value, anchor, tag), *self.events[1:]]
+
+    def require_inline(self) -> None:
+        """Raises YamlError (-32003) for a block value."""
+        if self.is_block_collection or self.is_block_scalar:
+            raise NotApplicable(
+                "a block value cannot stand inside a flow collection: write it as {…}, […] or a quoted string"
+            )
+
+    def inline_lines(self, indent: int) -> list[str]:
+        """The lines of an inline value, those after the first moved in by `indent` columns."""
+        first, *rest = BREAK.split(self.head)
+        return [first, *(" " * indent + line if line.strip(" \t") else line for line in rest)]
 
     def block_header(self, indent: int) -> str:
         """The header of a block scalar whose content is to stand `indent` columns further in than its parent."""
@@ -57,12 +65,7 @@ class Fragment:
             return self.lines
         if by > 0:
             return [" " * by + line if line else line for line in self.lines]
-        out = []
-        for line in self.lines:
-            if line[:-by].strip(" "):
-                return None
-            out.append(line[-by:])
-        return out
+        return None if any(line[:-by].strip(" ") for line in self.lines) else [line[-by:] for line in self.lines]
 
 
 def read_fragment(value: str, tags: dict[str, str], pad: int = 0) -> Fragment:
@@ -75,16 +78,14 @@ def read_fragment(value: str, tags: dict[str, str], pad: int = 0) -> Fragment:
         stream = parse(text, tags=tags, lenient_closers=True)
     except SyntaxFault as fault:
         line, column = line_and_column(text, fault.offset)
-        raise YamlError(
-            Code.NOT_APPLICABLE,
-            f"the value is not valid YAML: {fault.message} (line {line}, column {column} of the value)",
-        ) from None
+        message = f"the value is not valid YAML: {fault.message} (line {line}, column {column} of the value)"
+        raise NotApplicable(message) from None
     documents = stream.documents
     if text.startswith("\ufeff") or len(documents) > 1 or any(event[0] < 2 and event[1] for event in stream.events):
-        raise YamlError(Code.NOT_APPLICABLE, "the value must be one node, without document markers or directives")
+        raise NotApplicable("the value must be one node, without document markers or directives")
     tree = Tree(stream)
     if not documents or (tree.is_empty(1) and stream.starts[1] == stream.stops[1]):
-        raise YamlError(Code.NOT_APPLICABLE, 'the value is empty: write null or ~ for null, "" for an empty string')
+        raise NotApplicable('the value is empty: write null or ~ for null, "" for an empty string')
     events = stream.events[1:-1]
     comments = stream.comment_texts()
     start, body, stop = stream.starts[1], stream.bodies[1], stream.stops[1]
@@ -107,9 +108,7 @@ def read_fragment(value: str, tags: dict[str, str], pad: int = 0) -> Fragment:
     head = text.strip(" \t\r\n")
     if events[0][1] == ":" and _LOOKS_LIKE_ENTRIES.search(head):
         # Moved to fit, such lines would become mere text of the scalar: never what was meant.
-        raise YamlError(
-            Code.NOT_APPLICABLE, "a line of this plain scalar looks like an entry of a collection: quote it"
-        )
+        raise NotApplicable("a line of this plain scalar looks like an entry of a collection: quote it")
     return Fragment(tree, events, comments, head)
 
 
@@ -122,10 +121,10 @@ def read_pair(value: str, tags: dict[str, str]) -> Fragment:
     try:
         stream = parse(text, tags=tags)
     except SyntaxFault as fault:
-        raise YamlError(Code.NOT_APPLICABLE, f"the value is not valid here: {fault.message}") from None
+        raise NotApplicable(f"the value is not valid here: {fault.message}") from None
     tree = Tree(stream)
     if len(stream.documents) != 1 or stream.closes[1] != len(stream.events) - 2 or len(tree.children(1)) != 1:
-        raise YamlError(Code.NOT_APPLICABLE, "the value must be one node, without a comma or bracket of its own")
+        raise NotApplicable("the value must be one node, without a comma or bracket of its own")
     return Fragment(tree, stream.events[2:-2], stream.comment_texts(), value.strip(" \t\r\n"))
 
 

@@ -4,16 +4,14 @@ import json
 import re
 from typing import Final
 
-from services.yaml.check.edits import Expected, Splice, check
-from services.yaml.edit.fragment import Fragment, read_fragment
-from services.yaml.edit.replacement import replace_value
-from services.yaml.edit.slot import enclosing, is_sequence
-from services.yaml.edit.style import Style
-from services.yaml.errors import Code, SyntaxFault, YamlError
+from services.yaml.check import Expected, Splice, first_right
+from services.yaml.errors import NotApplicable, SyntaxFault
+from services.yaml.fragment import Fragment, read_fragment
+from services.yaml.layout import Style, enclosing
 from services.yaml.path import Key, show_path
+from services.yaml.replacement import replace_value
 from services.yaml.syntax.events import CLOSING, MAPPING, SCALAR, Document, Event
 from services.yaml.syntax.parser import parse
-from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
 
 _SAMPLE: Final = 2000  # events looked at to find out how a file writes its keys
@@ -35,9 +33,8 @@ def key_source(key: Key, *, flow: bool, quoted: bool) -> str:
 def _is_plain(name: str, flow: bool) -> bool:
     if not name or name != name.strip(" \t") or len(name) > 1000:
         return False
-    text = f"{{{name}: 1}}" if flow else f"{name}: 1"
     try:
-        events = parse(text).events
+        events = parse(f"{{{name}: 1}}" if flow else f"{name}: 1").events
     except SyntaxFault:
         return False
     return len(events) == 6 and events[2] == (SCALAR, ":", name, None, None)
@@ -57,93 +54,80 @@ def create(
     """
     if not tree.is_null(parent.node):
         return _insert_entry(tree, document, parent, keys, fragment, json_file)
-    style = Style(tree)
     _, flow = enclosing(tree, parent, document)
     if flow:
-        quoted = quotes_keys(tree, document) or json_file
-        text = _flow_entry(keys, fragment, quoted, ": ")
-        return replace_value(tree, document, parent, read_fragment("{" + text + "}", document.tags))
-    lines = _block_entry(keys, fragment, style, 0, quoted=False)
-    if lines is None:
-        raise YamlError(Code.NOT_APPLICABLE, f"the value cannot be indented to stand under {show_path([*keys])}")
-    return replace_value(tree, document, parent, read_fragment("\n".join(lines), document.tags))
+        quoted = json_file or _quotes_keys(tree, document)
+        source = "{" + _flow_entry(keys, fragment, quoted, ": ") + "}"
+    else:
+        lines = _block_entry(keys, fragment, Style(tree), 0)
+        if lines is None:
+            raise NotApplicable(f"the value cannot be indented to stand under {show_path([*keys])}")
+        source = "\n".join(lines)
+    return replace_value(tree, document, parent, read_fragment(source, document.tags))
 
 
 def create_first(tree: Tree, keys: list[Key], fragment: Fragment) -> Tree:
     """The tree of a stream without any document, with a first document of `fragment` at `keys`."""
-    lines = _block_entry(keys, fragment, Style(tree), 0, quoted=False) if keys else None
+    style = Style(tree)
+    lines = _block_entry(keys, fragment, style, 0) if keys else None
     if lines is None:
         lines = fragment.lines if fragment.is_block_collection and not keys else [fragment.head, *fragment.lines]
-    text = tree.text
-    style = Style(tree)
-    size = len(text)
+    size = len(tree.text)
     line_break = style.line_break(max(size - 1, 0))
     block = line_break.join(lines)
-    begun = not text or text == "\ufeff" or text[-1] in "\r\n"
+    begun = tree.text[-1:] in ("", "\r", "\n") or tree.text == "\ufeff"
     block = block + line_break if begun else line_break + block
-    events: list[Event] = [(0, "", "", None, None)]
-    for key in keys:
-        events += [(MAPPING, "", "", None, None), key_event(key_source(key, flow=False, quoted=False))]
-    events += fragment.events
-    events += [CLOSING[MAPPING]] * len(keys)
-    events.append((1, "", "", None, None))
-    edited = check(tree, [Splice(size, size, block)], Expected(0, 0, events, frozenset(), fragment.comments))
-    if edited is None:
-        raise YamlError(Code.NOT_APPLICABLE, "the value cannot stand at the top of this file")
-    return edited
+    opened = _nested_events(keys, fragment, flow=False, quoted=False)
+    if keys:
+        opened = [(MAPPING, "", "", None, None), *opened, CLOSING[MAPPING]]
+    events: list[Event] = [(0, "", "", None, None), *opened, (1, "", "", None, None)]
+    expected = Expected(0, 0, events, added=fragment.comments)
+    return first_right(tree, [[Splice(size, size, block)]], expected, "the value cannot stand at the top of this file")
 
 
-def _block_entry(keys: list[Key], fragment: Fragment, style: Style, column: int, *, quoted: bool) -> list[str] | None:
+def _block_entry(keys: list[Key], fragment: Fragment, style: Style, column: int) -> list[str] | None:
     """The lines of `keys` with the fragment under the last, where the first key stands at `column`."""
-    lines: list[str] = []
-    for number, key in enumerate(keys):
-        name = key_source(key, flow=False, quoted=quoted and number == 0)
-        lines.append(" " * column + name + ":")
-        column += style.unit
-    column -= style.unit
+    lines = [
+        " " * (column + number * style.unit) + key_source(key, flow=False, quoted=False) + ":"
+        for number, key in enumerate(keys)
+    ]
+    column += (len(keys) - 1) * style.unit
     if fragment.is_block_collection:
-        step = style.sequence_step if is_sequence(fragment.tree, 1) else style.unit
-        below = fragment.shifted(column + step)
-        if fragment.head:
-            lines[-1] += " " + fragment.head
+        below = fragment.shifted(column + (style.sequence_step if fragment.tree.is_sequence(1) else style.unit))
+        head = fragment.head
     elif fragment.is_block_scalar:
         below = fragment.shifted(column + style.unit)
-        lines[-1] += " " + fragment.block_header(style.unit)
+        head = fragment.block_header(style.unit)
     else:
-        first, *rest = BREAK.split(fragment.head)
-        lines[-1] += " " + first
-        shift = " " * (column + style.unit)
-        below = [shift + line if line.strip(" \t") else line for line in rest]
-    return None if below is None else lines + below
+        head, *below = fragment.inline_lines(column + style.unit)
+    if below is None:
+        return None
+    if head:
+        lines[-1] += " " + head
+    return lines + below
 
 
 def _flow_entry(keys: list[Key], fragment: Fragment, quoted: bool, colon: str) -> str:
-    value = fragment.head
-    for key in reversed(keys[1:]):
-        value = "{" + key_source(key, flow=True, quoted=quoted) + colon + value + "}"
-    return key_source(keys[0], flow=True, quoted=quoted) + colon + value
+    first, *rest = [key_source(key, flow=True, quoted=quoted) + colon for key in keys]
+    return first + "".join("{" + key for key in rest) + fragment.head + "}" * len(rest)
 
 
-def quotes_keys(tree: Tree, document: Document) -> bool:
+def _quotes_keys(tree: Tree, document: Document) -> bool:
     """Whether the flow mappings of a document quote all their keys, as JSON does; false where there is no key."""
     events = tree.stream.events
-    found = False
-    for node in range(document.event + 1, min(document.close, document.event + _SAMPLE)):
-        if events[node][0] == MAPPING and tree.is_flow(node):
-            for child in tree.children(node):
-                if events[child.key][1] != '"':
-                    return False
-                found = True
-    return found
+    nodes = range(document.event + 1, min(document.close, document.event + _SAMPLE))
+    flow = (node for node in nodes if events[node][0] == MAPPING and tree.is_flow(node))
+    styles = {events[child.key][1] for node in flow for child in tree.children(node)}
+    return styles == {'"'}
 
 
-def _nested_events(keys: list[Key], sources: list[str], fragment: Fragment, style: str) -> list[Event]:
+def _nested_events(keys: list[Key], fragment: Fragment, *, flow: bool, quoted: bool) -> list[Event]:
+    """The events of an entry: each key but the first inside a mapping of its own."""
+    opening: Event = (MAPPING, "{}" if flow else "", "", None, None)
     events: list[Event] = []
-    for number, source in enumerate(sources):
-        if number:
-            events.append((MAPPING, style, "", None, None))
-        events.append(key_event(source))
-    return [*events, *fragment.events, *[CLOSING[MAPPING]] * (len(keys) - 1)]
+    for key in keys:
+        events += (opening, key_event(key_source(key, flow=flow, quoted=quoted)))
+    return [*events[1:], *fragment.events, *[CLOSING[MAPPING]] * (len(keys) - 1)]
 
 
 def _insert_entry(
@@ -151,34 +135,23 @@ def _insert_entry(
 ) -> Tree:
     close = tree.stream.closes[parent.node]
     flow = tree.is_flow(parent.node)
+    quoted = False
     if flow:
-        if fragment.is_block_collection or fragment.is_block_scalar:
-            raise YamlError(
-                Code.NOT_APPLICABLE,
-                "a block value cannot stand inside a flow collection: write it as {…}, […] or a quoted string",
-            )
+        fragment.require_inline()
         children = tree.children(parent.node)
         if children:
             quoted = all(tree.stream.events[child.key][1] == '"' for child in children)
         else:
-            quoted = quotes_keys(tree, document) or json_file
-        colon = _colon(tree, parent.node)
-        entry = _flow_entry(keys, fragment, quoted, colon)
-        candidates = insertions_flow(tree, parent.node, entry)
+            quoted = json_file or _quotes_keys(tree, document)
+        candidates = insertions_flow(tree, parent.node, _flow_entry(keys, fragment, quoted, _colon(tree, parent.node)))
     else:
-        quoted = False
-        style = Style(tree)
-        lines = _block_entry(keys, fragment, style, tree.column(parent.node), quoted=False)
+        lines = _block_entry(keys, fragment, Style(tree), tree.column(parent.node))
         candidates = [] if lines is None else insertions_block(tree, parent.node, lines)
-    sources = [key_source(key, flow=flow, quoted=quoted) for key in keys]
-    events = _nested_events(keys, sources, fragment, "{}" if flow else "")
-    expected = Expected(close, close, events, frozenset(), fragment.comments)
-    for splices in candidates:
-        edited = check(tree, splices, expected)
-        if edited is not None:
-            return edited
-    raise YamlError(
-        Code.NOT_APPLICABLE,
+    events = _nested_events(keys, fragment, flow=flow, quoted=quoted)
+    return first_right(
+        tree,
+        candidates,
+        Expected(close, close, events, added=fragment.comments),
         f"the key {keys[0].name!r} cannot be added with this value without changing something else in the file",
     )
 
@@ -191,16 +164,16 @@ def _colon(tree: Tree, mapping: int) -> str:
         if start > tree.stream.stops[child.key] and not tree.is_empty(child.node):
             return ":" if text[start - 1] == ":" else ": "
     at = tree.stream.bodies[mapping]
-    return ":" if '":' in text[:at][-4000:] and '": ' not in text[:at][-4000:] else ": "
+    before = text[max(at - 4000, 0) : at]
+    return ":" if '":' in before and '": ' not in before else ": "
 
 
 def insertions_block(tree: Tree, collection: int, lines: list[str]) -> list[list[Splice]]:
     """New lines after the last entry of a block collection, before the blank lines and comments that follow it."""
-    text = tree.text
     stop = tree.stream.stops[collection]
     line_break = Style(tree).line_break(tree.stream.bodies[collection])
     block = line_break.join(lines)
-    if stop > tree.stream.bodies[collection] and text[stop - 1] in "\r\n":
+    if stop > tree.stream.bodies[collection] and tree.text[stop - 1] in "\r\n":
         # The entry ends with kept blank lines: they are content, and the new line begins right after them.
         return [[Splice(stop, stop, block + line_break)]]
     at = tree.line_stop(stop)
@@ -221,21 +194,15 @@ def insertions_flow(tree: Tree, collection: int, entry: str) -> list[list[Splice
         return [[Splice(opening, opening, entry)], [Splice(close, close, entry)]]
     last = children[-1]
     at = stream.stops[last.node]
-    first = stream.starts[last.key if last.key >= 0 else last.node]
-    if last.key >= 0:
-        first = min(first, stream.starts[last.key])
+    first = stream.starts[last.first]
     line = tree.line_start(first)
     out: list[list[Splice]] = []
-    own_line = not text[line:first].strip(" \t") and line > stream.bodies[collection]
-    if own_line:
-        line_break = Style(tree).line_break(first)
-        below = line_break + text[line:first] + entry
+    if not text[line:first].strip(" \t") and line > stream.bodies[collection]:
+        below = Style(tree).line_break(first) + text[line:first] + entry
         line_stop = tree.line_stop(at)
-        comma = text.find(",", at, close)
         if close > line_stop:
-            trailing = text[at:line_stop].strip(" \t")
-            if trailing.startswith(","):
-                after = tree.line_stop(comma + 1)
+            if text[at:line_stop].lstrip(" \t").startswith(","):
+                after = tree.line_stop(text.find(",", at, close) + 1)
                 out.append([Splice(after, after, below + ",")])
             else:
                 out.append([Splice(at, at, ","), Splice(line_stop, line_stop, below)])
@@ -243,7 +210,7 @@ def insertions_flow(tree: Tree, collection: int, entry: str) -> list[list[Splice
     separator = ", "
     if len(children) > 1:
         before = text[stream.stops[children[-2].node] : first]
-        separator = ",\t" if before == ",\t" else "," if before == "," else ", "
+        separator = before if before in (",", ",\t") else ", "
     elif ":" in entry and _colon(tree, collection) == ":" and last.key >= 0:
         separator = ","
     out.append([Splice(at, at, separator + entry)])

@@ -2,15 +2,15 @@
 
 import math
 import re
-from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jsonschema import exceptions, validators
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
+from proto.ops.yaml import Fault
 from services.yaml.errors import Code, YamlError, line_and_column
 from services.yaml.path import Index, Key, show_path
 from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
@@ -31,51 +31,38 @@ _WORDS: Final[dict[str, Data]] = {
     **{sign + word: number for word in (".inf", ".Inf", ".INF") for sign, number in
        (("", math.inf), ("+", math.inf), ("-", -math.inf))},
 }  # fmt: skip
-_CORE: Final = "tag:yaml.org,2002:"
-
-
-class SchemaFault(NamedTuple):
-    """One way in which a document fails its schema; `line` and `column` are 1-based, in characters."""
-
-    path: str
-    line: int
-    column: int
-    message: str
+_FLOAT_TAG: Final = "tag:yaml.org,2002:float"
+_RESOLVED_TAGS: Final = frozenset((_FLOAT_TAG, *(f"tag:yaml.org,2002:{name}" for name in ("int", "bool", "null"))))
 
 
 def resolve_scalar(style: str, value: str, tag: str | None) -> Data:
     """A scalar under the core schema of YAML 1.2 (10.3): quoted and block scalars are strings."""
-    if tag in (_CORE + "str", "!") or (tag is None and style != ":"):
-        return value
-    if tag is not None and tag not in (_CORE + "int", _CORE + "float", _CORE + "bool", _CORE + "null"):
+    if style != ":" if tag is None else tag not in _RESOLVED_TAGS:
         return value
     if value in _WORDS:
         return _WORDS[value]
     if _INTEGER.fullmatch(value):
         if len(value) > 4000:  # Python's own bound on digits is 4300
             return value
-        return float(value) if tag == _CORE + "float" else int(value)
+        return float(value) if tag == _FLOAT_TAG else int(value)
     if match := _OTHER_BASE.fullmatch(value):
         return int(match.group(1), 8) if match.group(1) else int(match.group(2), 16)
     return float(value) if _FLOAT.fullmatch(value) else value
 
 
-def to_data(tree: Tree, document: Document) -> Data:
-    """A document as plain data: aliases shared, merge keys applied, keys as text.
-
-    Raises YamlError (-32001) where it is too deep, holds itself, or would be too large with its aliases followed.
-    """
-    return _Composer(tree).value(document.event + 1, 0)[0]
-
-
 class _Composer:
+    """A document as plain data: aliases shared, merge keys applied, keys as text."""
+
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.done: dict[int, tuple[Data, int, int]] = {}
         self.open: set[int] = set()
 
     def value(self, node: int, depth: int) -> tuple[Data, int, int]:
-        """The data of a node, how many values it comes to, and how deep it is."""
+        """The data of a node, how many values it comes to, and how deep it is.
+
+        Raises YamlError (-32001) where it is too deep, holds itself, or would be too large with its aliases followed.
+        """
         kind, style, text, _, tag = self.tree.stream.events[node]
         if kind == SCALAR:
             return resolve_scalar(style, text, tag), 1, 0
@@ -92,13 +79,11 @@ class _Composer:
             self.open.discard(node)
         if found[1] > MAX_VALUES:
             raise YamlError(Code.PARSE, f"with its aliases followed the document has more than {MAX_VALUES} values")
-        if depth + found[2] > MAX_DEPTH:
-            raise YamlError(Code.PARSE, f"the document is deeper than {MAX_DEPTH} levels, the most that is validated")
+        _check_depth(depth + found[2])
         return found
 
     def _collection(self, node: int, depth: int) -> tuple[Data, int, int]:
-        if depth > MAX_DEPTH:
-            raise YamlError(Code.PARSE, f"the document is deeper than {MAX_DEPTH} levels, the most that is validated")
+        _check_depth(depth)
         size, deepest = 1, 0
         if self.tree.stream.events[node][0] != MAPPING:
             items: list[Data] = []
@@ -121,35 +106,34 @@ class _Composer:
         return {**merged, **own}, size, deepest + 1
 
 
-def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[SchemaFault]:
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise YamlError(Code.PARSE, f"the document is deeper than {MAX_DEPTH} levels, the most that is validated")
+
+
+def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fault]:
     """The faults of a document under a schema, at most `MAX_FAULTS`, in the order of the document.
 
     References to other files or hosts are not followed. Raises YamlError (-32602) where the schema itself is wrong.
     """
-    data = to_data(tree, document)
+    data, _, _ = _Composer(tree).value(document.event + 1, 0)
     made = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
         made.check_schema(schema)
         validator: Validator = made(schema, registry=EMPTY_REGISTRY)
-        found = list(islice(_errors(validator, data), MAX_FAULTS))
+        found = list(islice(validator.iter_errors(data), MAX_FAULTS))
     except exceptions.SchemaError as fault:
         raise YamlError(Code.INVALID_PARAMS, f"schema: {fault.message} at {fault.json_path}") from None
+    except Unresolvable as fault:
+        message = f"schema: the reference {fault.ref!r} leads outside the schema: inline it"
+        raise YamlError(Code.INVALID_PARAMS, message) from None
     except RecursionError:
         raise YamlError(Code.INVALID_PARAMS, "schema: its references never end for this document") from None
     faults = [_located(tree, document, fault) for fault in found]
     return sorted(faults, key=lambda fault: (fault.line, fault.column, fault.message))
 
 
-def _errors(validator: Validator, data: Data) -> Iterator[exceptions.ValidationError]:
-    try:
-        yield from validator.iter_errors(data)
-    except Unresolvable as fault:
-        raise YamlError(
-            Code.INVALID_PARAMS, f"schema: the reference {fault.ref!r} leads outside the schema: inline it"
-        ) from None
-
-
-def _located(tree: Tree, document: Document, fault: exceptions.ValidationError) -> SchemaFault:
+def _located(tree: Tree, document: Document, fault: exceptions.ValidationError) -> Fault:
     """The fault at the deepest node of its path that is in the file itself: merged and aliased parts are elsewhere."""
     steps: list[Key | Index] = []
     place: Place = tree.root(document)
@@ -166,8 +150,6 @@ def _located(tree: Tree, document: Document, fault: exceptions.ValidationError) 
         else:
             exact = False
     line, column = line_and_column(tree.text, tree.stream.starts[place.key if place.key >= 0 else place.node])
-    return SchemaFault(show_path(list(steps)), line, column, _brief(fault.message))
-
-
-def _brief(message: str) -> str:
-    return message if len(message) <= 300 else message[:200] + " … " + message[-80:]
+    message = fault.message
+    brief = message if len(message) <= 300 else message[:200] + " … " + message[-80:]
+    return Fault(show_path(list(steps)), line, column, brief)

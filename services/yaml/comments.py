@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from services.yaml.check.edits import Expected, Splice, check
-from services.yaml.edit.slot import Slot, find_slot
-from services.yaml.edit.style import Style
-from services.yaml.errors import Code, YamlError
+from services.yaml.check import Expected, Splice, first_right
+from services.yaml.errors import NotApplicable
+from services.yaml.layout import Style, find_slot
 from services.yaml.syntax.events import Document
 from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
@@ -20,7 +19,7 @@ class Comments(NamedTuple):
 
 def read_comments(tree: Tree, document: Document, place: Place) -> Comments:
     """The comments of the node at `place`."""
-    above = _above(tree, _first_line(tree, document, place))
+    above = _above(tree, _first_line(tree, place))
     beside = _beside(tree, document, place)
     comments = tree.stream.comment_texts()
     return Comments(
@@ -41,43 +40,36 @@ def write_comments(
     dropped: set[int] = set()
     added: list[str] = []
     if above is not None:
-        line = _first_line(tree, document, place)
+        line = _first_line(tree, place)
         old = _above(tree, line)
         lines = [_comment(text) for text in BREAK.split(above)] if above else []
         first = tree.line_start(stream.comments[old[0]][0]) if old else line
-        indent = " " * (len(tree.text[line:]) - len(tree.text[line:].lstrip(" "))) if lines else ""
+        own = tree.text[line : tree.line_stop(line)]
+        indent = " " * (len(own) - len(own.lstrip(" ")))
         line_break = Style(tree).line_break(line)
         splices.append(Splice(first, line, "".join(indent + text + line_break for text in lines)))
         dropped.update(old)
         added += lines
     if beside is not None:
         if BREAK.search(beside):
-            raise YamlError(Code.NOT_APPLICABLE, "a comment beside a value is one line: put several above it")
+            raise NotApplicable("a comment beside a value is one line: put several above it")
         found = _beside(tree, document, place)
         text = _comment(beside) if beside else ""
         if found is not None:
             start, stop = stream.comments[found]
-            if not text:
-                while tree.text[start - 1] in " \t":
-                    start -= 1
-            splices.append(Splice(start, stop, text))
+            splices.append(Splice(start if text else tree.before_spaces(start), stop, text))
             dropped.add(found)
         elif text:
-            stop = tree.line_stop(_beside_at(tree, document, place))
-            while stop > 0 and tree.text[stop - 1] in " \t":
-                stop -= 1
+            stop = tree.before_spaces(tree.line_stop(_beside_at(tree, document, place)))
             splices.append(Splice(stop, stop, "  " + text))
         if text:
             added.append(text)
-    edited = check(tree, splices, Expected(0, 0, [], frozenset(dropped), added))
-    if edited is None:
-        raise YamlError(Code.NOT_APPLICABLE, "a comment cannot stand here without changing something else in the file")
-    return edited
+    refusal = "a comment cannot stand here without changing something else in the file"
+    return first_right(tree, [splices], Expected(0, 0, [], frozenset(dropped), added), refusal)
 
 
 def _plain(comment: str) -> str:
-    text = comment[1:]
-    return text[1:] if text.startswith(" ") else text
+    return comment[1:].removeprefix(" ")
 
 
 def _comment(text: str) -> str:
@@ -86,14 +78,13 @@ def _comment(text: str) -> str:
     return "# " + text if text else "#"
 
 
-def _first_line(tree: Tree, document: Document, place: Place) -> int:
+def _first_line(tree: Tree, place: Place) -> int:
     """Where the line begins on which the entry of a node does."""
     stream = tree.stream
     if place.key >= 0:
         return tree.line_start(stream.starts[place.key])
-    slot: Slot = find_slot(tree, place, document)
-    at = stream.starts[place.node] if slot.flow or place.parent < 0 else slot.at - 1
-    return tree.line_start(at)
+    in_block = place.parent >= 0 and not tree.is_flow(place.parent)
+    return tree.line_start(tree.dash_stop(place) - 1 if in_block else stream.starts[place.node])
 
 
 def _above(tree: Tree, line: int) -> list[int]:
@@ -101,7 +92,7 @@ def _above(tree: Tree, line: int) -> list[int]:
     by_line = {tree.line_start(start): index for index, (start, _) in enumerate(tree.stream.comments)}
     out: list[int] = []
     while line > 0:
-        before = tree.line_start(line - (2 if tree.text.startswith("\r\n", line - 2) else 1))
+        before = tree.line_start(tree.before_break(line))
         index = by_line.get(before)
         if index is None or tree.text[before : tree.stream.comments[index][0]].strip(" \t\ufeff"):
             break
@@ -126,7 +117,5 @@ def _beside(tree: Tree, document: Document, place: Place) -> int | None:
     stop = tree.line_stop(at)
     for index, (start, _) in enumerate(tree.stream.comments):
         if at <= start <= stop:
-            if tree.text[at:start].strip(" \t,|>+-0123456789"):
-                return None
-            return index
+            return None if tree.text[at:start].strip(" \t,|>+-0123456789") else index
     return None

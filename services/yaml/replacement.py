@@ -5,11 +5,9 @@ A candidate is only a guess at what a careful person would type. The check decid
 
 from collections.abc import Iterator
 
-from services.yaml.check.edits import Expected, Splice, check
-from services.yaml.edit.fragment import Fragment
-from services.yaml.edit.slot import Slot, find_slot, is_sequence
-from services.yaml.edit.style import Style
-from services.yaml.errors import Code, YamlError
+from services.yaml.check import Expected, Splice, first_right
+from services.yaml.fragment import Fragment
+from services.yaml.layout import Slot, Style, find_slot
 from services.yaml.syntax.events import Document
 from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
@@ -17,35 +15,23 @@ from services.yaml.tree import Place, Tree
 
 def replace_value(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
     """The tree after the value at `place` has become `fragment`. Raises YamlError (-32003) where no edit is right."""
-    stream = tree.stream
-    node = place.node
+    node, after = place.node, tree.stream.after(place.node)
     slot = find_slot(tree, place, document)
-    if slot.flow and (fragment.is_block_collection or fragment.is_block_scalar):
-        raise YamlError(
-            Code.NOT_APPLICABLE,
-            "a block value cannot stand inside a flow collection: write it as {…}, […] or a quoted string",
-        )
-    expected = Expected(
-        node,
-        stream.after(node),
-        fragment.with_anchor(stream.events[node][3]),
-        _dropped_comments(tree, node, fragment),
-        fragment.comments,
-    )
-    for splices in _Candidates(tree, document, slot, fragment).all():
-        edited = check(tree, splices, expected)
-        if edited is not None:
-            return edited
-    raise YamlError(Code.NOT_APPLICABLE, _why_not(tree, node, stream.after(node)))
+    if slot.flow:
+        fragment.require_inline()
+    events = fragment.with_anchor(tree.stream.events[node][3])
+    expected = Expected(node, after, events, _dropped_comments(tree, node, fragment), fragment.comments)
+    candidates = _Candidates(tree, document, slot, fragment).all()
+    return first_right(tree, candidates, expected, lambda: _why_not(tree, node, after))
 
 
 def _why_not(tree: Tree, start: int, stop: int) -> str:
-    anchors = {tree.stream.events[index][3] for index in range(start, stop)} - {None}
     for alias, target in tree.alias_targets().items():
         if start <= target < stop and not start <= alias < stop:
             name = tree.stream.events[target][3]
             return f"the value holds the anchor &{name}, which an alias elsewhere needs: keep it in the new value"
-    hint = f" (anchors there: {', '.join(sorted(str(name) for name in anchors))})" if anchors else ""
+    anchors = sorted({anchor for *_, anchor, _ in tree.stream.events[start:stop] if anchor is not None})
+    hint = f" (anchors there: {', '.join(anchors)})" if anchors else ""
     return (
         f"the value cannot stand here without changing something else in the file{hint}: "
         "quote it, or check its indentation"
@@ -56,15 +42,10 @@ def _dropped_comments(tree: Tree, node: int, fragment: Fragment) -> frozenset[in
     """The comments inside the replaced value. A block scalar's header comment goes only if the new one brings its
     own."""
     stream = tree.stream
-    body, stop = stream.bodies[node], stream.stops[node]
-    if fragment.is_block_collection and "#" in fragment.head:
-        body = stream.starts[node]
-    header = tree.is_block_scalar(node)
-    return frozenset(
-        index
-        for index, (start, _) in enumerate(stream.comments)
-        if body <= start < stop and not (header and not (fragment.is_block_scalar and fragment.comments))
-    )
+    if tree.is_block_scalar(node) and not (fragment.is_block_scalar and fragment.comments):
+        return frozenset()
+    first = stream.starts[node] if fragment.is_block_collection and "#" in fragment.head else stream.bodies[node]
+    return frozenset(index for index, (start, _) in enumerate(stream.comments) if first <= start < stream.stops[node])
 
 
 class _Candidates:
@@ -79,17 +60,20 @@ class _Candidates:
         node = slot.node
         self.start, self.body, self.stop = stream.starts[node], stream.bodies[node], stream.stops[node]
         self.line_break = self.style.line_break(self.start)
-        self.keeps_anchor = bool(slot.anchor) and fragment.anchor is None and not fragment.is_alias
+        self.keeps_anchor = bool(slot.anchor) and fragment.lacks_anchor
         self.empty = tree.is_empty(node)
         # The lines that a value covers below its first, and a block collection from its first line on.
         self.block_scalar = tree.is_block_scalar(node)
-        body_line = tree.line_start(self.body)
+        self.first_line = tree.line_start(self.body)
         self.below = tree.is_block_collection(node) and (
-            not self.text[body_line : self.body].strip(" ") and (slot.at <= body_line or slot.column < 0)
+            not self.text[self.first_line : self.body].strip(" ") and (slot.at <= self.first_line or slot.column < 0)
         )
         start_line = tree.line_start(self.start)
-        self.own_line = not self.empty and not self.text[start_line : self.start].strip(" ") and slot.at <= start_line
-        self.first_line = body_line
+        self.own_line = (
+            not (self.empty or self.below or self.block_scalar)
+            and not self.text[start_line : self.start].strip(" ")
+            and slot.at <= start_line
+        )
 
     def all(self) -> Iterator[list[Splice]]:
         if self.fragment.is_block_collection:
@@ -107,10 +91,12 @@ class _Candidates:
 
     def _inline_texts(self) -> Iterator[str]:
         lines = BREAK.split(self.fragment.head)
-        yield self.line_break.join(lines)
+        yield self._joined(lines)
         if len(lines) > 1:
-            shift = " " * (max(self.slot.column, 0) + self.style.unit)
-            yield self.line_break.join([lines[0], *(shift + line if line.strip(" \t") else line for line in lines[1:])])
+            yield self._joined(self.fragment.inline_lines(max(self.slot.column, 0) + self.style.unit))
+
+    def _joined(self, lines: list[str]) -> str:
+        return self.line_break.join(lines)
 
     # What stands on the line of the key.
 
@@ -127,14 +113,12 @@ class _Candidates:
         if not slot.introduced:
             return self._introduce(text)
         if (self.empty or self.below) and (not properties or (self.keeps_anchor and not slot.tagged)):
-            if not text:
-                return []
-            return [self._beside(slot.properties_stop if properties else self._empty_at(), text)]
-        stop = self.stop
+            at = slot.properties_stop if properties else self.start if slot.flow else slot.at
+            return [self._beside(at, text)] if text else []
         if self.block_scalar:
             stop = self._header_stop(bool(self.fragment.is_block_scalar and self.fragment.comments))
-        elif self.empty or self.below:
-            stop = slot.properties_stop
+        else:
+            stop = slot.properties_stop if self.empty or self.below else self.stop
         start, prefix = self._prefix()
         if text:
             return [Splice(start, stop, prefix + text)]
@@ -154,16 +138,10 @@ class _Candidates:
             return Splice(at + 1, at + 1, text)
         return Splice(at, at, " " + text)
 
-    def _empty_at(self) -> int:
-        return self.slot.at if not self.slot.flow else self.start
-
     def _at_document_line(self) -> bool:
         """Whether the value is a document's own, with no --- on its line."""
-        return (
-            self.slot.column < 0
-            and not self.slot.flow
-            and self.text[self.document.body - 3 : self.document.body] != "---"
-        )
+        body = self.document.body
+        return self.slot.column < 0 and not self.slot.flow and self.text[body - 3 : body] != "---"
 
     def _introduce(self, text: str) -> list[Splice]:
         if self.slot.flow:
@@ -173,11 +151,10 @@ class _Candidates:
 
     def _header_stop(self, with_comment: bool) -> int:
         at = self.body + 1
+        if with_comment:
+            return self.tree.before_spaces(self.tree.line_stop(at))
         while self.text[at : at + 1] in tuple("+-123456789"):
             at += 1
-        if with_comment:
-            line = self.tree.line_stop(at)
-            return at + len(self.text[at:line].rstrip(" \t"))
         return at
 
     # What stands on the lines below.
@@ -187,7 +164,7 @@ class _Candidates:
         first = self.first_line if self.below else self.tree.next_line(self.body)
         stop = self.stop
         if stop > first and self.text[stop - 1] in "\r\n":
-            stop -= 2 if self.text.startswith("\r\n", stop - 2) else 1
+            stop = self.tree.before_break(stop)
         return first, stop
 
     def _without_lines(self) -> list[Splice]:
@@ -200,8 +177,7 @@ class _Candidates:
             return [Splice(first, stop, "")]
         if line_stop < len(self.text):
             return [Splice(first, self.tree.next_line(stop), "")]
-        before = first - (2 if self.text.startswith("\r\n", first - 2) else 1)
-        return [Splice(max(before, 0), line_stop, "")]
+        return [Splice(self.tree.before_break(first), line_stop, "")]
 
     def _below_to_inline(self, text: str) -> Iterator[list[Splice]]:
         slot = self.slot
@@ -214,9 +190,6 @@ class _Candidates:
             yield [Splice(begin, self.stop, " " + text)]
         yield [*self._head(text), *self._without_lines()]
 
-    def _joined(self, lines: list[str]) -> str:
-        return self.line_break.join(lines)
-
     def _scalar_lines(self) -> Iterator[list[Splice]]:
         fragment = self.fragment
         column = max(self.slot.column, 0)
@@ -225,48 +198,42 @@ class _Candidates:
             first, stop = self._region()
             lines = [line for line in self.text[first:stop].split("\n") if line.strip(" \r")]
             own = min((len(line) - len(line.lstrip(" ")) for line in lines), default=0)
-        layouts: list[tuple[str, list[str]]] = [(fragment.head, fragment.lines)]
         indents = [own, column + self.style.unit]
-        if self.own_line and not self.below and not self.block_scalar:
+        if self.own_line:
             # Below a header on a line of its own the content stands further in than the header, as libfyaml wants it.
-            layouts.clear()
             indents = [self.start - self.tree.line_start(self.start) + self.style.unit]
+        else:
+            yield self._placed(fragment.head, fragment.lines)
         for indent in indents:
             moved = fragment.shifted(indent) if indent > self.slot.column else None
             if moved is not None:
-                layouts.append((fragment.block_header(indent - column), moved))
-        for head, lines in layouts:
-            yield self._placed(head, lines)
+                yield self._placed(fragment.block_header(indent - column), moved)
 
     def _placed(self, head: str, lines: list[str]) -> list[Splice]:
-        """A header on the key's line and `lines` straight below it."""
+        """A head on the key's line and `lines` straight below it."""
         splices = self._head(head)
         block = self.line_break + self._joined(lines) if lines else ""
         if self.below:
             at = self.tree.line_stop(splices[0].stop)
             return [*splices, Splice(at, at, block), *self._without_lines()]
-        if self.block_scalar:
-            at = self.tree.line_stop(self.body)
-            first, stop = self._region()
-            return [*splices, Splice(at, max(at, stop) if stop >= first else at, block)]
-        if not self.slot.introduced and not self.slot.flow:
-            return [Splice(splices[0].start, splices[0].stop, splices[0].text + block)]
-        at = self.tree.line_stop(self.stop)
-        return [*splices, Splice(at, at, block)]
+        if not self.slot.introduced:
+            return [Splice(start, stop, text + block) for start, stop, text in splices]
+        at = self.tree.line_stop(self.body if self.block_scalar else self.stop)
+        return [*splices, Splice(at, max(at, self._region()[1]) if self.block_scalar else at, block)]
 
     # A block collection.
 
     def _columns(self) -> Iterator[int]:
         """The columns that a block collection below the key may take, the likeliest first."""
         tree, slot = self.tree, self.slot
-        sequence = is_sequence(self.fragment.tree, 1)
+        sequence = self.fragment.tree.is_sequence(1)
         if slot.column < 0:
             yield tree.column(slot.node) if self.below else 0
             return
         in_mapping = not slot.compact or slot.at < 0
         if self.below:
             own = tree.column(slot.node)
-            if is_sequence(tree, slot.node) == sequence or own > slot.column:
+            if tree.is_sequence(slot.node) == sequence or own > slot.column:
                 yield own
         if sequence and in_mapping:
             yield slot.column + self.style.sequence_step
@@ -282,7 +249,7 @@ class _Candidates:
         first_choice = one_line or not trailing or tree.is_block_collection(slot.node)
         if compact_here and first_choice:
             yield from self._compact()
-        if self.own_line and not self.below and not self.block_scalar:
+        if self.own_line:
             column = tree.column(slot.node)
             lines = fragment.shifted(column)
             if lines and not fragment.head and self.start == self.body:
@@ -306,12 +273,7 @@ class _Candidates:
 
     def _compact(self) -> Iterator[list[Splice]]:
         slot = self.slot
-        if self.empty:
-            at = slot.at
-            line = self.tree.line_start(at)
-            column = at - line + 1
-        else:
-            column = self.body - self.tree.line_start(self.body)
+        column = slot.at + 1 - self.tree.line_start(slot.at) if self.empty else self.body - self.first_line
         lines = self.fragment.shifted(column)
         if not lines or self.fragment.head:
             return
@@ -329,18 +291,6 @@ class _Candidates:
             if self.slot.column < 0 and self.start >= self.first_line and not head:
                 return [Splice(self.start if not self.keeps_anchor else self.body, stop, block.lstrip(" "))]
             return [*self._head(head), Splice(first, stop, block)]
-        splices = self._head(head)
-        if self.block_scalar:
-            at = self.tree.line_stop(self.body)
-            first, stop = self._region()
-            return [*splices, Splice(at, max(at, stop) if stop >= first else at, self.line_break + block)]
-        if not self.slot.introduced:
-            return (
-                [Splice(splices[0].start, splices[0].stop, splices[0].text + self.line_break + block)]
-                if splices
-                else []
-            )
-        if self._at_document_line():
+        if self._at_document_line() and not self.block_scalar:
             return [Splice(self.start, self.stop, block)]
-        at = self.tree.line_stop(self.stop)
-        return [*splices, Splice(at, at, self.line_break + block)]
+        return self._placed(head, lines)

@@ -1,6 +1,6 @@
 """Operations of `conformance`: the fixtures that the official MCP conformance suite calls.
 
-They are served only when asked for (`linckia serve --conformance`), by an ordinary service, so that the suite crosses
+They are served by an ordinary service (`linckia serve --with tests.conformance`), so that the suite crosses
 every part of the system that a real tool does.
 """
 
@@ -15,8 +15,6 @@ from msgspec import Meta
 
 from proto.content import Content, PromptResult, ResourceResult
 from proto.operation import Access, Params, Resource, Role, operation
-
-OPTIONAL = True
 
 SERVICE = "conformance"
 
