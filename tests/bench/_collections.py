@@ -17,9 +17,9 @@ import apsw
 import msgspec
 import numpy as np
 
+from services.knowledge import nodes
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Stamp
-from services.knowledge import nodes
 from services.knowledge.schema import open_database as open_notes
 from services.retrieve import lexical, store
 from services.retrieve.lexical import Fts5, Words, row_of
