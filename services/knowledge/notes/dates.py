@@ -1,11 +1,9 @@
-"""Ranges of dates as people write them: `2026-01`, `2026-01-01..2026-03-31`, `last 7 days`. All times are UTC."""
+"""Moments, and ranges as people write them: `2026-01`, `2026-01-01..2026-03-31`, `last 7 days`. All times are UTC."""
 
 from __future__ import annotations
 
 import datetime
 import re
-
-from services.knowledge.notes.frontmatter import instant
 
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d{1,2})")
@@ -17,6 +15,34 @@ _DAY = datetime.timedelta(days=1)
 
 Range = tuple[float | None, float | None]
 """First and last moment in Unix seconds; None where it is open."""
+
+
+def instant(text: str, *, end_of_day: bool = False) -> float:
+    """Unix seconds of RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC where no zone is said) or a date.
+
+    Args:
+        end_of_day: take a bare date as its last moment instead of its first.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    stripped = text.strip()
+    moment = datetime.datetime.fromisoformat(stripped)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    if end_of_day and not re.search(r"[T ]\d", stripped):
+        moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
+    return moment.timestamp()
+
+
+def rfc3339(seconds: float | None, timespec: str = "auto") -> str | None:
+    """Unix seconds as people read them; None where there are none, or none that a calendar has."""
+    if seconds is None:
+        return None
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec=timespec)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def date_range(text: str, now: float) -> Range:

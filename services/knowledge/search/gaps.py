@@ -1,27 +1,19 @@
-"""Gaps: notes that are close in meaning and that no link joins, with what they have in common.
-
-Every pair of notes is compared by the exact vectors of the search; pairs that are linked in either direction are left
-out here, where the links are known. The reasons come from the files.
-"""
+"""Gaps: notes that are close in meaning and that no link joins, and the reasons for a link between them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
 
 from proto.ops.knowledge import Gap
-from proto.ops.retrieve import Pair, Pairs, RetrievePairs
-from services.knowledge.discovery import vocabulary
+from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
-
-FIRST_PAIRS = 2000
-MOST_PAIRS = 100_000
-"""Pairs that the search is asked for, at first and at most: the most similar notes are the likeliest to be linked."""
+from services.knowledge.search.topics import count_words, shared
 
 _NUMBER = re.compile(r"\d+")
 _DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}")
@@ -29,32 +21,6 @@ _BRIEF = re.compile(r"(^|-)brief(?=-|$)")
 _DEBRIEF = re.compile(r"(^|-)debrief(?=-|$)")
 _SPECIFIED = re.compile(r"(^|-)(spec|specification|design|rfc|proposal|plan)(?=-|$)")
 _IMPLEMENTED = re.compile(r"(^|-)(impl|implementation|implemented|built)(?=-|$)")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Pairs without a link, most similar first; `complete` unless more pairs would have had to be looked at."""
-
-    pairs: list[Pair]
-    compared: Pairs
-    complete: bool
-
-
-async def unlinked(
-    limit: int,
-    threshold: float,
-    search: Callable[[RetrievePairs], Awaitable[Pairs]],
-    without_links: Callable[[Sequence[Pair]], Awaitable[list[Pair]]],
-    collection: str,
-) -> Found:
-    """The most similar pairs that no link joins."""
-    wanted = max(FIRST_PAIRS, 4 * limit)
-    while True:
-        compared = await search(RetrievePairs(collection=collection, threshold=threshold, limit=wanted))
-        found = await without_links(compared.pairs)
-        if len(found) >= limit or not compared.more or wanted >= MOST_PAIRS:
-            return Found(found[:limit], compared, complete=len(found) >= limit or not compared.more)
-        wanted = min(MOST_PAIRS, 8 * wanted)
 
 
 def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
@@ -68,7 +34,7 @@ def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a reason is made of."""
+    """The parts of a note that reasons are made of."""
 
     title: str
     tags: tuple[str, ...]
@@ -87,11 +53,18 @@ def content(place: Place, roots: Sequence[str]) -> Content | None:
         heading for section in note.sections for part in section.parts for heading in part.path if heading != note.title
     )
     body = "\n".join(section.text for section in note.sections)
-    return Content(note.title, note.tags, tuple(headings), vocabulary.words(body), " ".join(body.split()))
+    return Content(note.title, note.tags, tuple(headings), count_words(body), " ".join(body.split()))
 
 
-def reason(first: Content | None, second: Content | None) -> str:
-    """What two notes have in common, in a sentence."""
+def gap(pair: Pair, first: Content | None, second: Content | None) -> Gap:
+    """The pair with the link that its ids suggest, from the later or dependent note to the other."""
+    source, target, kind = suggestion(pair.first, pair.second)
+    why = _reason(first, second)
+    return Gap(source_id=source, target_id=target, similarity=pair.similarity, reason=why, suggested_link_type=kind)
+
+
+def _reason(first: Content | None, second: Content | None) -> str:
+    """In a sentence, the things that two notes have in common."""
     if first is None or second is None:
         return "Both are close in meaning; the file of one of them cannot be read at the moment"
     if first.text and first.text == second.text:
@@ -99,25 +72,14 @@ def reason(first: Content | None, second: Content | None) -> str:
     said: list[str] = []
     tags = [tag for tag in first.tags if tag in second.tags][:4]
     others = {heading.casefold() for heading in second.headings}
-    headings = [heading for heading in first.headings if heading.casefold() in others][:3]
-    terms = vocabulary.shared(first.words, second.words, 5)
-    if terms:
+    headings = [repr(heading[:80]) for heading in first.headings if heading.casefold() in others][:3]
+    if terms := shared(first.words, second.words, 5):
         said.append(f"discuss {_listed(terms)}")
     if headings:
-        said.append(f"have the {_plural('heading', headings)} {_listed([repr(heading[:80]) for heading in headings])}")
+        said.append(f"have the heading{'s' * (len(headings) > 1)} {_listed(headings)}")
     if tags:
-        said.append(f"carry the {_plural('tag', tags)} {_listed(tags)}")
-    if not said:
-        said.append("are close in meaning")
-    return f"Both {_listed(said)}, and neither links to the other"
-
-
-def gap(pair: Pair, why: str) -> Gap:
-    """The pair with the link that the notes' names suggest, from the later or dependent note to the other."""
-    source, target, kind = suggestion(pair.first, pair.second)
-    return Gap(
-        source_id=source, target_id=target, similarity=pair.similarity, reason=why, suggested_link_type=kind
-    )  # fmt: skip
+        said.append(f"carry the tag{'s' * (len(tags) > 1)} {_listed(tags)}")
+    return f"Both {_listed(said or ['are close in meaning'])}, and neither links to the other"
 
 
 def suggestion(first: str, second: str) -> tuple[str, str, str]:
@@ -128,8 +90,8 @@ def suggestion(first: str, second: str) -> tuple[str, str, str]:
         if _IMPLEMENTED.search(one) and _SPECIFIED.search(other):
             return one, other, "implements"
     if _are_of_a_series(first, second):
-        later = second if _numbers(second) > _numbers(first) else first
-        return later, first if later == second else second, "follows"
+        earlier, later = sorted((first, second), key=_numbers)
+        return later, earlier, "follows"
     return first, second, "references"
 
 
@@ -139,16 +101,11 @@ def _are_of_a_series(first: str, second: str) -> bool:
         return False
     if _DATE.search(first) and _DATE.search(second):
         return _DATE.sub("", first) == _DATE.sub("", second)
-    steps = [abs(one - other) for one, other in zip(_numbers(first), _numbers(second), strict=True)]
-    return sum(steps) == 1
+    return sum(abs(one - other) for one, other in zip(_numbers(first), _numbers(second), strict=True)) == 1
 
 
 def _numbers(id_: str) -> list[int]:
     return [int(number[:18]) for number in _NUMBER.findall(id_)]
-
-
-def _plural(noun: str, items: Sequence[str]) -> str:
-    return noun if len(items) == 1 else f"{noun}s"
 
 
 def _listed(items: Sequence[str]) -> str:

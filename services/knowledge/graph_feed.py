@@ -13,7 +13,7 @@ import apsw
 import trio
 
 from proto.ops.graph import GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
-from services.knowledge.store import nodes
+from services.knowledge import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.outbox import pages
@@ -49,7 +49,14 @@ class GraphFeed:
         if epoch == await self._database.read(lambda db: nodes.setting(db, _EPOCH)):
             return
         theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
-        await self._database.write(lambda db: begin(db, epoch, theirs))
+
+        def begin(db: apsw.Connection) -> None:
+            """Queue every note, and every id that the graph has: from here on it is fed under this epoch."""
+            db.execute("INSERT OR REPLACE INTO graph_outbox(id) SELECT id FROM node")
+            db.executemany("INSERT OR IGNORE INTO graph_outbox(id) VALUES(?)", ((id_,) for id_ in theirs))
+            nodes.set_setting(db, _EPOCH, epoch)
+
+        await self._database.write(begin)
 
     async def epoch(self, known: str) -> str:
         """The graph's epoch, now and then. A change of a note notices another one sooner."""
@@ -75,13 +82,6 @@ class GraphFeed:
         await self._database.write(lambda db: strike(db, due.numbers))
 
 
-def begin(db: apsw.Connection, epoch: str, theirs: Iterable[str]) -> None:
-    """Queue every note, and every id that the graph has: from here on it is fed under this epoch."""
-    db.execute("INSERT OR REPLACE INTO graph_outbox(id) SELECT id FROM node")
-    db.executemany("INSERT OR IGNORE INTO graph_outbox(id) VALUES(?)", ((id_,) for id_ in theirs))
-    nodes.set_setting(db, _EPOCH, epoch)
-
-
 def take(db: apsw.Connection) -> Due:
     """The next notes of the outbox, as they are now."""
     rows = list(db.execute("SELECT number, id FROM graph_outbox ORDER BY number LIMIT ?", (BATCH,)))
@@ -97,14 +97,8 @@ def take(db: apsw.Connection) -> Due:
             " AND length(kind) <= 256 AND length(dst) <= 1024",
             (id_,),
         )
-        states.append(
-            NodeState(
-                id=id_,
-                label=node.title[:1024],
-                source=node.place.path[:8192],
-                edges=[Outgoing(kind=kind, target=dst) for kind, dst in edges],
-            )
-        )
+        outgoing = [Outgoing(kind=kind, target=dst) for kind, dst in edges]
+        states.append(NodeState(id=id_, label=node.title[:1024], source=node.place.path[:8192], edges=outgoing))
     numbers = tuple(number for number, _ in rows)
     return Due(numbers, states, gone, waiting(db) - len(rows), nodes.setting(db, _EPOCH))
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import apsw
 
-from proto.ops.knowledge import TaggedNote
+from services.knowledge import edges
 from services.knowledge.notes.files import Place, Stamp
-from services.knowledge.notes.frontmatter import rfc3339
 from services.knowledge.notes.links import slug
 from services.knowledge.notes.markdown import Note, stem
-from services.knowledge.store import edges
 
 MAX_ID_CHARS = 500
 MAX_DEPARTED = 10_000
@@ -56,6 +54,8 @@ class Node:
     id: str
     place: Place
     title: str
+    tags: tuple[str, ...]
+    date: float | None
 
 
 def load(db: apsw.Connection) -> dict[Place, Known]:
@@ -146,8 +146,19 @@ def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
 
 
 def find(db: apsw.Connection, id_: str) -> Node | None:
-    row = db.execute("SELECT id, root, path, title FROM node WHERE id=?", (id_,)).get
-    return None if row is None else Node(row[0], Place(row[1], row[2]), row[3])
+    return next(_nodes(db, "WHERE id=?", (id_,)), None)
+
+
+def every(db: apsw.Connection) -> dict[str, Node]:
+    """All notes by id."""
+    return {node.id: node for node in _nodes(db, "ORDER BY id")}
+
+
+def _nodes(db: apsw.Connection, condition: str, bindings: tuple[apsw.SQLiteValue, ...] = ()) -> Iterator[Node]:
+    for id_, root, path, title, tags, date in db.execute(
+        f"SELECT id, root, path, title, tags, date FROM node {condition}", bindings
+    ):
+        yield Node(id_, Place(root, path), title, tuple(json.loads(tags)), date)
 
 
 def departed_path(db: apsw.Connection, id_: str) -> str | None:
@@ -171,17 +182,13 @@ def folders(db: apsw.Connection) -> list[str]:
     return sorted({path[: path.rfind("/") + 1] or "./" for (path,) in paths})
 
 
-def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[TaggedNote]:
+def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[Node]:
     """Notes with at least `least` of `tags` (as `clean_tags` makes them), latest first."""
-    rows = db.execute(
-        "SELECT id, title, path, tags, date FROM node WHERE (SELECT count(*) FROM json_each(node.tags)"
-        " WHERE value IN (SELECT value FROM json_each(?))) >= ? ORDER BY date DESC, id LIMIT ?",
-        (json.dumps(tags), least, limit),
+    condition = (
+        "WHERE (SELECT count(*) FROM json_each(node.tags) WHERE value IN (SELECT value FROM json_each(?))) >= ?"
+        " ORDER BY date DESC, id LIMIT ?"
     )
-    return [
-        TaggedNote(id=id_, title=title, path=path, tags=json.loads(own), date=rfc3339(date))
-        for id_, title, path, own, date in rows
-    ]
+    return list(_nodes(db, condition, (json.dumps(tags), least, limit)))
 
 
 def leaving(db: apsw.Connection, limit: int, *, reused: bool = False) -> list[str]:

@@ -19,8 +19,6 @@ from services.knowledge.notes.markdown import stem
 MAX_EDGES = 10_000
 """One answer holds no more; past this a neighbourhood is the whole base."""
 
-_ID, _TITLE, _FILE_NAME, _PATH = range(4)
-
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -34,22 +32,16 @@ class Edge:
 
 def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
     """The keys by which a note is found, each with its rank: id, title, file name, path (and every end of the path)."""
-    keys = {
-        (id_, _ID),
-        (name_key(title), _TITLE),
-        (name_key(stem(place.path)), _FILE_NAME),
-        (path_key(place.absolute), _PATH),
-    }
+    keys = {(id_, 0), (name_key(title), 1), (name_key(stem(place.path)), 2), (path_key(place.absolute), 3)}
     parts = name_key(place.path[:-3]).split("/")
-    keys |= {("/".join(parts[start:]), _PATH) for start in range(len(parts) - 1)}
+    keys |= {("/".join(parts[start:]), 3) for start in range(len(parts) - 1)}
     return {(key, rank) for key, rank in keys if key}
 
 
 def store(db: apsw.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]) -> set[str]:
     """Set the names and references of a note; answers the keys that `resolve` must look at.
 
-    The note's own references find their targets in `resolve_of`, once the names of all notes that came with it are
-    there.
+    Its own references find their targets in `resolve_of`, once the names of all notes that came with it are there.
     """
     before = _names_of(db, id_)
     now = names(id_, place, title)
