@@ -203,7 +203,7 @@ class Collection:
         if model is None or model.fingerprint != fingerprint:
             return 0
         kept = await self.write(
-            lambda db: store.settle(db, model, done), lambda kept: self._follow(Change(reused=kept))
+            lambda db: store.settle(db, model, done), lambda kept: self._follow(Change(stored=kept))
         )
         return len(kept)
 
@@ -299,15 +299,14 @@ class Collection:
 
     async def status(self) -> CollectionStatus:
         """How much there is."""
-        counts = await self.read(store.counts)
-        self.waiting = counts.waiting
+        groups, items, vectors, self.waiting, failed = await self.read(store.counts)
         return CollectionStatus(
             collection=self.name,
-            groups=counts.groups,
-            items=counts.items,
-            vectors=counts.vectors,
-            vectors_waiting=counts.waiting,
-            vectors_failed=counts.failed,
+            groups=groups,
+            items=items,
+            vectors=vectors,
+            vectors_waiting=self.waiting,
+            vectors_failed=failed,
             fingerprint=self.fingerprint,
             size_bytes=self._database.size_bytes() + self.vectors.size_bytes + self.words.size_bytes(),
             index=self.vectors.kind,

@@ -178,7 +178,7 @@ class LiveVectors:
         """What was committed a moment ago."""
         if self.index is not None:
             self.index.remove(change.gone)
-            self.index.add(change.reused)
+            self.index.add(change.stored)
 
     def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
         """Item ids (among `allowed`, where given) and cosines, best first.  Raises VectorsLoading."""
