@@ -225,10 +225,8 @@ class PackedBert:
     def _position_rows(self, layout: Layout) -> Tensor:
         start = self._first_position
         pieces = [self._positions[start : start + length].repeat(count, 1) for length, count in layout.runs]
-        filler = layout.rows - layout.tokens
-        if filler:
-            pieces.append(self._positions[start].expand(filler, -1))
-        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+        pieces.append(self._positions[start].expand(layout.rows - layout.tokens, -1))
+        return torch.cat(pieces)
 
     def _normalise(self, x: Tensor, norm: tuple[Tensor, Tensor]) -> Tensor:
         return F.layer_norm(x, (self.hidden,), norm[0], norm[1], self._epsilon)

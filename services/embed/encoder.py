@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import abc
 import enum
-import importlib
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -159,7 +158,7 @@ def open_encoder(
         require_device(device)
         use_threads(backend, threads)
         return TorchEncoder(files, device=device, precision=precision)
-    if not _onnx_is_here():
+    if not onnx_is_here():
         raise OperationError(
             "services.embed.backend is onnx, and onnxruntime, onnx or onnx_ir cannot be imported: start once as "
             "`LINCKIA_EXTRA=onnx scripts/linckia …`, or install linckia[onnx]"
@@ -179,16 +178,8 @@ def use_threads(backend: Backend, threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def load_code(files: ModelFiles, backend: Backend) -> None:
-    """Import the model's code, as far as the zygote has not."""
-    if backend is Backend.ONNX:
-        if _onnx_is_here():
-            importlib.import_module("services.embed.onnx_encoder")
-    elif not importlib.import_module("services.embed.bert").supports(files.config):
-        importlib.import_module("transformers")
-
-
-def _onnx_is_here() -> bool:
+def onnx_is_here() -> bool:
+    """Whether the backend `onnx` is installed."""
     # From 1.29 on ONNX Runtime would report to its maker; another version than ours may be installed.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx", "onnx_ir"))

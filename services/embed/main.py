@@ -7,6 +7,7 @@ setting `workers` the kernel makes as many processes, which share one queue of c
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from services.embed.encoder import (
     LateInteraction,
     LatePair,
     Vectors,
-    load_code,
+    onnx_is_here,
     open_encoder,
     use_threads,
 )
@@ -41,7 +42,7 @@ from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
-from services.runtime.models.checkpoint import TOKENIZE_AT_ONCE, Ids, ModelMissing
+from services.runtime.models.checkpoint import Ids, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once
 
 _INLINE_CHARACTERS = 2000
@@ -112,18 +113,20 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> None:
-    """Import the model's code alone, since its weights would be in memory twice."""
+    """Import the model's code alone, as far as the zygote has not: its weights would be in memory twice."""
     with contextlib.suppress(ModelMissing, ValueError):
-        load_code(resolve(str(settings.get("model", AUTO))), Backend(settings.get("backend", Backend.TORCH)))
+        files = resolve(str(settings.get("model", AUTO)))
+        if Backend(settings.get("backend", Backend.TORCH)) is Backend.ONNX:
+            if onnx_is_here():
+                importlib.import_module("services.embed.onnx_encoder")
+        elif not importlib.import_module("services.embed.bert").supports(files.config):
+            importlib.import_module("transformers")
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the model has answered."""
-    try:
-        settings = msgspec.convert(env.settings, Settings)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"settings of embed: {error}") from None
+    settings = env.settings_as(Settings)
     device = (env.mode or "cpu") if settings.backend is Backend.TORCH else "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
     # A single query is computed in this thread: more threads than it is worth would have to be woken first.
@@ -209,17 +212,10 @@ class EmbedService:
         Args:
             line: whose thread does it, where not that of `kind`.
         """
-        found = Tokens([], [])
-        for start in range(0, len(texts), TOKENIZE_AT_ONCE):
-            some = texts[start : start + TOKENIZE_AT_ONCE]
-            if sum(map(len, some)) <= _INLINE_CHARACTERS:
-                tokens = self._tokenizer.encode(some, kind)
-            else:
-                limiter = self._limiters[line or kind]
-                tokens = await trio.to_thread.run_sync(self._tokenizer.encode, some, kind, limiter=limiter)
-            found.ids.extend(tokens.ids)
-            found.truncated.extend(start + index for index in tokens.truncated)
-        return found
+        encode = partial(self._tokenizer.encode, texts, kind)
+        if sum(map(len, texts)) <= _INLINE_CHARACTERS:
+            return encode()
+        return await trio.to_thread.run_sync(encode, limiter=self._limiters[line or kind])
 
 
 def alike(left: Vectors, right: Vectors) -> bool:

@@ -17,13 +17,13 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import InvalidParams, Unavailable
+from proto.errors import Unavailable
 from proto.operation import Params
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.rerank.checkpoint import AUTO, NONE, PREFERRED, Pair, PairTokenizer, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
-from services.runtime.models.checkpoint import TOKENIZE_AT_ONCE, Checkpoint, ModelMissing
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
 
 if TYPE_CHECKING:
@@ -111,10 +111,7 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] |
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the model has answered, or once it is known that there is none."""
-    try:
-        settings = msgspec.convert(env.settings, Settings)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"settings of rerank: {error}") from None
+    settings = env.settings_as(Settings)
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
         env.info(model="none")
@@ -154,24 +151,16 @@ class RerankService:
     async def rerank_pairs(self, params: RerankPairs, ctx: Context) -> RerankResult:
         lane = Lane.BULK if params.bulk else Lane.PROMPT
         self._batcher.admit(lane, len(params.texts))
-        encode, limiter = self._loaded.tokenizer.encode, self._limiters[lane]
-        pairs: list[Pair] = []
-        truncated: list[int] = []
-        query_truncated = False
-        for start in range(0, len(params.texts), TOKENIZE_AT_ONCE):
-            texts = params.texts[start : start + TOKENIZE_AT_ONCE]
-            some = await trio.to_thread.run_sync(encode, params.query, texts, limiter=limiter)
-            pairs.extend(some.pairs)
-            truncated.extend(start + index for index in some.truncated)
-            query_truncated = some.query_truncated
-        scores: list[float] = (await self._batcher.compute(pairs, lane))[:, 0].tolist()
+        encode = partial(self._loaded.tokenizer.encode, params.query, params.texts)
+        found = await trio.to_thread.run_sync(encode, limiter=self._limiters[lane])
+        scores: list[float] = (await self._batcher.compute(found.pairs, lane))[:, 0].tolist()
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         return RerankResult(
             ranked=[Ranked(index=index, score=scores[index]) for index in order[: params.limit]],
             model=self._loaded.files.name,
-            truncated=truncated,
-            query_truncated=query_truncated,
-            tokens=sum(len(pair) for pair in pairs),
+            truncated=found.truncated,
+            query_truncated=found.query_truncated,
+            tokens=sum(map(len, found.pairs)),
         )
 
     @handles(RerankModelParams)

@@ -15,7 +15,7 @@ import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.ops.retrieve import CollectionStatus, Group, GroupIds
+from proto.ops.retrieve import CollectionStatus, Group
 from services.retrieve import lexical, schema, store
 from services.retrieve.filters import Where, allowed_items
 from services.retrieve.lexical import WordsDamaged
@@ -278,10 +278,6 @@ class Collection:
         """Run `work` in the worker thread that calls this, each statement on a snapshot of its own."""
         with self._database.reader() as db:
             return self._of_this_epoch(work)(db)
-
-    async def group_ids(self, after: str, limit: int) -> GroupIds:
-        """A page of ids."""
-        return await self.read(lambda db: store.group_ids(db, after, limit))
 
     async def due(self, now: float, limit: int) -> list[Waiting]:
         """See `store.waiting`."""

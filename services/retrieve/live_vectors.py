@@ -55,7 +55,6 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int
     fingerprint: str
-    dimensions: int
     segment: Record | None
 
 
@@ -268,19 +267,15 @@ class LiveVectors:
             return collection.read_here(lambda db: _vectors_by_id(db, model, some))
 
         record = segment.write(self._folder, ids, read, model.dimensions, trio.from_thread.check_cancelled)
-        return Segment(self._folder, record, model.dimensions)
+        return None if record is None else Segment(self._folder, record, model.dimensions)
 
     async def _switch(self, collection: Collection, index: VectorIndex, built: Segment | None) -> None:
         def save(db: apsw.Connection) -> apsw.Connection | None:
             if self.index is not index:
                 # Another model was adopted meanwhile.
                 return None
-            saved = _Saved(
-                format=FORMAT,
-                fingerprint=index.model.fingerprint,
-                dimensions=index.model.dimensions,
-                segment=None if built is None else built.record,
-            )
+            record = None if built is None else built.record
+            saved = _Saved(format=FORMAT, fingerprint=index.model.fingerprint, segment=record)
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_KEY, msgspec.json.encode(saved).decode()))
             return db
 
@@ -293,13 +288,11 @@ class LiveVectors:
     def _open_saved(self, db: apsw.Connection, model: Model) -> Segment | None:
         try:
             saved = msgspec.json.decode(meta(db, _KEY) or "", type=_Saved)
-            if (saved.format, saved.fingerprint, saved.dimensions) != (FORMAT, model.fingerprint, model.dimensions):
-                return None
-            if saved.segment is None:
-                return None
-            return Segment(self._folder, saved.segment, model.dimensions)
+            if saved.segment is not None and (saved.format, saved.fingerprint) == (FORMAT, model.fingerprint):
+                return Segment(self._folder, saved.segment, model.dimensions)
         except (msgspec.DecodeError, Damaged):
-            return None
+            pass
+        return None
 
 
 def _vector_ids(db: apsw.Connection, model: Model) -> ItemIds:

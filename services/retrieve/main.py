@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.errors import LinckiaError, Unavailable
 from proto.operation import Params
 from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import (
@@ -47,6 +46,7 @@ from proto.ops.retrieve import (
     SearchResult,
     Written,
 )
+from services.retrieve import store
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import VectorFeed, run_outbox
@@ -321,8 +321,8 @@ class RetrieveService:
 
     @handles(RetrieveGroups)
     async def groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
-        page = (params.after, params.limit)
-        return await self._collections.ask(params.collection, lambda each: each.group_ids(*page), GroupIds())
+        page = partial(store.group_ids, after=params.after, limit=params.limit)
+        return await self._collections.ask(params.collection, lambda each: each.read(page), GroupIds())
 
     @handles(RetrieveSimilar)
     async def similar(self, params: RetrieveSimilar, ctx: Context) -> Neighbours:
@@ -360,10 +360,7 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once all databases are open."""
-    try:
-        settings = msgspec.convert(env.settings, Settings)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"settings of retrieve: {error}") from None
+    settings = env.settings_as(Settings)
     collections = Collections(env, settings)
     await collections.open_all()
     env.at_rest(collections.give_back)

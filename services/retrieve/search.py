@@ -24,7 +24,7 @@ from services.retrieve.lexical import Fts5, WordsDamaged
 from services.retrieve.live_vectors import VectorsLoading
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
-from services.retrieve.vectors import ItemIds, Matrix
+from services.retrieve.vectors import Matrix
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """Embeds a query within so many seconds."""
@@ -218,7 +218,12 @@ class _Search:
         depth = self.depth
         looked_again = False
         while True:
-            self._search_vectors(depth, allowed)
+            if self.query is not None:
+                try:
+                    self.vector = self.collection.vectors.near(self.query, depth, allowed)
+                except VectorsLoading:
+                    self.degraded.append(_LOADING)
+                    self.query = None
             found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
             groups = store.groups_of(db, list(found))
             fused = self._fuse(db, groups)
@@ -241,14 +246,6 @@ class _Search:
         ids = [item for item, _ in best[: self.wanted]]
         cosines = {} if self.query is None else self.collection.vectors.cosines(self.query, ids)
         return _Candidates(best, store.items(db, ids, self.texts), cosines)
-
-    def _search_vectors(self, depth: int, allowed: ItemIds | None) -> None:
-        if self.query is not None:
-            try:
-                self.vector = self.collection.vectors.near(self.query, depth, allowed)
-            except VectorsLoading:
-                self.degraded.append(_LOADING)
-                self.query = None
 
     def _search_words_again(self, db: apsw.Connection, depth: int) -> None:
         try:

@@ -76,21 +76,22 @@ class Model(NamedTuple):
 
 def check(groups: Sequence[Group]) -> None:
     """Raises InvalidParams where a group or a key stands twice, or metadata hold what JSON cannot."""
-    seen: set[str] = set()
+    _check_once([group.id for group in groups], "groups[{}].id")
     for index, group in enumerate(groups):
-        if group.id in seen:
-            raise InvalidParams(
-                f"parameter `groups[{index}].id`: {group.id!r} stands twice", field=f"groups[{index}].id"
-            )
-        seen.add(group.id)
-        check_metadata(group.metadata, f"groups[{index}].metadata")
-        keys: set[str] = set()
+        at = f"groups[{index}]"
+        check_metadata(group.metadata, f"{at}.metadata")
+        _check_once([item.key for item in group.items], f"{at}.items[{{}}].key")
         for position, item in enumerate(group.items):
-            at = f"groups[{index}].items[{position}]"
-            if item.key in keys:
-                raise InvalidParams(f"parameter `{at}.key`: {item.key!r} stands twice in its group", field=f"{at}.key")
-            keys.add(item.key)
-            check_metadata(item.metadata, f"{at}.metadata")
+            check_metadata(item.metadata, f"{at}.items[{position}].metadata")
+
+
+def _check_once(names: Sequence[str], field: str) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            at = field.format(index)
+            raise InvalidParams(f"parameter `{at}`: {name!r} stands twice", field=at)
+        seen.add(name)
 
 
 def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
@@ -127,14 +128,11 @@ def _put_group(
     row = db.execute("SELECT group_id, title, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
     if row is None:
         db.execute("INSERT INTO groups (id, title, metadata) VALUES (?, ?, ?)", (group.id, group.title, metadata))
-        group_id, title = db.last_insert_rowid(), group.title
-    else:
-        group_id, title = int(row[0]), str(row[1])
-        if (title, bytes(row[2])) != (group.title, metadata):
-            db.execute(
-                "UPDATE groups SET title = ?, metadata = ? WHERE group_id = ?", (group.title, metadata, group_id)
-            )
-    if row is None or bytes(row[2]) != metadata:
+        row = (db.last_insert_rowid(), group.title, None)
+    elif row[1:] != (group.title, metadata):
+        db.execute("UPDATE groups SET title = ?, metadata = ? WHERE group_id = ?", (group.title, metadata, row[0]))
+    group_id, title, held = row
+    if held != metadata:
         db.execute("DELETE FROM group_values WHERE group_id = ?", (group_id,))
         db.executemany(
             "INSERT INTO group_values (group_id, field, value) VALUES (?, ?, ?)",
@@ -150,8 +148,8 @@ def _put_group(
     rows: list[Row] = []
     for position, item in enumerate(group.items):
         content = hashes[item.key]
-        item_id, held = old.get(item.key, (0, b""))
-        if held == content:
+        item_id, same = old.get(item.key, (0, b""))
+        if same == content:
             _update(db, item_id, position, item, change)
         else:
             item_id = _insert(db, group_id, position, item, content)

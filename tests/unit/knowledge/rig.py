@@ -89,8 +89,8 @@ class MemorySearch:
         if (failure := self.refuse(params.groups)) is not None:
             raise failure
         self.deletes.append(params.groups)
-        for id_ in params.groups:
-            self.groups.pop(id_, None)
+        for id_ in self.groups.keys() & set(params.groups):
+            self.groups.pop(id_)
         return Written()
 
     @handles(RetrieveEpoch)

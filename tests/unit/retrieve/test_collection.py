@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -10,7 +11,7 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
-from services.retrieve import lexical
+from services.retrieve import lexical, store
 from services.retrieve.collection import Collection
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.schema import damaged_files
@@ -197,7 +198,7 @@ async def test_pages_of_ids_meet_end_to_end(tmp_path: Path) -> None:
         seen: list[str] = []
         more = True
         while more:
-            page = await collection.group_ids(seen[-1] if seen else "", 2)
+            page = await collection.read(partial(store.group_ids, after=seen[-1] if seen else "", limit=2))
             seen += page.ids
             more = page.more
         assert seen == names
