@@ -22,7 +22,7 @@ import msgspec
 import trio
 
 from kernel.json_types import JsonObject
-from proto.content import Message, PromptResult, Text
+from proto.mcp import Message, PromptResult, Text
 from proto.operation import ALL
 from proto.ops.prompts import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
-from proto.content import Content
+from proto.mcp import Content
 from proto.operation import Family, Params, Role
 
 SERVICE = "kernel"

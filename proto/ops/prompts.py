@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from proto.content import PromptResult
+from proto.mcp import PromptResult
 from proto.operation import Family, Params, Role
 
 SERVICE = "kernel"

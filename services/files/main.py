@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from proto.errors import Unavailable
-from proto.notices import RESOURCE_UPDATED, ResourceUpdated
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files.index import Index, ListJobs
 from proto.ops.files.reading import Inspect, Navigate

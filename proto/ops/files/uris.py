@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.content import ResourceResult
+from proto.mcp import ResourceResult
 from proto.operation import Access, Params, Resource, Role, operation
 from proto.ops.files.index import Job, JobId, JobList
 from proto.ops.files.reading import InspectResult

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import apsw
 import msgspec
 
-from proto.content import BlobContents, ResourceResult, TextContents
+from proto.mcp import BlobContents, ResourceResult, TextContents
 from proto.ops.files.index import Job, JobList, JobProgress
 from proto.ops.files.reading import Inspect, InspectResult
 from proto.ops.files.resources import SUMS, Children, Parents, ResourceChildren, ResourceParent, SumResult

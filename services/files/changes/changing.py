@@ -10,7 +10,7 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams
-from proto.notices import RESOURCE_UPDATED, ResourceUpdated
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
 from proto.ops.files.changes import (
     DeleteFiles,
     DeletionOutcome,

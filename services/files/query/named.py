@@ -7,7 +7,7 @@ import urllib.parse
 import apsw
 
 from proto.errors import InvalidParams
-from proto.notices import RESOURCE_UPDATED, ResourceUpdated
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
 from services.files.store.rows import fetch_all, fetch_value
 from services.runtime.handlers import Environment
 

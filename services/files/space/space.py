@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import apsw
 import trio
 
-from proto.content import Content, Image, Text
 from proto.errors import InvalidParams
+from proto.mcp import Content, Image, Text
 from proto.ops.files.space import (
     CompareScans,
     Comparison,

@@ -11,8 +11,8 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.content import Content, Image, Text
 from proto.errors import InvalidParams, MaybeExecuted, OperationError
+from proto.mcp import Content, Image, Text
 from proto.operation import Access, Operation, Params, Role, operation
 from proto.ops import Table, composite
 from services.runtime.handlers import Context, Environment, Handlers, handles
