@@ -42,7 +42,7 @@ ZYGOTES = (
             "services.fetch.main",
             "services.transcripts.main",
             "services.files.main",
-            "services.files.compare_main",
+            "services.files.index.comparing",
             "services.watch.main",
             "services.media.main",
             "services.llm.main",
@@ -268,7 +268,7 @@ _ENTRIES = (
         # A rescan goes on without it, only slower.
         spec=ServiceSpec(
             name="compare",
-            module="services.files.compare_main",
+            module="services.files.index.comparing",
             zygote="light",
             memory_limit_bytes=GIB // 2,
             in_flight=8,

@@ -38,7 +38,7 @@ from proto.ops.files.resources import (
 )
 from proto.ops.files.space import SpaceSummaryOf, TopFiles
 from services.files.main import open_service
-from services.files.sets import sets
+from services.files.query import sets
 from services.files.store import schema
 from services.files.store.database import open_database
 from services.runtime.testing import Bench, services_in_process
