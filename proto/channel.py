@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from proto import frames
-from proto.frames import AnyFrame, Call, Cancel, Credit, Fault, Item, Part, Progress, Return
+from proto.frames import AnyFrame, Call, Cancel, Fault, Part, Progress, Return
 from proto.link import Link, LinkClosed
 
 
@@ -22,7 +22,8 @@ class ProtocolViolation(Exception):
     """The other end sent an invalid frame, or parts that make none."""
 
 
-_CALL_FRAMES = (Call, Return, Fault, Item, Credit, Progress, Cancel)
+_CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
+"""Those of one id keep their order."""
 
 
 class Channel:

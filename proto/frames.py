@@ -7,10 +7,10 @@ and put together again at the other end; no handler ever sees a part.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from proto.errors import Failure
 
@@ -27,7 +27,7 @@ WRITTEN = 1
 """The msgpack extension that a body of JSON is: see `Written`."""
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""The largest frame that will be put together; beyond it results must be streamed as items."""
+"""The largest frame that is put together."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,7 +64,6 @@ class Call(Frame, frozen=True, tag=3):
     caller: str
     generation: int
     parent: int | None = None
-    credit: int = 0
     progress: bool = False
     session: str = ""
     """An opaque name of the client's session; empty for calls that are of none."""
@@ -82,20 +81,6 @@ class Fault(Frame, frozen=True, tag=5):
 
     id: int
     failure: Failure
-
-
-class Item(Frame, frozen=True, tag=6):
-    """One streamed item of a result; spends one credit."""
-
-    id: int
-    body: Raw
-
-
-class Credit(Frame, frozen=True, tag=7):
-    """The receiver of items has room for `n` more."""
-
-    id: int
-    n: int
 
 
 class Progress(Frame, frozen=True, tag=8):
@@ -128,7 +113,6 @@ class Log(Frame, frozen=True, tag=11):
     level: str
     message: str
     call: int | None = None
-    logger: str = ""
 
 
 class Ping(Frame, frozen=True, tag=12):
@@ -168,14 +152,8 @@ class Part(Frame, frozen=True, tag=17):
 
 
 AnyFrame: TypeAlias = (
-    Hello | Ready | Call | Return | Fault | Item | Credit | Progress | Cancel | Event | Log
-    | Ping | Pong | Drain | Bye | ByeAck | Part
-)  # fmt: skip
-
-CallFrame: TypeAlias = Call | Return | Fault | Item | Credit | Progress | Cancel
-"""The frames that belong to one call; those of one id keep their order."""
-
-Traceparent = Annotated[str, Meta(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
+    Hello | Ready | Call | Return | Fault | Progress | Cancel | Event | Log | Ping | Pong | Drain | Bye | ByeAck | Part
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyFrame)

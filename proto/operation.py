@@ -130,7 +130,6 @@ class Options(TypedDict, total=False):
     callers: Collection[str]
     codes: Mapping[int, str]
     text: str
-    stream: str
     resource: Resource
     http: Route
     once_with: Collection[str]
@@ -149,7 +148,6 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
             parameters included, as JSON-RPC errors, others as tool results with `isError`.
         text: the field of the result that is the text content for clients; without it, the result as JSON.
-        stream: the field of the result (a list) whose items the handler emits one by one.
         http: where it is served over HTTP as well.
         once_with: parameters that, where they are given, make an idempotent operation one that must not be repeated
             unasked (a content hash that the first execution has made stale).
@@ -177,7 +175,6 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     callers: Collection[str] = (CLIENT,)
     codes: Mapping[int, str] = {}
     text: str | None = None
-    stream: str | None = None
     resource: Resource | None = None
     http: Route | None = None
     once_with: Collection[str] = ()

@@ -7,8 +7,7 @@ import difflib
 from collections.abc import Iterator
 
 from kernel.cli import Usage
-from kernel.cli.calls import show_json
-from kernel.cli.terminal import show_table
+from kernel.cli.terminal import show_json, show_table
 from kernel.gateway.surfaces import Surface
 from proto.operation import CLIENT, SURFACES, Access, Role
 from proto.ops import Table, load

@@ -1,8 +1,7 @@
 """The table of operations: every module of this package, read once.
 
 A module here, or a package of them, declares the operations of one service. Nothing lists them a second time: `load`
-imports the modules named (by default all of this package that are not marked `OPTIONAL`) and collects what they
-declare.
+imports the modules of this package, and those named, and collects what they declare.
 """
 
 from __future__ import annotations
@@ -51,12 +50,8 @@ class Table(Mapping[str, Operation[object]]):
 
 
 def modules() -> tuple[str, ...]:
-    """The names of the modules of this package that are always served.
-
-    A module that sets `OPTIONAL = True` is served only when it is asked for by name.
-    """
-    found = [info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.")]
-    return tuple(name for name in sorted(found) if not getattr(importlib.import_module(name), "OPTIONAL", False))
+    """The names of the modules of this package."""
+    return tuple(sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.")))
 
 
 def load(extra: Iterable[str] = ()) -> Table:

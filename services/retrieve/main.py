@@ -55,8 +55,8 @@ from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, search
 from services.retrieve.segment import Limits
 from services.retrieve.tending import run_tending, run_words
-from services.runtime.background import patiently
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.storage import patiently
 
 _log = logging.getLogger("linckia.retrieve")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")

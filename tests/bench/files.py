@@ -35,6 +35,8 @@ from proto.ops.files.resources import (
     ResourceSearch,
     ResourceSum,
     ResourceTimeRange,
+    TextField,
+    TextMode,
 )
 from proto.ops.files.space import SpaceSummaryOf, TopFiles
 from services.files.main import open_service
@@ -230,7 +232,7 @@ async def filters(folder: Path, rows: int, rounds: int) -> None:
         print(f"memory {memory_mib():.0f} MiB")
 
 
-def match(field: str, pattern: str, mode: str) -> ResourceFuzzyMatch:
+def match(field: TextField, pattern: str, mode: TextMode) -> ResourceFuzzyMatch:
     return ResourceFuzzyMatch(name="all", field=field, pattern=pattern, mode=mode)
 
 

@@ -88,7 +88,7 @@ class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
     nothing is changed."""
 
     name: SetName
-    operation: Literal["add", "remove"]
+    operation: Annotated[Literal["add", "remove"], Meta(description="What to do with the paths")]
     paths: Annotated[list[Path], Meta(max_length=MAX_PATHS, description="Paths of the entries")]
 
 

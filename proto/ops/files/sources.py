@@ -44,7 +44,7 @@ class SourceCreate(Params[Source], frozen=True, kw_only=True):
     restart) or to be scanned by source-start (`manual`). A live source that is enabled runs from now on."""
 
     name: SourceName
-    type: SourceType
+    type: Annotated[SourceType, Meta(description="live or manual")]
     path: Annotated[Path, Meta(description="Folder below the roots")]
     enabled: Annotated[bool, Meta(description="Whether a live source starts by itself")] = True
     watch_recursive: Annotated[bool, Meta(description="Of live sources: whether folders below it are watched")] = True

@@ -21,9 +21,9 @@ from proto.errors import Unavailable
 from services.files import paths
 from services.files.store import schema, sql, trash_notes
 from services.files.store.sql import Row, fetch_all
-from services.runtime.background import patiently
 from services.runtime.database import Database, Kind, Schema, sync_folder
 from services.runtime.handlers import Environment
+from services.runtime.storage import patiently
 
 PRAGMAS = {"cache_size": -65536, "mmap_size": 1 << 30, "wal_autocheckpoint": 8000, "recursive_triggers": 1}
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from mcp_types import InitializeRequestParams, methods, version
 from mcp_types.jsonrpc import JSONRPCRequest, jsonrpc_message_adapter
 
+from kernel import VERSION
 from kernel.gateway.gateway import Gateway
 from kernel.gateway.prompts import FilePrompts
 from kernel.gateway.protocol import handshake
 from kernel.gateway.protocol.handshake import Handshake
 from kernel.gateway.surfaces import Surface
-from kernel.version import VERSION
 from proto import notices
 from proto.operation import SURFACES
 from tests.unit.gateway.inprocess import InProcess, in_process
