@@ -24,7 +24,7 @@ from proto.ops.files.space import (
     TopDirectories,
     TopFiles,
 )
-from services.files.space import treemap
+from services.files.browse import treemap
 from tests.unit.files.rig import OnDisk, files_service, index, make_tree
 
 

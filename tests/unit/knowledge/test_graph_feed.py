@@ -21,9 +21,9 @@ from proto.errors import Unavailable
 from proto.ops.graph import GraphEpoch, GraphNeighbors, GraphStats
 from services.graph import store as graph_store
 from services.graph.main import open_service as open_graph
+from services.knowledge import graph_feed
 from services.knowledge.main import open_service as open_knowledge
-from services.knowledge.store import graph_feed
-from services.knowledge.store.schema import open_database
+from services.knowledge.schema import open_database
 from services.llm.main import open_service as open_llm
 from services.runtime.testing import services_in_process
 from tests.unit.graph.rig import state
