@@ -231,7 +231,7 @@ async def measure(
     queries = [query for query in queries if query.id in relevant]
     collection = Collection(folder.name, work, trio.CapacityLimiter(4))
     await collection.load()
-    await collection.check_words()
+    await collection.words.check()
     started = time.perf_counter()
     await fill(collection, documents, embedder)
     print(

@@ -98,7 +98,7 @@ async def opened(folder: Path, name: str = "notes", limits: Limits = DEFAULT_LIM
     """A collection with its vectors loaded and no worker."""
     collection = Collection(name, folder, trio.CapacityLimiter(4), limits)
     await collection.load()
-    await collection.check_words()
+    await collection.words.check()
     try:
         yield collection
     finally:

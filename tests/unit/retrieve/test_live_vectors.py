@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -12,11 +13,11 @@ import pytest
 import trio
 
 from proto.ops.retrieve import Filter, Fusion, RetrieveSearch
-from services.retrieve import segment, tending, vector_store
+from services.retrieve import segment
 from services.retrieve.collection import Collection
 from services.retrieve.filters import compile_filters
+from services.retrieve.live_vectors import LiveVectors
 from services.retrieve.segment import Limits
-from services.retrieve.segmented import Built, SegmentedIndex
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
@@ -51,7 +52,7 @@ async def test_a_collection_grows_into_segments_and_shrinks_back(tmp_path: Path)
     embedder = WordEmbedder()
     async with opened(tmp_path, limits=TINY) as collection:
         await fill(collection, embedder, 0, 4)
-        assert not await collection.tend()
+        assert not await collection.vectors.tend(collection)
         assert await kind(collection) == "flat"
         assert not (tmp_path / "notes.vectors").exists()
         await fill(collection, embedder, 4, 40)
@@ -79,7 +80,7 @@ async def test_a_restart_opens_the_segments_that_were_saved_and_reads_the_rest(t
     async with opened(tmp_path, limits=TINY) as collection:
         assert await kind(collection) == "rabitq+flat"
         assert names(tmp_path) == saved
-        assert not await collection.tend()
+        assert not await collection.vectors.tend(collection)
         await assert_searches_as_the_database_says(collection)
 
 
@@ -128,11 +129,17 @@ def rot(path: Path) -> None:
         file.write(b"\xff")
 
 
-@pytest.mark.parametrize("harm", [remove, tear, rot])
+def rot_rows(path: Path) -> None:
+    with (path / "rows").open("r+b") as file:
+        file.seek(1000)
+        file.write(b"rot")
+
+
+@pytest.mark.parametrize("harm", [remove, tear, rot, rot_rows])
 async def test_missing_or_torn_files_are_rebuilt_while_search_goes_on_and_says_so(tmp_path: Path, harm: object) -> None:
     saved = await made(tmp_path)
     for name in saved:
-        harm(tmp_path / "notes.vectors" / name)  # type: ignore[operator]  # one of the three above
+        harm(tmp_path / "notes.vectors" / name)  # type: ignore[operator]  # one of the four above
     embedder = WordEmbedder()
     asked = RetrieveSearch(collection="notes", query="word3 a")
     async with opened(tmp_path, limits=TINY) as collection:
@@ -140,39 +147,18 @@ async def test_missing_or_torn_files_are_rebuilt_while_search_goes_on_and_says_s
         assert result.hits[0].group == "g3"
         assert (result.source, result.degraded) == ("lexical", ["vector: the vectors are still being loaded"])
         assert await kind(collection) == "flat, rebuilding"
-        assert await collection.tend()
-        result = await ask(collection, embedder, asked)
-        assert result.stages == ["lexical", "vector"]
-        assert "of 66 vectors are not searched yet" in result.degraded[0]
-        assert await kind(collection) == "rabitq, rebuilding"
         await collection.delete(["g3"])
         await collection.put([group("new", "alpha")])
         await embedded(collection, embedder)
+        result = await ask(collection, embedder, asked)
+        assert result.stages == ["lexical", "vector"]
+        assert "of 67 vectors are not searched yet" in result.degraded[0]
         await tended(collection)
         await assert_searches_as_the_database_says(collection)
         assert (await ask(collection, embedder, asked)).degraded == []
     async with opened(tmp_path, limits=TINY) as collection:
-        assert not await collection.tend()
+        assert not await collection.vectors.tend(collection)
         await assert_searches_as_the_database_says(collection)
-
-
-async def test_large_segments_are_checked_beside_searches_that_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vector_store, "CHECKED_AT_ONCE_BYTES", 0)
-    (name,) = await made(tmp_path)
-    with (tmp_path / "notes.vectors" / name / "rows").open("r+b") as file:
-        file.seek(1000)
-        file.write(b"rot")
-    async with opened(tmp_path, limits=TINY) as collection:
-        result = await ask(collection, WordEmbedder(), RetrieveSearch(collection="notes", query="word3 a"))
-        assert result.degraded == ["vector: the saved index is still being checked"]
-        await tended(collection)
-        await assert_searches_as_the_database_says(collection)
-        assert name not in names(tmp_path)
-    async with opened(tmp_path, limits=TINY) as collection:
-        await tended(collection)
-        assert collection.vectors.behind == ""
 
 
 def put_back(folder: Path) -> None:
@@ -231,7 +217,7 @@ async def test_searches_and_writes_go_on_during_a_compaction(tmp_path: Path, mon
     async with opened(tmp_path, limits=TINY) as collection:
         await fill(collection, embedder, 0, 30)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(tending.run_tending, collection, lambda trouble: switched.set())
+            nursery.start_soon(collection.vectors.keep, collection, lambda trouble: switched.set())
             await trio.to_thread.run_sync(begun.wait)
             await assert_searches_as_the_database_says(collection)
             await collection.delete(["g3"])
@@ -263,7 +249,7 @@ async def test_a_model_adopted_during_a_compaction_wins(tmp_path: Path, monkeypa
     async with opened(tmp_path, limits=TINY) as collection:
         await fill(collection, embedder, 0, 30)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(collection.tend)
+            nursery.start_soon(collection.vectors.tend, collection)
             await trio.to_thread.run_sync(begun.wait)
             await collection.adopt("words:2", 64)
             go_on.set()
@@ -277,18 +263,18 @@ async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_wins(
     for name in await made(tmp_path):
         remove(tmp_path / "notes.vectors" / name)
     begun, go_on = threading.Event(), threading.Event()
-    build = SegmentedIndex.build
+    build = LiveVectors._build
 
-    def slow(*arguments: object) -> Built:
+    def slow(*arguments: object) -> segment.Segment | None:
         begun.set()
         go_on.wait()
         return build(*arguments)  # type: ignore[arg-type]  # passed through as they came
 
-    monkeypatch.setattr(SegmentedIndex, "build", slow)
+    monkeypatch.setattr(LiveVectors, "_build", slow)
     async with opened(tmp_path, limits=TINY) as collection:
         assert collection.vectors.behind
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(collection.tend)
+            nursery.start_soon(collection.vectors.tend, collection)
             await trio.to_thread.run_sync(begun.wait)
             await collection.adopt("wide:1", 128)
             go_on.set()
@@ -299,7 +285,6 @@ async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_wins(
 async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tending, "RETRY_S", 0.001)
     embedder = WordEmbedder()
     said: list[str] = []
     tried_thrice, tended_at_last = trio.Event(), trio.Event()
@@ -319,7 +304,7 @@ async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(
         async with trio.open_nursery() as nursery:
             with monkeypatch.context() as patched, trio.fail_after(20):
                 patched.setattr(segment, "write", full)
-                nursery.start_soon(tending.run_tending, collection, report)
+                nursery.start_soon(partial(collection.vectors.keep, collection, report, retry_s=0.001))
                 await tried_thrice.wait()
                 assert all("No space left" in each for each in said)
                 assert await kind(collection) == "flat"
@@ -340,7 +325,7 @@ async def test_a_switch_that_the_database_refuses_changes_nothing(tmp_path: Path
             "CREATE TRIGGER full BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'disk full'); END",
         )
         with pytest.raises(apsw.ConstraintError, match="disk full"):
-            await collection.tend()
+            await collection.vectors.tend(collection)
         assert names(tmp_path) == set()
         await execute(collection, "DROP TRIGGER full")
         await tended(collection)
