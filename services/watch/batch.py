@@ -10,7 +10,6 @@ from services.watch.snapshot import Seen
 
 MAX_NAMES: Final = 4096
 """Entries of one folder that are looked at one by one; with more, all of it is."""
-MAX_ALL_NAMES: Final = 200_000
 
 Names = dict[bytes, bool]
 """Entries to look at, and whether something happened to them (or they are only looked at a second time)."""
@@ -40,13 +39,12 @@ class Missed(NamedTuple):
 class Batch:
     """Work that is done together, so that an entry gone from one place can be found in another.
 
-    `sweep` has all folders of these trees looked at; `poll` says that the work is what cannot be watched.
+    `sweep` has all folders of these trees looked at.
     """
 
     work: Work = field(default_factory=dict)
     roots: set[int] = field(default_factory=set)
     sweep: tuple[int, ...] = ()
-    poll: bool = False
     seconds: float = 0.0
     doubtful: dict[tuple[int, bytes], bool] = field(default_factory=dict)
     """Followed folders that are not where they were; True where something else is there now."""
@@ -69,35 +67,12 @@ class Batch:
 
 
 def merge(work: Work, folder: int, names: Names | None) -> None:
-    """Add to some work."""
-    if names is None:
+    """Add to some work; with too many names of a folder, all of the folder is looked at."""
+    known = None if names is None else work.setdefault(folder, {})
+    if names is None or known is None:
         work[folder] = None
         return
-    known = work.setdefault(folder, {})
-    if known is not None:
-        for name, touched in names.items():
-            known[name] = known.get(name, False) or touched
-
-
-class Dirty:
-    """Entries that events named, until they are looked at; with too many of a folder, all of the folder is."""
-
-    def __init__(self) -> None:
-        self.work: Work = {}
-        self._names = 0
-
-    def mark(self, folder: int, name: bytes) -> None:
-        """Have one entry looked at."""
-        names = self.work.setdefault(folder, {})
-        if names is None:
-            return
-        before = len(names)
-        names[name] = True
-        self._names += len(names) - before
-        if len(names) > MAX_NAMES or self._names > MAX_ALL_NAMES:
-            self.mark_all(folder)
-
-    def mark_all(self, folder: int) -> None:
-        """Have all of a folder looked at."""
-        self._names -= len(self.work.get(folder) or ())
-        self.work[folder] = None
+    for name, touched in names.items():
+        known[name] = known.get(name, False) or touched
+    if len(known) > MAX_NAMES:
+        work[folder] = None

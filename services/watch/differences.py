@@ -7,18 +7,24 @@ renamed, with all below it. What seems to be gone waits until the rest of its ba
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.watch.batch import Batch, Found, Missed
-from services.watch.folders import is_at
-from services.watch.inotify import born_ns
-from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, join
+from services.watch.inotify import Watches
+from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, is_at, join
 from services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Row, Store, append
 from services.watch.trees import Tree, load
-from services.watch.watches import Watches
 
 RACY_NS: Final = 12_000_000
 """Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
+
+
+class Opened(NamedTuple):
+    """A folder that is being looked into, by an open descriptor."""
+
+    folder: Folder
+    tree: Tree
+    descriptor: int
 
 
 class Differences:
@@ -38,12 +44,15 @@ class Differences:
         self.turns = 0
 
     def compare(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, row: Row | None,
-        seen: Seen | None, *, touched: bool, evict: bool = False,
+        self, batch: Batch, opened: Opened, name: bytes, row: Row | None, seen: Seen | None,
+        *, touched: bool, evict: bool = False,
     ) -> None:  # fmt: skip
-        """Apply and log what differs between an entry as it was and as it is."""
+        """Apply and log the difference between an entry as it was and as it is."""
+        folder, tree, descriptor = opened
         if row is not None and row.child is not None:
-            if seen is not None and self._is_same_folder(row.child, descriptor, name, seen):
+            known = self.snapshot.folder(row.child)
+            identity = seen.identity(descriptor, name) if seen is not None and seen.kind == FOLDER else None
+            if known is not None and known.identity == identity:
                 if row.child in self.problems or self._is_unattended(tree, row.child):
                     batch.add(row.child)
                 return
@@ -66,24 +75,16 @@ class Differences:
             row = None
         if row is None:
             if seen.kind == FOLDER and tree.spec.recursive:
-                self._arrive(batch, folder, tree, descriptor, name, seen, evict=evict)
+                self._arrive(batch, opened, name, seen, evict=evict)
             else:
                 batch.fresh.append(Found(folder.number, name, seen, self.turns))
             return
-        self._renew(batch, folder, tree, name, row, seen, touched=touched)
-
-    def _renew(
-        self, batch: Batch, folder: Folder, tree: Tree, name: bytes, row: Row, seen: Seen, *, touched: bool
-    ) -> None:
-        """An entry is still there: is it another version?"""
         now = self.row_of(batch, folder.number, name, seen)
         if row == now and row.ctime_ns >= 0:
             return
-        same = (row.size, row.mtime_ns, abs(row.ctime_ns), row.inode) == (
-            now.size, now.mtime_ns, abs(now.ctime_ns), now.inode,
-        )  # fmt: skip
         self.snapshot.put(folder.number, name, now)
-        if not same or (touched and row.ctime_ns < 0):
+        is_same = row._replace(ctime_ns=abs(row.ctime_ns)) == now._replace(ctime_ns=abs(now.ctime_ns))
+        if not is_same or (touched and row.ctime_ns < 0):
             self.log(tree, MODIFIED, now, join(self.snapshot.path(folder.number), name))
 
     def _is_unattended(self, tree: Tree, folder: int) -> bool:
@@ -98,19 +99,10 @@ class Differences:
             batch.postpone(folder, {name: False})
         return Row(seen.kind, seen.size, seen.mtime_ns, ctime_ns, seen.inode, None)
 
-    def _is_same_folder(self, child: int, descriptor: int, name: bytes, seen: Seen) -> bool:
-        known = self.snapshot.folder(child)
-        return (
-            known is not None
-            and seen.kind == FOLDER
-            and known.identity == Identity(seen.device, seen.inode, born_ns(descriptor, name))
-        )
-
-    def _arrive(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, seen: Seen, *, evict: bool
-    ) -> None:
+    def _arrive(self, batch: Batch, opened: Opened, name: bytes, seen: Seen, *, evict: bool) -> None:
         """A folder is where there was none: a renamed one, or a new one."""
-        identity = Identity(seen.device, seen.inode, born_ns(descriptor, name))
+        folder, tree, descriptor = opened
+        identity = seen.identity(descriptor, name)
         path = join(self.snapshot.path(folder.number), name)
         for other in self.snapshot.found(tree.number, identity):
             if is_at(self.snapshot.path(other.number), identity):

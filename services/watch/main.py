@@ -11,31 +11,14 @@ import apsw
 import trio
 
 from proto.operation import Params
-from proto.ops.watch import (
-    Change,
-    ChangeKind,
-    Changes,
-    EntryKind,
-    FolderProblem,
-    Subscribed,
-    SubscriptionStatus,
-    Unsubscribed,
-    WatchChanges,
-    WatchStatus,
-    WatchStatusResult,
-    WatchSubscribe,
-    WatchUnsubscribe,
-)
+from proto.ops import watch as ops
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.watch import subscriptions, trees
 from services.watch.inotify import system_limit
 from services.watch.snapshot import Snapshot
-from services.watch.store import Logged, read, select, stored_sequence
+from services.watch.store import read, select, stored_sequence, text_of
 from services.watch.subscriptions import Key
 from services.watch.watcher import Watcher, rfc3339
-
-KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
-CHANGES = (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.RENAMED)
 
 MAX_PROBLEMS = 100
 
@@ -46,10 +29,10 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     (root / "folder/file").touch()
     name = "rehearsal"
     return [
-        WatchSubscribe(name=name, paths=[str(root)]),
-        WatchChanges(subscription=name, wait_s=1.0),
-        WatchChanges(subscription=name, after=1),
-        WatchStatus(),
+        ops.WatchSubscribe(name=name, paths=[str(root)]),
+        ops.WatchChanges(subscription=name, wait_s=1.0),
+        ops.WatchChanges(subscription=name, after=1),
+        ops.WatchStatus(),
     ]
 
 
@@ -75,8 +58,8 @@ class Watching:
         self._database = watcher.store.database
         self._roots = roots
 
-    @handles(WatchSubscribe)
-    async def subscribe(self, params: WatchSubscribe, ctx: Context) -> Subscribed:
+    @handles(ops.WatchSubscribe)
+    async def subscribe(self, params: ops.WatchSubscribe, ctx: Context) -> ops.Subscribed:
         spec = await trio.to_thread.run_sync(subscriptions.specify, params, self._roots)
         key = (ctx.caller, params.name)
         watcher = self._watcher
@@ -85,24 +68,25 @@ class Watching:
         )
         if not tree.complete:
             watcher.sweep(tree.number)
-        return Subscribed(paths=list(spec.paths), sequence=watcher.store.sequence, complete=tree.complete, kept=kept)
+        sequence = watcher.store.sequence
+        return ops.Subscribed(paths=list(spec.paths), sequence=sequence, complete=tree.complete, kept=kept)
 
-    @handles(WatchUnsubscribe)
-    async def unsubscribe(self, params: WatchUnsubscribe, ctx: Context) -> Unsubscribed:
+    @handles(ops.WatchUnsubscribe)
+    async def unsubscribe(self, params: ops.WatchUnsubscribe, ctx: Context) -> ops.Unsubscribed:
         key = (ctx.caller, params.name)
         acknowledged = self._watcher.acknowledged
         removed = await self._watcher.change(lambda tracker: subscriptions.unsubscribe(tracker, key, acknowledged))
-        return Unsubscribed(removed=removed)
+        return ops.Unsubscribed(removed=removed)
 
-    @handles(WatchChanges)
-    async def changes(self, params: WatchChanges, ctx: Context) -> Changes:
+    @handles(ops.WatchChanges)
+    async def changes(self, params: ops.WatchChanges, ctx: Context) -> ops.Changes:
         key = (ctx.caller, params.subscription)
         watcher = self._watcher
 
-        def query(db: apsw.Connection) -> Changes:
+        def query(db: apsw.Connection) -> ops.Changes:
             return _changes(db, key, params.after, params.limit)
 
-        answer: Changes | None = None
+        answer: ops.Changes | None = None
         with trio.move_on_after(params.wait_s):
             while True:
                 news = watcher.news
@@ -119,14 +103,14 @@ class Watching:
             watcher.acknowledged[key] = max(params.after, watcher.acknowledged.get(key, 0))
         return answer
 
-    @handles(WatchStatus)
-    async def status(self, params: WatchStatus, ctx: Context) -> WatchStatusResult:
+    @handles(ops.WatchStatus)
+    async def status(self, params: ops.WatchStatus, ctx: Context) -> ops.WatchStatusResult:
         watcher = self._watcher
         watcher.drain()
         settled, dirty, sweeping, paused = watcher.settled, watcher.dirty, watcher.sweeping, watcher.paused
         each, changes_held, problems = await self._database.read(self._describe)
         polled = len(watcher.watches.without)
-        return WatchStatusResult(
+        return ops.WatchStatusResult(
             watches=len(watcher.watches),
             watch_limit=system_limit("max_user_watches"),
             polled=polled,
@@ -142,14 +126,14 @@ class Watching:
             sequence=watcher.store.sequence,
             changes=changes_held,
             subscriptions=each,
-            degraded=_degraded(paused, polled, problems, each),
+            degraded=_degraded(paused, polled, len(problems), each),
             problems=problems[:MAX_PROBLEMS],
             problem_count=len(problems),
             size_bytes=self._database.size_bytes(),
             rebuilt=bool(self._database.rebuilt),
         )
 
-    def _describe(self, db: apsw.Connection) -> tuple[list[SubscriptionStatus], int, list[FolderProblem]]:
+    def _describe(self, db: apsw.Connection) -> tuple[list[ops.SubscriptionStatus], int, list[ops.FolderProblem]]:
         watcher = self._watcher
         rows = select(db, "SELECT caller, name, tree, acknowledged FROM subscription ORDER BY caller, name")
         counted: dict[int, int] = {}
@@ -167,35 +151,35 @@ class Watching:
             acknowledged = max(stored, watcher.acknowledged.get((caller, name), 0))
             ((lag,),) = select(db, "SELECT count(*) FROM change WHERE tree=? AND sequence>?", (number, acknowledged))
             each.append(
-                SubscriptionStatus(
+                ops.SubscriptionStatus(
                     caller=caller, name=name, paths=list(tree.spec.paths), entries=counted[number],
                     complete=tree.complete, acknowledged=acknowledged, lag=lag,
-                    missing=[_text(path) for path in sorted(tree.missing)],
+                    missing=[text_of(path) for path in sorted(tree.missing)],
                 )
             )  # fmt: skip
         ((held,),) = select(db, "SELECT count(*) FROM change")
         known = Snapshot(db)
         problems = [
-            FolderProblem(path=_text(path), reason=reason)
+            ops.FolderProblem(path=text_of(known.path(folder)), reason=reason)
             for folder, reason in sorted(watcher.problems.items())
-            if (path := known.path_of(folder)) is not None
+            if known.folder(folder) is not None
         ]
         return each, held, problems
 
 
-def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> Changes:
+def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> ops.Changes:
     """Raises OperationError where there is no such subscription."""
     found = subscriptions.required(db, key)
     latest = stored_sequence(db)
     if not found.complete:
-        return Changes(changes=[], sequence=after, more=False, resync=False, complete=False)
+        return ops.Changes(changes=[], sequence=after, more=False, resync=False, complete=False)
     if after < found.since or after > latest:
-        return Changes(changes=[], sequence=latest, more=False, resync=True, complete=True)
+        return ops.Changes(changes=[], sequence=latest, more=False, resync=True, complete=True)
     rows = read(db, found.tree, after, limit + 1)
     more = len(rows) > limit
     rows = rows[:limit]
-    return Changes(
-        changes=[_change(row) for row in rows],
+    return ops.Changes(
+        changes=rows,
         sequence=rows[-1].sequence if rows else after,
         more=more,
         resync=False,
@@ -203,7 +187,7 @@ def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> Changes:
     )
 
 
-def _degraded(paused: str, polled: int, problems: list[FolderProblem], each: list[SubscriptionStatus]) -> list[str]:
+def _degraded(paused: str, polled: int, problems: int, each: list[ops.SubscriptionStatus]) -> list[str]:
     said = [f"changes are not looked at for now: {paused}"] if paused else []
     if polled:
         said.append(
@@ -211,37 +195,7 @@ def _degraded(paused: str, polled: int, problems: list[FolderProblem], each: lis
             "raise it with: sysctl fs.inotify.max_user_watches=1048576"
         )
     if problems:
-        said.append(f"{len(problems)} folders cannot be looked into")
+        said.append(f"{problems} folders cannot be looked into")
     if missing := sorted({path for one in each for path in one.missing}):
         said.append(f"not there: {', '.join(missing[:10])}")
     return said
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "replace")
-
-
-def _raw(path: bytes | None) -> bytes | None:
-    """The bytes of a path that is no text."""
-    if path is None:
-        return None
-    try:
-        path.decode()
-    except UnicodeDecodeError:
-        return path
-    return None
-
-
-def _change(row: Logged) -> Change:
-    return Change(
-        sequence=row.sequence,
-        change=CHANGES[row.change],
-        path=_text(row.path),
-        kind=KINDS[row.kind],
-        size=row.size,
-        mtime_ns=row.mtime_ns,
-        inode=row.inode,
-        old_path=None if row.old_path is None else _text(row.old_path),
-        raw_path=_raw(row.path),
-        raw_old_path=_raw(row.old_path),
-    )

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from proto.errors import Unavailable
+from proto.ops.watch import Change, ChangeKind, EntryKind
 from services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
@@ -153,6 +154,8 @@ def stored_sequence(db: apsw.Connection) -> int:
 # The log: written in the transaction that changes the state, read in order, cut where it was read.
 
 CREATED, MODIFIED, DELETED, RENAMED = range(4)
+_CHANGES = (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.RENAMED)
+_KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
 
 _INSERT: Final = "INSERT INTO change VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
@@ -171,19 +174,6 @@ class Row(NamedTuple):
     child: int | None
 
 
-class Logged(NamedTuple):
-    """A change as it is stored."""
-
-    sequence: int
-    change: int
-    kind: int
-    path: bytes
-    old_path: bytes | None
-    size: int
-    mtime_ns: int
-    inode: int
-
-
 def append(store: Store, tree: int, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
     """Add a change; within a transaction."""
     store.sequence += 1
@@ -191,7 +181,7 @@ def append(store: Store, tree: int, change: int, row: Row, path: bytes, old_path
     store.db.execute(_INSERT, (tree, store.sequence, change, row.kind, path, old_path, size, mtime_ns, row.inode))
 
 
-def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Logged]:
+def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Change]:
     """The changes after a number, oldest first."""
     rows = select(
         db,
@@ -199,7 +189,31 @@ def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Logged]
         " WHERE tree=? AND sequence>? ORDER BY sequence LIMIT ?",
         (tree, after, limit),
     )
-    return [Logged(*row) for row in rows]
+    return [
+        Change(
+            sequence=sequence,
+            change=_CHANGES[change],
+            path=text_of(path),
+            kind=_KINDS[kind],
+            size=size,
+            mtime_ns=mtime_ns,
+            inode=inode,
+            old_path=None if old_path is None else text_of(old_path),
+            raw_path=_raw(path),
+            raw_old_path=None if old_path is None else _raw(old_path),
+        )
+        for sequence, change, kind, path, old_path, size, mtime_ns, inode in rows
+    ]
+
+
+def text_of(path: bytes) -> str:
+    """A path as people read it."""
+    return path.decode("utf-8", "replace")
+
+
+def _raw(path: bytes) -> bytes | None:
+    """The bytes of a path that is no text."""
+    return None if text_of(path).encode() == path else path
 
 
 def trim(db: apsw.Connection, tree: int, keep: int) -> None:

@@ -20,12 +20,22 @@ from typing import Final
 import apsw
 
 from services.watch.batch import Batch, Names
-from services.watch.differences import Differences, folder_row
-from services.watch.folders import GONE, identity_at, identity_of, is_as_stored, open_folder
-from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
+from services.watch.differences import Differences, Opened, folder_row
+from services.watch.inotify import Watches
+from services.watch.snapshot import (
+    FOLDER,
+    GONE,
+    ROOT,
+    Folder,
+    Identity,
+    Seen,
+    identity_at,
+    identity_of,
+    is_as_stored,
+    open_folder,
+)
 from services.watch.store import CREATED, DELETED, Row, Store, select
 from services.watch.trees import Tree
-from services.watch.watches import Watches
 
 CHUNK: Final = 1000
 MAX_WAITING: Final = 5000
@@ -34,20 +44,15 @@ MAX_WAITING: Final = 5000
 _log = logging.getLogger("linckia.watch")
 
 
-class Tracker:
-    """The trees and their state."""
+class Tracker(Differences):
+    """The trees, and the looks at them."""
 
     def __init__(self, store: Store, watches: Watches) -> None:
         """Read the trees; blocks. Raises DiskFull, Unavailable."""
-        self.store = store
-        self.watches = watches
         self._generation = store.database.generation
-        with self.transaction():
-            self._differences = Differences(store, watches)
-        self.trees = self._differences.trees
-        self.problems = self._differences.problems
-        self._snapshot = self._differences.snapshot
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
+        with store.transaction(self._generation):
+            super().__init__(store, watches)
 
     def transaction(self) -> AbstractContextManager[apsw.Connection]:
         """On the database that this tracker was made from. After one has failed, only another tracker knows its state.
@@ -58,14 +63,16 @@ class Tracker:
         """
         return self.store.transaction(self._generation)
 
-    def turn(self, batch: Batch, seconds: float) -> bool:
-        """Work at a batch for so long; answers whether it is done. What was done is on disk, and in the log.
+    def turn(self, batch: Batch, seconds: float) -> tuple[bool, set[int]]:
+        """Work at a batch for so long, and write the changes to disk and into the log.
+
+        Answers whether the batch is done, and the trees to look at as a whole once more.
 
         Raises:
             DiskFull, Unavailable: see `transaction`.
         """
         began = time.perf_counter()
-        self._differences.turns += 1
+        self.turns += 1
         if batch.steps is None:
             batch.steps = self._run(batch)
         done = True
@@ -75,15 +82,10 @@ class Tracker:
                     done = False
                     break
             if not done and len(batch.fresh) + len(batch.gone) > CHUNK // 2:
-                self._differences.match_files(batch)
+                self.match_files(batch)
         batch.seconds += time.perf_counter() - began
-        return done
-
-    def taken_incomplete(self) -> set[int]:
-        """Trees to look at as a whole once more; they are not answered again."""
-        taken = set(self._differences.incomplete)
-        self._differences.incomplete.clear()
-        return taken
+        incomplete, self.incomplete = self.incomplete, set()
+        return done, incomplete
 
     def displaced(self) -> set[int]:
         """Trees of which a watched folder came, went or is another one. Cheap: one look at each."""
@@ -102,7 +104,7 @@ class Tracker:
         """Forget all of a tree; within a transaction."""
         self.trees.pop(tree, None)
         for (number,) in select(self.store.db, "SELECT folder FROM folder WHERE tree=? AND parent=0", (tree,)):
-            self._differences.drop_folders(number)
+            self.drop_folders(number)
         self.store.db.execute("DELETE FROM change WHERE tree=?", (tree,))
         self.store.db.execute("DELETE FROM tree WHERE tree=?", (tree,))
 
@@ -113,22 +115,22 @@ class Tracker:
             if (tree := self.trees.get(number)) is not None:
                 self._look_at_roots(batch, tree)
         yield from self._work_off(batch)
-        last = self._snapshot.last_folder()
-        self._differences.ahead.update(dict.fromkeys(batch.sweep, 0))
+        last = self.snapshot.last_folder()
+        self.ahead.update(dict.fromkeys(batch.sweep, 0))
         for number in batch.sweep:
-            while folders := self._snapshot.folders(number, self._differences.ahead[number], last, 256):
+            while folders := self.snapshot.folders(number, self.ahead[number], last, 256):
                 for folder in folders:
-                    self._differences.ahead[number] = folder
+                    self.ahead[number] = folder
                     yield from self._scan(batch, folder)
                     yield from self._work_off(batch)
-            del self._differences.ahead[number]
+            del self.ahead[number]
         while True:
             yield from self._work_off(batch)
             if batch.doubtful:
                 self._settle(batch)
             elif not batch.work:
                 break
-        self._differences.match_files(batch)
+        self.match_files(batch)
         for number in batch.sweep:
             self._complete(number)
 
@@ -158,35 +160,35 @@ class Tracker:
                 # Neither there nor gone: its state stays.
                 _log.warning("%s cannot be looked at: %s", os.fsdecode(path), error)
                 continue
-            known = self._snapshot.root(tree.number, path)
+            known = self.snapshot.root(tree.number, path)
             self._seats[tree.number, path] = identity
             if known is not None and known.identity != identity:
-                self._differences.log(tree, DELETED, folder_row(known.identity, None), path)
-                self._differences.drop_folders(known.number)
+                self.log(tree, DELETED, folder_row(known.identity, None), path)
+                self.drop_folders(known.number)
                 known = None
             if identity is None:
                 tree.missing.add(path)
                 continue
             tree.missing.discard(path)
             if known is None:
-                number = self._snapshot.add(tree.number, ROOT, path, identity)
-                self._differences.log(tree, CREATED, folder_row(identity, number), path)
+                number = self.snapshot.add(tree.number, ROOT, path, identity)
+                self.log(tree, CREATED, folder_row(identity, number), path)
                 batch.add(number)
             elif known.number not in self.watches:
                 batch.add(known.number)
 
     # Looking
 
-    def _enter(self, batch: Batch, number: int, names: Names | None) -> tuple[Folder, Tree, int] | None:
+    def _enter(self, batch: Batch, number: int, names: Names | None) -> Opened | None:
         """Open a folder that is where it was.
 
         Where it is not, that is looked into, and so are its `names` by another batch: it may only have been renamed.
         """
-        folder = self._snapshot.folder(number)
+        folder = self.snapshot.folder(number)
         if folder is None or (tree := self.trees.get(folder.tree)) is None:
             return None
         try:
-            descriptor = open_folder(self._snapshot.path(number))
+            descriptor = open_folder(self.snapshot.path(number))
         except OSError as error:
             if error.errno in GONE:
                 self._suspect(batch, folder, names)
@@ -197,7 +199,7 @@ class Tracker:
             os.close(descriptor)
             self._suspect(batch, folder, names)
             return None
-        return folder, tree, descriptor
+        return Opened(folder, tree, descriptor)
 
     def _suspect(self, batch: Batch, folder: Folder, names: Names | None) -> None:
         """A folder is not where it was: see what is there instead, once all else is done."""
@@ -209,14 +211,13 @@ class Tracker:
 
     def _scan(self, batch: Batch, number: int) -> Iterator[None]:
         """Look at all of a folder."""
-        entered = self._enter(batch, number, None)
-        if entered is None:
+        opened = self._enter(batch, number, None)
+        if opened is None:
             return
-        folder, tree, descriptor = entered
         try:
-            self.watches.add(number, descriptor)
+            self.watches.add(number, opened.descriptor)
             try:
-                names = self._names(descriptor, folder, tree)
+                names = self._names(opened)
             except OSError as error:
                 self.problems[number] = os.strerror(error.errno or 0)
                 return
@@ -224,19 +225,19 @@ class Tracker:
             for at in range(0, max(len(names), 1), CHUNK):
                 low = names[at] if at else b""
                 high = names[at + CHUNK] if at + CHUNK < len(names) else None
-                self._scan_some(batch, folder, tree, descriptor, names[at : at + CHUNK], low, high)
+                self._scan_some(batch, opened, names[at : at + CHUNK], low, high)
                 if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                    self._differences.match_files(batch)
+                    self.match_files(batch)
                 yield
         finally:
-            os.close(descriptor)
+            os.close(opened.descriptor)
 
     def _scan_some(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, names: list[bytes], low: bytes,
-        high: bytes | None,
+        self, batch: Batch, opened: Opened, names: list[bytes], low: bytes, high: bytes | None
     ) -> None:  # fmt: skip
         """Look at the entries of a folder from the name `low` to below `high`; `names` are those that were there."""
-        rows = self._snapshot.rows(folder.number, low, high)
+        folder, tree, descriptor = opened
+        rows = self.snapshot.rows(folder.number, low, high)
         new: list[tuple[int, bytes, Row]] = []
         for name in names:
             row = rows.pop(name, None)
@@ -253,20 +254,19 @@ class Tracker:
                     continue
                 seen = Seen.of(status)
                 if not tree.complete and row is None and seen.kind != FOLDER:
-                    new.append((folder.number, name, self._differences.row_of(batch, folder.number, name, seen)))
+                    new.append((folder.number, name, self.row_of(batch, folder.number, name, seen)))
                     continue
-            self._differences.compare(batch, folder, tree, descriptor, name, row and Row(*row), seen, touched=True)
-        self._snapshot.put_all(new)
+            self.compare(batch, opened, name, row and Row(*row), seen, touched=True)
+        self.snapshot.put_all(new)
         above = self._above(folder, tree) if rows else ""
         for name, row in rows.items():
             # It may have come after the names were read, and have been seen by another batch.
-            seen = self._see_own(folder, tree, descriptor, above, name, Row(*row))
-            self._differences.compare(batch, folder, tree, descriptor, name, Row(*row), seen, touched=True)
+            seen = self._see_own(opened, above, name, Row(*row))
+            self.compare(batch, opened, name, Row(*row), seen, touched=True)
 
-    def _see_own(
-        self, folder: Folder, tree: Tree, descriptor: int, above: str, name: bytes, row: Row | None
-    ) -> Seen | None:
+    def _see_own(self, opened: Opened, above: str, name: bytes, row: Row | None) -> Seen | None:
         """An entry of an open folder, unless the tree passes it over."""
+        folder, tree, descriptor = opened
         try:
             seen = Seen.of(os.stat(name, dir_fd=descriptor, follow_symlinks=False))
         except FileNotFoundError:
@@ -277,8 +277,9 @@ class Tracker:
             return None if row is None else Seen(*row[:3], abs(row.ctime_ns), row.inode, folder.identity.device)
         return None if tree.rules.passes_over(above, os.fsdecode(name), is_folder=seen.kind == FOLDER) else seen
 
-    def _names(self, descriptor: int, folder: Folder, tree: Tree) -> list[bytes]:
+    def _names(self, opened: Opened) -> list[bytes]:
         """The names of a folder's entries that are the tree's, sorted."""
+        folder, tree, descriptor = opened
         above = self._above(folder, tree)
         with os.scandir(descriptor) as entries:
             return sorted(
@@ -291,30 +292,27 @@ class Tracker:
         """A folder's path as patterns are matched against it."""
         if not tree.rules.by_path or folder.parent == ROOT:
             return ""
-        path = self._snapshot.path(folder.number)
+        path = self.snapshot.path(folder.number)
         root = next(root for root in tree.roots if path.startswith(root.rstrip(b"/") + b"/"))
         return os.fsdecode(path[len(root.rstrip(b"/")) + 1 :]) + "/"
 
     def _look(self, batch: Batch, number: int, names: Names, *, evict: bool = False) -> None:
         """Look at some entries of a folder."""
-        entered = self._enter(batch, number, names)
-        if entered is None:
+        opened = self._enter(batch, number, names)
+        if opened is None:
             return
-        folder, tree, descriptor = entered
         try:
             if number not in self.watches and number not in self.watches.without:
                 batch.add(number)
-            above = self._above(folder, tree)
+            above = self._above(opened.folder, opened.tree)
             for name, touched in names.items():
-                row = self._snapshot.row(number, name)
-                seen = self._see_own(folder, tree, descriptor, above, name, row)
-                self._differences.compare(
-                    batch, folder, tree, descriptor, name, row, seen, touched=touched, evict=evict
-                )
+                row = self.snapshot.row(number, name)
+                seen = self._see_own(opened, above, name, row)
+                self.compare(batch, opened, name, row, seen, touched=touched, evict=evict)
             if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                self._differences.match_files(batch)
+                self.match_files(batch)
         finally:
-            os.close(descriptor)
+            os.close(opened.descriptor)
 
     # At the end of a batch
 

@@ -14,6 +14,8 @@ from pathspec import GitIgnoreSpec
 
 from services.watch.store import select
 
+_PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
+
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What a tree is of; two subscriptions of the same spec share it. Paths are real and sorted."""
@@ -63,12 +65,6 @@ def outermost(paths: list[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-__all__ = ["Spec", "Tree", "encode", "load", "outermost"]
-
-
-_PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
-
-
 class Rules:
     """The rules of one subscription.
 
@@ -104,11 +100,7 @@ class Rules:
                 others.append(pattern)
         self._endings = tuple(endings)
         self._spec = GitIgnoreSpec.from_lines(others) if others else None
-        suffixes = [pattern[1:].casefold() for pattern in include if re.fullmatch(r"\*[^*?\[\]]+", pattern)]
-        self._suffixes = tuple(suffixes)
-        globs = [fnmatch.translate(pattern.casefold()) for pattern in include if pattern[1:].casefold() not in suffixes]
-        self._globs = re.compile("|".join(globs)) if globs else None
-        self._some = bool(include)
+        self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
 
     @property
     def by_path(self) -> bool:
@@ -127,13 +119,8 @@ class Rules:
             return True
         if self._endings and name.endswith(self._endings):
             return True
-        if self._some and not is_folder and not self._is_included(name.casefold()):
+        if not is_folder and self._included.pattern and not self._included.match(name.casefold()):
             return True
         if self._spec is None:
             return False
         return self._spec.check_file(above + name + ("/" if is_folder else "")).include is True
-
-    def _is_included(self, name: str) -> bool:
-        if self._suffixes and name.endswith(self._suffixes):
-            return True
-        return self._globs is not None and self._globs.match(name) is not None
