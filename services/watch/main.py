@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import apsw
 import trio
 
+from proto.errors import InvalidParams, OperationError
 from proto.operation import Params
 from proto.ops import watch as ops
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.watch import subscriptions, trees
+from services.runtime.roots import is_below
+from services.watch import trees
 from services.watch.inotify import system_limit
 from services.watch.snapshot import Snapshot
 from services.watch.store import read, select, stored_sequence, text_of
-from services.watch.subscriptions import Key
-from services.watch.watcher import Watcher, rfc3339
+from services.watch.tracker import Tracker
+from services.watch.trees import Rules, Spec, Tree, encode, outermost
+from services.watch.watcher import Watcher
 
 MAX_PROBLEMS = 100
+
+Key = tuple[str, str]
+"""Caller and name of a subscription."""
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     """A folder with a file in it, from the subscription to its first change."""
     (root / "folder").mkdir()
     (root / "folder/file").touch()
-    name = "rehearsal"
-    return [
-        ops.WatchSubscribe(name=name, paths=[str(root)]),
-        ops.WatchChanges(subscription=name, wait_s=1.0),
-        ops.WatchChanges(subscription=name, after=1),
-        ops.WatchStatus(),
-    ]
+    first = ops.WatchSubscribe(name="rehearsal", paths=[str(root)])
+    changes = [ops.WatchChanges(subscription="rehearsal", after=after, wait_s=1.0) for after in (0, 1)]
+    return [first, *changes, ops.WatchStatus()]
 
 
 @contextlib.asynccontextmanager
@@ -60,23 +65,46 @@ class Watching:
 
     @handles(ops.WatchSubscribe)
     async def subscribe(self, params: ops.WatchSubscribe, ctx: Context) -> ops.Subscribed:
-        spec = await trio.to_thread.run_sync(subscriptions.specify, params, self._roots)
-        key = (ctx.caller, params.name)
-        watcher = self._watcher
-        tree, kept = await watcher.change(
-            lambda tracker: subscriptions.subscribe(tracker, key, spec, watcher.acknowledged)
-        )
+        spec = await trio.to_thread.run_sync(_specify, params, self._roots)
+        key, text = (ctx.caller, params.name), encode(spec)
+        store, acknowledged = self._watcher.store, self._watcher.acknowledged
+
+        def subscribe(tracker: Tracker) -> tuple[Tree, bool]:
+            with tracker.transaction() as db:
+                before = _find(db, key)
+                known = select(db, "SELECT tree FROM tree WHERE spec=?", (text,))
+                if not known:
+                    db.execute("INSERT INTO tree(spec) VALUES(?)", (text,))
+                number = known[0][0] if known else db.last_insert_rowid()
+                kept = before is not None and before[0] == number
+                if not kept:
+                    store.sequence += 1
+                    row = (*key, number, store.sequence)
+                    db.execute("INSERT OR REPLACE INTO subscription VALUES(?, ?, ?, ?, 0)", row)
+                    acknowledged.pop(key, None)
+                    if before is not None:
+                        _forget_unread(tracker, db, before[0])
+            return tracker.trees.setdefault(number, Tree(number, spec, complete=False)), kept
+
+        tree, kept = await self._watcher.change(subscribe)
         if not tree.complete:
-            watcher.sweep(tree.number)
-        sequence = watcher.store.sequence
-        return ops.Subscribed(paths=list(spec.paths), sequence=sequence, complete=tree.complete, kept=kept)
+            self._watcher.sweep(tree.number)
+        return ops.Subscribed(paths=list(spec.paths), sequence=store.sequence, complete=tree.complete, kept=kept)
 
     @handles(ops.WatchUnsubscribe)
     async def unsubscribe(self, params: ops.WatchUnsubscribe, ctx: Context) -> ops.Unsubscribed:
         key = (ctx.caller, params.name)
-        acknowledged = self._watcher.acknowledged
-        removed = await self._watcher.change(lambda tracker: subscriptions.unsubscribe(tracker, key, acknowledged))
-        return ops.Unsubscribed(removed=removed)
+
+        def unsubscribe(tracker: Tracker) -> bool:
+            with tracker.transaction() as db:
+                before = _find(db, key)
+                if before is not None:
+                    db.execute("DELETE FROM subscription WHERE caller=? AND name=?", key)
+                    self._watcher.acknowledged.pop(key, None)
+                    _forget_unread(tracker, db, before[0])
+            return before is not None
+
+        return ops.Unsubscribed(removed=await self._watcher.change(unsubscribe))
 
     @handles(ops.WatchChanges)
     async def changes(self, params: ops.WatchChanges, ctx: Context) -> ops.Changes:
@@ -86,19 +114,15 @@ class Watching:
         def query(db: apsw.Connection) -> ops.Changes:
             return _changes(db, key, params.after, params.limit)
 
-        answer: ops.Changes | None = None
+        news = watcher.news
+        answer = await self._database.read(query)
         with trio.move_on_after(params.wait_s):
-            while True:
+            while not (answer.changes or answer.resync or watcher.ending.is_set()):
+                await news.wait()
                 news = watcher.news
                 # Not to be cut off in the middle: an answer that is there is given.
                 with trio.CancelScope(shield=True):
-                    found = await self._database.read(query)
-                answer = found
-                if found.changes or found.resync or watcher.ending:
-                    break
-                await news.wait()
-        if answer is None:
-            answer = await self._database.read(query)
+                    answer = await self._database.read(query)
         if not answer.resync:
             watcher.acknowledged[key] = max(params.after, watcher.acknowledged.get(key, 0))
         return answer
@@ -109,7 +133,7 @@ class Watching:
         watcher.drain()
         settled, dirty, sweeping, paused = watcher.settled, watcher.dirty, watcher.sweeping, watcher.paused
         each, changes_held, problems = await self._database.read(self._describe)
-        polled = len(watcher.watches.without)
+        polled, at = len(watcher.watches.without), watcher.reconciled_at
         return ops.WatchStatusResult(
             watches=len(watcher.watches),
             watch_limit=system_limit("max_user_watches"),
@@ -120,7 +144,7 @@ class Watching:
             dirty=dirty,
             scanning=sweeping,
             settled=settled,
-            last_reconcile=rfc3339(watcher.reconciled_at),
+            last_reconcile=None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
             reconcile_ms=round(watcher.reconcile_s * 1000, 1),
             reconcile_interval_s=round(watcher.reconcile_interval_s, 1),
             sequence=watcher.store.sequence,
@@ -135,26 +159,24 @@ class Watching:
 
     def _describe(self, db: apsw.Connection) -> tuple[list[ops.SubscriptionStatus], int, list[ops.FolderProblem]]:
         watcher = self._watcher
-        rows = select(db, "SELECT caller, name, tree, acknowledged FROM subscription ORDER BY caller, name")
-        counted: dict[int, int] = {}
+        rows = select(
+            db,
+            "SELECT caller, name, tree, acknowledged, (SELECT count(*) FROM entry JOIN folder USING(folder)"
+            " WHERE folder.tree=subscription.tree) FROM subscription ORDER BY caller, name",
+        )
         each = []
-        # While the watcher pauses, what is stored still says what is followed.
+        # While the watcher pauses, the stored trees still say what is followed.
         known_trees = watcher.trees or trees.load(db)
-        for caller, name, number, stored in rows:
-            tree = known_trees.get(number)
-            if tree is None:
+        for caller, name, number, stored, entries in rows:
+            if (tree := known_trees.get(number)) is None:
                 continue  # Its subscription ends at this moment.
-            if number not in counted:
-                ((counted[number],),) = select(
-                    db, "SELECT count(*) FROM entry JOIN folder USING(folder) WHERE tree=?", (number,)
-                )
             acknowledged = max(stored, watcher.acknowledged.get((caller, name), 0))
             ((lag,),) = select(db, "SELECT count(*) FROM change WHERE tree=? AND sequence>?", (number, acknowledged))
+            missing = [text_of(path) for path in sorted(tree.missing)]
             each.append(
                 ops.SubscriptionStatus(
-                    caller=caller, name=name, paths=list(tree.spec.paths), entries=counted[number],
-                    complete=tree.complete, acknowledged=acknowledged, lag=lag,
-                    missing=[text_of(path) for path in sorted(tree.missing)],
+                    caller=caller, name=name, paths=list(tree.spec.paths), entries=entries,
+                    complete=tree.complete, acknowledged=acknowledged, lag=lag, missing=missing,
                 )
             )  # fmt: skip
         ((held,),) = select(db, "SELECT count(*) FROM change")
@@ -167,24 +189,59 @@ class Watching:
         return each, held, problems
 
 
+def _specify(params: ops.WatchSubscribe, roots: Sequence[str]) -> Spec:
+    """The parameters, checked. Raises InvalidParams."""
+    paths = []
+    for index, path in enumerate(params.paths):
+        field = f"paths[{index}]"
+        real = os.path.realpath(path)
+        if not is_below(real, roots):
+            raise InvalidParams(
+                f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'})",
+                field=field,
+            )
+        if not os.path.isdir(real):
+            reason = "is not a directory" if os.path.lexists(real) else os.strerror(errno.ENOENT).lower()
+            raise InvalidParams(f"parameter `{field}`: {path[:200]}: {reason}", field=field)
+        paths.append(real)
+    try:
+        Rules(params.ignore, params.include)
+    except ValueError as error:
+        raise InvalidParams(f"parameter `ignore`: {error}", field="ignore") from None
+    kept = outermost(paths) if params.recursive else tuple(sorted(set(paths)))
+    return Spec(
+        paths=kept, recursive=params.recursive, ignore=tuple(params.ignore), include=tuple(sorted(set(params.include)))
+    )
+
+
+def _find(db: apsw.Connection, key: Key) -> tuple[int, int, bool] | None:
+    """A subscription's tree; the number up to which its reader has not read it; whether its first scan is through."""
+    query = "SELECT tree, max(floor, since), complete FROM subscription JOIN tree USING(tree) WHERE caller=? AND name=?"
+    rows = select(db, query, key)
+    return (rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
+
+
+def _forget_unread(tracker: Tracker, db: apsw.Connection, tree: int) -> None:
+    if not select(db, "SELECT 1 FROM subscription WHERE tree=? LIMIT 1", (tree,)):
+        tracker.forget(tree)
+
+
 def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> ops.Changes:
     """Raises OperationError where there is no such subscription."""
-    found = subscriptions.required(db, key)
+    found = _find(db, key)
+    if found is None:
+        raise OperationError(f"there is no subscription {key[1]!r} of {key[0]}; subscribe with watch_subscribe")
+    tree, since, complete = found
     latest = stored_sequence(db)
-    if not found.complete:
+    if not complete:
         return ops.Changes(changes=[], sequence=after, more=False, resync=False, complete=False)
-    if after < found.since or after > latest:
+    if after < since or after > latest:
         return ops.Changes(changes=[], sequence=latest, more=False, resync=True, complete=True)
-    rows = read(db, found.tree, after, limit + 1)
+    rows = read(db, tree, after, limit + 1)
     more = len(rows) > limit
     rows = rows[:limit]
-    return ops.Changes(
-        changes=rows,
-        sequence=rows[-1].sequence if rows else after,
-        more=more,
-        resync=False,
-        complete=True,
-    )
+    sequence = rows[-1].sequence if rows else after
+    return ops.Changes(changes=rows, sequence=sequence, more=more, resync=False, complete=True)
 
 
 def _degraded(paused: str, polled: int, problems: int, each: list[ops.SubscriptionStatus]) -> list[str]:

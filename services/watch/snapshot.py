@@ -96,31 +96,25 @@ class Snapshot:
 
     # Folders
 
+    def _folders(self, condition: str, *bindings: apsw.SQLiteValue) -> list[Folder]:
+        statement = f"SELECT folder, tree, parent, name, device, inode, born FROM folder WHERE {condition}"
+        rows = select(self._db, statement, bindings)
+        return [Folder(number, tree, parent, name, Identity(*rest)) for number, tree, parent, name, *rest in rows]
+
     def folder(self, number: int) -> Folder | None:
-        rows = select(self._db, "SELECT tree, parent, name, device, inode, born FROM folder WHERE folder=?", (number,))
-        if not rows:
-            return None
-        tree, parent, name, device, inode, born = rows[0]
-        return Folder(number, tree, parent, name, Identity(device, inode, born))
+        return next(iter(self._folders("folder=?", number)), None)
 
     def root(self, tree: int, path: bytes) -> Folder | None:
         """A watched folder."""
-        rows = select(self._db, "SELECT folder FROM folder WHERE parent=0 AND tree=? AND name=?", (tree, path))
-        return self.folder(rows[0][0]) if rows else None
+        return next(iter(self._folders("parent=0 AND tree=? AND name=?", tree, path)), None)
 
     def found(self, tree: int, identity: Identity) -> list[Folder]:
         """Where a folder is known to be."""
-        rows = select(
-            self._db,
-            "SELECT folder FROM folder WHERE inode=? AND device=? AND born=? AND tree=? AND parent<>0",
-            (identity.inode, identity.device, identity.born, tree),
-        )
-        return [folder for (number,) in rows if (folder := self.folder(number)) is not None]
+        return self._folders("device=? AND inode=? AND born=? AND tree=? AND parent<>0", *identity, tree)
 
     def path(self, number: int) -> bytes:
         """The absolute path of a folder that is known."""
-        known = self._paths.get(number)
-        if known is not None:
+        if (known := self._paths.get(number)) is not None:
             return known
         ((parent, name),) = select(self._db, "SELECT parent, name FROM folder WHERE folder=?", (number,))
         path: bytes = name if parent == ROOT else join(self.path(parent), name)
@@ -140,10 +134,8 @@ class Snapshot:
 
     def add(self, tree: int, parent: int, name: bytes, identity: Identity) -> int:
         """A new folder; answers its number."""
-        self._db.execute(
-            "INSERT INTO folder(tree, parent, name, device, inode, born) VALUES(?, ?, ?, ?, ?, ?)",
-            (tree, parent, name, *identity),
-        )
+        statement = "INSERT INTO folder(tree, parent, name, device, inode, born) VALUES(?, ?, ?, ?, ?, ?)"
+        self._db.execute(statement, (tree, parent, name, *identity))
         return self._db.last_insert_rowid()
 
     def move(self, number: int, parent: int, name: bytes) -> None:
@@ -160,20 +152,16 @@ class Snapshot:
     def drop(self, number: int) -> list[int]:
         """Forget a folder and everything below it; answers the folders' numbers."""
         dropped = self.below(number)
-        self._db.executemany("DELETE FROM entry WHERE folder=?", ((each,) for each in dropped))
-        self._db.executemany("DELETE FROM folder WHERE folder=?", ((each,) for each in dropped))
         for each in dropped:
+            self._db.execute("DELETE FROM entry WHERE folder=?", (each,))
+            self._db.execute("DELETE FROM folder WHERE folder=?", (each,))
             self._paths.pop(each, None)
         return dropped
 
     def folders(self, tree: int, after: int, upto: int, limit: int) -> list[int]:
         """Numbers of a tree's folders, in order."""
-        rows = select(
-            self._db,
-            "SELECT folder FROM folder WHERE tree=? AND folder>? AND folder<=? ORDER BY folder LIMIT ?",
-            (tree, after, upto, limit),
-        )
-        return [number for (number,) in rows]
+        query = "SELECT folder FROM folder WHERE tree=? AND folder>? AND folder<=? ORDER BY folder LIMIT ?"
+        return [number for (number,) in select(self._db, query, (tree, after, upto, limit))]
 
     def last_folder(self) -> int:
         """The highest number."""
@@ -182,11 +170,8 @@ class Snapshot:
     # Entries
 
     def row(self, folder: int, name: bytes) -> Row | None:
-        rows = select(
-            self._db,
-            "SELECT kind, size, mtime_ns, ctime_ns, inode, child FROM entry WHERE folder=? AND name=?",
-            (folder, name),
-        )
+        query = "SELECT kind, size, mtime_ns, ctime_ns, inode, child FROM entry WHERE folder=? AND name=?"
+        rows = select(self._db, query, (folder, name))
         return Row(*rows[0]) if rows else None
 
     def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Stored]:
@@ -200,13 +185,11 @@ class Snapshot:
         return {row[0]: row[1:] for row in rows}
 
     def put(self, folder: int, name: bytes, row: Row) -> None:
-        self._db.execute("INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)", (folder, name, *row))
+        self.put_all([(folder, name, row)])
 
     def put_all(self, rows: Iterable[tuple[int, bytes, Row]]) -> None:
-        self._db.executemany(
-            "INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-            ((folder, name, *row) for folder, name, row in rows),
-        )
+        statement = "INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+        self._db.executemany(statement, ((folder, name, *row) for folder, name, row in rows))
 
     def remove(self, folder: int, name: bytes) -> None:
         self._db.execute("DELETE FROM entry WHERE folder=? AND name=?", (folder, name))

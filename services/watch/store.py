@@ -13,7 +13,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -91,10 +91,7 @@ class Store:
     """The connection that writes, within `transaction`."""
 
     def __init__(self, path: Path, on_rebuilt: Callable[[], object]) -> None:
-        """
-        Args:
-            on_rebuilt: called on trio's thread when the database was found damaged and begun again.
-        """
+        """`on_rebuilt` is called on trio's thread when the database was found damaged and begun again."""
         self.sequence = 0
         """Of the latest change."""
         self.database = Database(
@@ -114,11 +111,7 @@ class Store:
     def transaction(self, generation: int) -> Iterator[apsw.Connection]:
         """Everything within is done, and on disk at the end, or nothing is.
 
-        Args:
-            generation: of the database that the caller works with.
-
-        Raises:
-            DiskFull, Unavailable: see `Database.transaction`.
+        `generation` is of the database that the caller works with. Raises as `Database.transaction`.
         """
         before = self.sequence
         try:
@@ -133,11 +126,6 @@ class Store:
         except BaseException:
             self.sequence = before
             raise
-
-    def probe(self) -> None:
-        """Write something.  Raises DiskFull as long as nothing can be written, Unavailable."""
-        with self.transaction(self.database.generation):
-            self.sequence += 1
 
 
 def select(db: apsw.Connection, statement: str, bindings: Sequence[apsw.SQLiteValue] = ()) -> list[tuple[Any, ...]]:
@@ -157,14 +145,9 @@ CREATED, MODIFIED, DELETED, RENAMED = range(4)
 _CHANGES = (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.RENAMED)
 _KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
 
-_INSERT: Final = "INSERT INTO change VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
-
 
 class Row(NamedTuple):
-    """An entry as it was last seen; `child` is the number of a folder that is followed.
-
-    A negative `ctime_ns` was seen so shortly after the change that a further one may not show in it.
-    """
+    """An entry as it was last seen, as the table `entry` holds it."""
 
     kind: int
     size: int
@@ -172,13 +155,6 @@ class Row(NamedTuple):
     ctime_ns: int
     inode: int
     child: int | None
-
-
-def append(store: Store, tree: int, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
-    """Add a change; within a transaction."""
-    store.sequence += 1
-    size, mtime_ns = (0, 0) if change == DELETED else (row.size, row.mtime_ns)
-    store.db.execute(_INSERT, (tree, store.sequence, change, row.kind, path, old_path, size, mtime_ns, row.inode))
 
 
 def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Change]:

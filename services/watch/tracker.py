@@ -10,6 +10,7 @@ Everything here runs in one worker thread at a time, in turns of some millisecon
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -19,21 +20,10 @@ from typing import Final
 
 import apsw
 
-from services.watch.batch import Batch, Names
-from services.watch.differences import Differences, Opened, folder_row
+from services.watch import snapshot
+from services.watch.differences import Batch, Differences, Names, Opened, folder_row, merge
 from services.watch.inotify import Watches
-from services.watch.snapshot import (
-    FOLDER,
-    GONE,
-    ROOT,
-    Folder,
-    Identity,
-    Seen,
-    identity_at,
-    identity_of,
-    is_as_stored,
-    open_folder,
-)
+from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
 from services.watch.store import CREATED, DELETED, Row, Store, select
 from services.watch.trees import Tree
 
@@ -52,24 +42,21 @@ class Tracker(Differences):
         self._generation = store.database.generation
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
         with store.transaction(self._generation):
+            # To look at all folders takes long; it is not begun before something can be written.
+            store.sequence += 1
             super().__init__(store, watches)
 
     def transaction(self) -> AbstractContextManager[apsw.Connection]:
         """On the database that this tracker was made from. After one has failed, only another tracker knows its state.
 
-        Raises:
-            DiskFull: nothing was done.
-            Unavailable: the database was begun again.
+        Raises DiskFull (nothing was done), Unavailable (the database was begun again).
         """
         return self.store.transaction(self._generation)
 
     def turn(self, batch: Batch, seconds: float) -> tuple[bool, set[int]]:
         """Work at a batch for so long, and write the changes to disk and into the log.
 
-        Answers whether the batch is done, and the trees to look at as a whole once more.
-
-        Raises:
-            DiskFull, Unavailable: see `transaction`.
+        Answers whether the batch is done, and the trees to look at as a whole once more. Raises as `transaction`.
         """
         began = time.perf_counter()
         self.turns += 1
@@ -81,8 +68,8 @@ class Tracker(Differences):
                 if time.perf_counter() - began >= seconds:
                     done = False
                     break
-            if not done and len(batch.fresh) + len(batch.gone) > CHUNK // 2:
-                self.match_files(batch)
+            if not done:
+                self._match_if_many(batch, CHUNK // 2)
         batch.seconds += time.perf_counter() - began
         incomplete, self.incomplete = self.incomplete, set()
         return done, incomplete
@@ -92,12 +79,10 @@ class Tracker(Differences):
         found = set()
         for tree in list(self.trees.values()):
             for path in tree.roots:
-                try:
-                    if self._seats.get((tree.number, path)) != identity_at(path):
+                # After an error it is neither there nor gone.
+                with contextlib.suppress(OSError):
+                    if self._seats.get((tree.number, path)) != snapshot.identity_at(path):
                         found.add(tree.number)
-                except OSError:
-                    # Neither there nor gone.
-                    continue
         return found
 
     def forget(self, tree: int) -> None:
@@ -132,7 +117,11 @@ class Tracker(Differences):
                 break
         self.match_files(batch)
         for number in batch.sweep:
-            self._complete(number)
+            tree = self.trees.get(number)
+            if tree is not None and not tree.complete:
+                tree.complete = True
+                self.store.sequence += 1
+                self.store.db.execute("UPDATE tree SET complete=1, floor=? WHERE tree=?", (self.store.sequence, number))
 
     def _work_off(self, batch: Batch) -> Iterator[None]:
         while batch.work:
@@ -143,19 +132,12 @@ class Tracker(Differences):
                 self._look(batch, folder, names)
                 yield
 
-    def _complete(self, number: int) -> None:
-        tree = self.trees.get(number)
-        if tree is not None and not tree.complete:
-            tree.complete = True
-            self.store.sequence += 1
-            self.store.db.execute("UPDATE tree SET complete=1, floor=? WHERE tree=?", (self.store.sequence, number))
-
     # Watched folders
 
     def _look_at_roots(self, batch: Batch, tree: Tree) -> None:
         for path in tree.roots:
             try:
-                identity = identity_at(path)
+                identity = snapshot.identity_at(path)
             except OSError as error:
                 # Neither there nor gone: its state stays.
                 _log.warning("%s cannot be looked at: %s", os.fsdecode(path), error)
@@ -173,9 +155,9 @@ class Tracker(Differences):
             if known is None:
                 number = self.snapshot.add(tree.number, ROOT, path, identity)
                 self.log(tree, CREATED, folder_row(identity, number), path)
-                batch.add(number)
+                batch.work[number] = None
             elif known.number not in self.watches:
-                batch.add(known.number)
+                batch.work[known.number] = None
 
     # Looking
 
@@ -188,14 +170,14 @@ class Tracker(Differences):
         if folder is None or (tree := self.trees.get(folder.tree)) is None:
             return None
         try:
-            descriptor = open_folder(self.snapshot.path(number))
+            descriptor = snapshot.open_folder(self.snapshot.path(number))
         except OSError as error:
-            if error.errno in GONE:
+            if error.errno in snapshot.GONE:
                 self._suspect(batch, folder, names)
             else:
                 self.problems[number] = os.strerror(error.errno or 0)
             return None
-        if identity_of(descriptor) != folder.identity:
+        if snapshot.identity_of(descriptor) != folder.identity:
             os.close(descriptor)
             self._suspect(batch, folder, names)
             return None
@@ -203,7 +185,7 @@ class Tracker(Differences):
 
     def _suspect(self, batch: Batch, folder: Folder, names: Names | None) -> None:
         """A folder is not where it was: see what is there instead, once all else is done."""
-        batch.postpone(folder.number, names)
+        merge(batch.again, folder.number, names)
         if folder.parent == ROOT:
             self._look_at_roots(batch, self.trees[folder.tree])
         else:
@@ -226,8 +208,7 @@ class Tracker(Differences):
                 low = names[at] if at else b""
                 high = names[at + CHUNK] if at + CHUNK < len(names) else None
                 self._scan_some(batch, opened, names[at : at + CHUNK], low, high)
-                if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                    self.match_files(batch)
+                self._match_if_many(batch, MAX_WAITING)
                 yield
         finally:
             os.close(opened.descriptor)
@@ -249,7 +230,7 @@ class Tracker(Differences):
                 self.problems[folder.number] = os.strerror(error.errno or 0)
                 continue
             else:
-                if row is not None and is_as_stored(status, row):
+                if row is not None and snapshot.is_as_stored(status, row):
                     # By far the most.
                     continue
                 seen = Seen.of(status)
@@ -303,16 +284,19 @@ class Tracker(Differences):
             return
         try:
             if number not in self.watches and number not in self.watches.without:
-                batch.add(number)
+                batch.work[number] = None
             above = self._above(opened.folder, opened.tree)
             for name, touched in names.items():
                 row = self.snapshot.row(number, name)
                 seen = self._see_own(opened, above, name, row)
                 self.compare(batch, opened, name, row, seen, touched=touched, evict=evict)
-            if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                self.match_files(batch)
+            self._match_if_many(batch, MAX_WAITING)
         finally:
             os.close(opened.descriptor)
+
+    def _match_if_many(self, batch: Batch, many: int) -> None:
+        if len(batch.fresh) >= many or len(batch.gone) >= many:
+            self.match_files(batch)
 
     # At the end of a batch
 

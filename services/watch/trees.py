@@ -6,12 +6,12 @@ import fnmatch
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import apsw
 import msgspec
 from pathspec import GitIgnoreSpec
 
+from services.runtime.roots import is_below
 from services.watch.store import select
 
 _PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
@@ -26,21 +26,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     include: tuple[str, ...]
 
 
-@dataclass(slots=True)
 class Tree:
     """A tree that is being tracked. Until its first scan is `complete` its changes are not logged."""
 
-    number: int
-    spec: Spec
-    complete: bool
-    rules: Rules
-    roots: tuple[bytes, ...]
-    missing: set[bytes] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, number: int, spec: Spec, *, complete: bool) -> Tree:
-        roots = tuple(os.fsencode(path) for path in spec.paths)
-        return cls(number, spec, complete, Rules(spec.ignore, spec.include), roots)
+    def __init__(self, number: int, spec: Spec, *, complete: bool) -> None:
+        self.number = number
+        self.spec = spec
+        self.complete = complete
+        self.rules = Rules(spec.ignore, spec.include)
+        self.roots = tuple(os.fsencode(path) for path in spec.paths)
+        self.missing: set[bytes] = set()
 
 
 def encode(spec: Spec) -> str:
@@ -51,18 +46,14 @@ def load(db: apsw.Connection) -> dict[int, Tree]:
     """All trees, by number."""
     rows = select(db, "SELECT tree, spec, complete FROM tree")
     return {
-        number: Tree.of(number, msgspec.json.decode(spec, type=Spec), complete=bool(complete))
+        number: Tree(number, msgspec.json.decode(spec, type=Spec), complete=bool(complete))
         for number, spec, complete in rows
     }
 
 
 def outermost(paths: list[str]) -> tuple[str, ...]:
     """The paths sorted, without those inside another."""
-    kept: list[str] = []
-    for path in sorted(set(paths)):
-        if not any(path.startswith(other.rstrip(os.sep) + os.sep) for other in kept):
-            kept.append(path)
-    return tuple(kept)
+    return tuple(sorted({path for path in paths if not is_below(path, [other for other in paths if other != path])}))
 
 
 class Rules:

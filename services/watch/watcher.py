@@ -7,12 +7,10 @@ A batch that takes long (a large tree moved here) goes on beside later ones, so 
 from __future__ import annotations
 
 import collections
-import contextlib
-import datetime
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -23,7 +21,7 @@ from msgspec import Meta
 from proto.errors import Unavailable
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull, patiently
-from services.watch.batch import Batch, Work, merge
+from services.watch.differences import Batch, Work, merge
 from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, Watches, parse, system_limit
 from services.watch.store import Store, trim
 from services.watch.tracker import Tracker
@@ -46,7 +44,6 @@ LOAD_SHARE: Final = 0.02
 """Of one processor, for sweeps that nothing asked for."""
 POLL_SHARE: Final = 0.1
 
-REBUILT_PAUSE_S: Final = 0.1
 RETRY_MS: Final = 500
 
 T = TypeVar("T")
@@ -68,11 +65,11 @@ class Settings(msgspec.Struct):
 
 
 class Watcher:
-    """The tasks and what they share.
+    """The tasks, and their state.
 
-    What is in memory follows from the database and the folders. After a transaction that failed, because the disk was
-    full or the database damaged, all of it is dropped, and the watcher begins as after a death: it reads the database
-    and looks at every folder. So no change is lost that could not be written down.
+    All that is in memory follows from the database and the folders. After a failed transaction (a full disk, a damaged
+    database) all of it is dropped, and the watcher begins as after a death: it reads the database and looks at every
+    folder. So no change is lost that could not be written down.
     """
 
     def __init__(self, env: Environment, path: Path) -> None:
@@ -92,8 +89,8 @@ class Watcher:
         """Set while the watcher works, or pauses for a full disk."""
         self.news = trio.Event()
         """Set, and replaced by another, whenever the log has grown or a first scan is done."""
-        self.overflows = 0
-        self.events = 0
+        self.ending = env.ending
+        self.overflows = self.events = 0
         self.reconciled_at: float | None = None
         self.reconcile_s = 0.0
         self.acknowledged: dict[tuple[str, str], int] = {}
@@ -121,21 +118,19 @@ class Watcher:
         """Work until cancelled, through full disks and damage. Raises OSError where the system gives no event queue."""
         while True:
             await patiently(self._env, "watching", self._watch)
-            await trio.sleep(REBUILT_PAUSE_S)
+            await trio.sleep(0.1)
 
     async def _watch(self) -> None:
         """Work until a transaction fails. Raises DiskFull; returns where the database was begun again."""
         inotify = Inotify()
         self._begin(inotify)
         try:
-            self._tracker = await trio.to_thread.run_sync(self._load, limiter=self._turn)
+            self._tracker = await trio.to_thread.run_sync(Tracker, self.store, self.watches, limiter=self._turn)
             self._failure = None
             self._decided.set()
             self._sweeps.update(self._tracker.trees)
             with trio.CancelScope() as self._scope:
-                async with trio.open_nursery() as nursery:
-                    for task in (self._read, self._tick, self._trim, self._send_home, self._work):
-                        nursery.start_soon(self._until_failure, task)
+                await self._run_tasks()
         except (DiskFull, Unavailable) as error:
             self._fail(error)
         finally:
@@ -147,23 +142,19 @@ class Watcher:
         if isinstance(self._failure, DiskFull):
             raise self._failure
 
-    def _load(self) -> Tracker:
-        if isinstance(self._failure, DiskFull):
-            # To look at all folders takes long; it is not begun before something can be written.
-            self.store.probe()
-        return Tracker(self.store, self.watches)
-
-    async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
-        # `change` has ended all tasks then.
-        with contextlib.suppress(DiskFull, Unavailable):
-            await task()
+    async def _run_tasks(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                for task in (self._read, self._tick, self._trim, self._send_home, self._work):
+                    nursery.start_soon(task)
+        except* (DiskFull, Unavailable):
+            # `change` has told `_fail`.
+            pass
 
     async def change(self, work: Callable[[Tracker], T]) -> T:
         """Run `work` in a thread; nothing else works with the tracker meanwhile.
 
-        Raises:
-            DiskFull: nothing was done; the watcher pauses until there is room.
-            Unavailable: the watcher begins again, for its database was damaged.
+        Raises DiskFull (nothing was done, the watcher pauses until there is room), Unavailable (it begins again).
         """
         await self._decided.wait()
         async with self._turn:
@@ -183,8 +174,8 @@ class Watcher:
         if isinstance(error, DiskFull):
             self._decided.set()
         elif self._decided.is_set():
-            # It takes a moment only, for which callers wait. Those that wait already must not be left behind on an
-            # event that nobody sets: one failure may be told twice, by the call and by the database.
+            # It takes a moment only, for which callers wait. The event that some wait for already is kept: one failure
+            # may be told twice, by the call and by the database.
             self._decided = trio.Event()
         self._scope.cancel()
         self._tell()
@@ -196,10 +187,6 @@ class Watcher:
         """Answer those that wait for news before the service ends."""
         await self._env.ending.wait()
         self._tell()
-
-    @property
-    def ending(self) -> bool:
-        return self._env.ending.is_set()
 
     @property
     def paused(self) -> str:
@@ -255,7 +242,9 @@ class Watcher:
         for event in parse(data):
             self.events += 1
             if event.mask & IN_Q_OVERFLOW:
-                self._overflow()
+                self.overflows += 1
+                _log.warning("the queue of events overflowed: all folders are looked at again")
+                self._sweeps.update(self.trees)
             elif event.mask & IN_IGNORED:
                 self.watches.ended(event.watch)
             elif event.name:
@@ -266,11 +255,6 @@ class Watcher:
                     merge(self._dirty, folder, None)
         # What happens to a folder itself shows in the one above; a watched folder's own fate is looked at by the clock.
         self._stir()
-
-    def _overflow(self) -> None:
-        self.overflows += 1
-        _log.warning("the queue of events overflowed: all folders are looked at again")
-        self._sweeps.update(self.trees)
 
     def _stir(self) -> None:
         if self._dirty and self._due == math.inf:
@@ -324,12 +308,10 @@ class Watcher:
         if not batch.sweep:
             return
         now = trio.current_time()
-        self.reconciled_at = time.time()
-        self.reconcile_s = batch.seconds
+        self.reconciled_at, self.reconcile_s = time.time(), batch.seconds
         self._sweep_after = now + min(SWEEP_PAUSE_S, 2 * batch.seconds)
         self._next_reconcile = now + self.reconcile_interval_s
         self._tell()
-        self._show()
 
     # The clock
 
@@ -346,35 +328,24 @@ class Watcher:
             if self.watches.without and not self._batches and now >= self._polled_at + pause_s:
                 self._poll, self._polled_at = Batch(work=dict.fromkeys(self.watches.without)), now
                 self._batches.append(self._poll)
-            self._show()
+            watches, polled = str(len(self.watches)), str(len(self.watches.without))
+            limit = str(system_limit("max_user_watches"))
+            self._env.info(watches=watches, watch_limit=limit, polled=polled, overflows=str(self.overflows))
             if self._roots or self._sweeps or self._batches:
                 self._wake.set()
 
-    def _show(self) -> None:
-        self._env.info(
-            watches=str(len(self.watches)),
-            watch_limit=str(system_limit("max_user_watches")),
-            polled=str(len(self.watches.without)),
-            overflows=str(self.overflows),
-        )
-
     async def _trim(self) -> None:
+        def trim_now(tracker: Tracker) -> None:
+            acknowledged = dict(self.acknowledged)
+            with tracker.transaction() as db:
+                db.executemany(
+                    "UPDATE subscription SET acknowledged=max(acknowledged, ?) WHERE caller=? AND name=?"
+                    " AND acknowledged<?",
+                    ((upto, *key, upto) for key, upto in acknowledged.items()),
+                )
+                for tree in tracker.trees:
+                    trim(db, tree, self._settings.log_limit)
+
         while True:
             await trio.sleep(self._settings.trim_interval_s)
-            await self.change(self._trim_now)
-
-    def _trim_now(self, tracker: Tracker) -> None:
-        acknowledged = dict(self.acknowledged)
-        with tracker.transaction() as db:
-            db.executemany(
-                "UPDATE subscription SET acknowledged=max(acknowledged, ?) WHERE caller=? AND name=?"
-                " AND acknowledged<?",
-                ((upto, *key, upto) for key, upto in acknowledged.items()),
-            )
-            for tree in tracker.trees:
-                trim(db, tree, self._settings.log_limit)
-
-
-def rfc3339(at: float | None) -> str | None:
-    """Seconds since 1970 as text."""
-    return None if at is None else datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds")
+            await self.change(trim_now)
