@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from services.transcripts.intake.turns import Rejected, TurnPayload, turn_of
-from services.transcripts.layouts import Layout, Passed, Said, Step, gemini, seconds
+import msgspec
+
+from services.transcripts.layouts import Layout, Step, gemini, passed, seconds
 from services.transcripts.messages import ASSISTANT, Message, image, text_block
-from services.transcripts.providers import anthropic, ollama, openai
+from services.transcripts.providers import Rejected, TurnPayload, anthropic, ollama, openai, turn_of
 from services.transcripts.providers.wire import Json, Unreadable, child, records, text
 
 _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
@@ -65,18 +66,7 @@ class Exports(Layout, kw_only=True):
         at = _time(record)
         for message in turn.messages:
             message.at = message.at or at
-        return [
-            Said(
-                messages=turn.messages,
-                after="",
-                keys=[self._key()],
-                provider=turn.provider,
-                model=turn.model,
-                agent=turn.agent,
-                project=turn.project,
-                system=turn.system,
-            )
-        ]
+        return [Step(**msgspec.structs.asdict(turn), after="", keys=[self._key()])]
 
     def _whole(self, record: Json, messages: list[Message]) -> list[Step]:
         at = _time(record)
@@ -98,8 +88,8 @@ class Exports(Layout, kw_only=True):
         return [_said(record, [message], after, self.head, provider)]
 
 
-def _said(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Said:
-    return Said(
+def _said(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Step:
+    return Step(
         messages=messages,
         after=after,
         keys=[key],
@@ -181,11 +171,11 @@ def _claude_ai(record: Json, number: str) -> Iterator[Step]:
         after = text(item, "parent_message_uuid") or before
         before = key
         if not any(block.text or block.type != "text" for block in blocks):
-            yield Passed(key, after)
+            yield passed(key, after)
             continue
         role = _role(text(item, "sender"))
         message = Message(role=role, content=blocks, thinking=thinking, at=_time(item), model=text(record, "model"))
-        yield Said(messages=[message], after=after, keys=[key], provider=anthropic.NAME, agent="claude.ai",
+        yield Step(messages=[message], after=after, keys=[key], provider=anthropic.NAME, agent="claude.ai",
                    model=text(record, "model"))  # fmt: skip
 
 
@@ -208,9 +198,9 @@ def _chatgpt(record: Json, number: str) -> Iterator[Step]:
         said = child(node, "message")
         message = _chatgpt_message(said)
         if message is None:
-            yield Passed(at, after)
+            yield passed(at, after)
         else:
-            yield Said(messages=[message], after=after, keys=[at], provider=openai.NAME, agent="chatgpt",
+            yield Step(messages=[message], after=after, keys=[at], provider=openai.NAME, agent="chatgpt",
                        model=message.model)  # fmt: skip
 
 

@@ -14,10 +14,10 @@ import pytest
 CHILD = """
 import json, sys, trio
 from pathlib import Path
-from services.transcripts.intake.ingest import Ingest
-from services.transcripts.search.passages import Stripper
-from services.transcripts.intake.redaction import Redactor
-from services.transcripts.store.database import open_database
+from services.transcripts.ingest import Ingest
+from services.transcripts.passages import Stripper
+from services.transcripts.redaction import Redactor
+from services.transcripts.database import open_database
 from tests.unit.transcripts.rig import payload, user
 
 async def main():

@@ -22,9 +22,9 @@ from proto.ops.transcripts import (
 )
 from services.runtime.storage import DiskFull
 from services.runtime.testing import Bench
-from services.transcripts.intake.ingest import Ingest
-from services.transcripts.search.passages import Stripper
-from services.transcripts.store.database import open_database
+from services.transcripts.database import open_database
+from services.transcripts.ingest import Ingest
+from services.transcripts.passages import Stripper
 from tests.unit.runtime.faults import damage_page, disk, page_count, pages_of
 from tests.unit.transcripts.rig import payload, post, serving, user
 
