@@ -15,8 +15,9 @@ import msgspec
 import trio
 
 from proto.errors import OperationError
-from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport
+from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
 from services.transcripts import forest
 from services.transcripts.database import take_back
 from services.transcripts.forest import Place, Placed
@@ -53,12 +54,14 @@ class Importing:
         self._ingest = ingest
         self._reading = trio.CapacityLimiter(1)
 
-    async def state(self, source: str) -> ImportState:
+    @handles(TranscriptImportState)
+    async def state(self, params: TranscriptImportState, ctx: Context) -> ImportState:
         """How far a file is."""
-        held = await self._database.read(lambda db: _held(db, source))
+        held = await self._database.read(lambda db: _held(db, params.source))
         return ImportState(position=held.position, tail=held.tail, layout=held.layout)
 
-    async def import_part(self, params: TranscriptImport) -> ImportResult:
+    @handles(TranscriptImport)
+    async def import_part(self, params: TranscriptImport, ctx: Context) -> ImportResult:
         """Keep a part of a file.
 
         Raises:
@@ -74,7 +77,9 @@ class Importing:
                 f" {params.start}; is another import of it running?"
             )
         await trio.to_thread.run_sync(part.read, limiter=self._reading)
-        return await self._database.write(part.keep)
+        result = await self._database.write(part.keep)
+        self._ingest.hurry()
+        return result
 
 
 class _Part:

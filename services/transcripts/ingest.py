@@ -18,8 +18,15 @@ import trio
 import zstandard
 from msgspec import Meta
 
-from proto.ops.transcripts_intake import MAX_BODY_BYTES, IngestResult, Problem, TranscriptRecord
+from proto.ops.transcripts_intake import (
+    MAX_BODY_BYTES,
+    IngestResult,
+    Problem,
+    TranscriptIngest,
+    TranscriptRecord,
+)
 from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
 from services.transcripts import forest
 from services.transcripts.forest import Placed, Prepared
 from services.transcripts.hashing import OutOfRange
@@ -45,17 +52,26 @@ class BatchPayload(msgspec.Struct, frozen=True):
 class Ingest:
     """From posted bodies to nodes."""
 
-    def __init__(self, database: Database, redactor: Redactor | None, strip: Stripper) -> None:
+    def __init__(
+        self, database: Database, redactor: Redactor | None, strip: Stripper, hurry: Callable[[], None] = lambda: None
+    ) -> None:
+        """`hurry` is told of new turns."""
         self._database = database
         self._redactor = redactor
         self.strip = strip
+        self.hurry = hurry
         self._preparing = trio.CapacityLimiter(2)
 
-    async def post(self, body: bytes, *, batch: bool) -> IngestResult:
-        """Keep what was posted.  Raises OperationError where the disk fails."""
-        return await self._keep(lambda: self._read(body, batch=batch), len(body), batch=batch)
+    @handles(TranscriptIngest)
+    async def _post(self, params: TranscriptIngest, ctx: Context) -> IngestResult:
+        return await self.post(params)
 
-    async def record(self, params: TranscriptRecord) -> IngestResult:
+    async def post(self, params: TranscriptIngest) -> IngestResult:
+        """Keep what was posted.  Raises OperationError where the disk fails."""
+        return await self._keep(partial(self._read, params), len(params.body), batch=params.batch)
+
+    @handles(TranscriptRecord)
+    async def record(self, params: TranscriptRecord, ctx: Context) -> IngestResult:
         """Keep one exchange as it went over the wire.  Raises OperationError where the disk fails."""
         size = len(params.request) + len(params.response)
         return await self._keep(lambda: [self._prepared(partial(_exchange, params))], size, batch=False)
@@ -79,6 +95,7 @@ class Ingest:
             return [forest.add(db, turn, None, self.is_found) for turn in kept]
 
         placed = await self._database.write(add) if kept else []
+        self.hurry()
         return IngestResult(
             accepted=len(kept),
             rejected=len(errors),
@@ -101,10 +118,10 @@ class Ingest:
         """The same without secrets."""
         return text if self._redactor is None else self._redactor.text(text)
 
-    def _read(self, body: bytes, *, batch: bool) -> list[Prepared | Rejected]:
-        given = decode(body)
+    def _read(self, params: TranscriptIngest) -> list[Prepared | Rejected]:
+        given = decode(params.body)
         try:
-            if not batch:
+            if not params.batch:
                 return [self._prepared(partial(turn_of, msgspec.convert(given, TurnPayload)))]
             payloads = msgspec.convert(given, BatchPayload).turns
         except msgspec.ValidationError as error:

@@ -30,15 +30,7 @@ from proto.ops.transcripts import (
     TranscriptNode,
     TranscriptStats,
 )
-from proto.ops.transcripts_intake import (
-    ImportResult,
-    ImportState,
-    IngestResult,
-    TranscriptImport,
-    TranscriptImportState,
-    TranscriptIngest,
-    TranscriptRecord,
-)
+from proto.ops.transcripts_intake import TranscriptIngest
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.transcripts import forest
@@ -128,12 +120,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         env.background.start_soon(feed.outbox.run)
         env.background.start_soon(feed.outbox.watch_epoch, feed.epoch)
         env.info(redaction="on" if redactor else "off", damage=database.damage)
-        ingest = Ingest(database, redactor, strip)
-        yield Handlers(
-            Conversations(database, feed),
-            Intake(ingest, Importing(database, ingest), feed),
-            Searching(database, feed, settings.search_patience_s),
-        )
+        ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
+        searching = Searching(database, feed, settings.search_patience_s)
+        yield Handlers(Conversations(database, feed), ingest, Importing(database, ingest), searching)
     finally:
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):
@@ -146,37 +135,6 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] |
     response = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "A rehearsal."}}]}
     body = msgspec.json.encode({"provider": "openai", "request": request, "response": response})
     return (TranscriptIngest(body=body), TranscriptHistories(limit=1), TranscriptStats())
-
-
-class Intake:
-    """The operations by which conversations come in."""
-
-    def __init__(self, ingest: Ingest, importing: Importing, feed: SearchFeed) -> None:
-        self._ingest = ingest
-        self._importing = importing
-        self._hurry = feed.outbox.hurry
-
-    @handles(TranscriptIngest)
-    async def post(self, params: TranscriptIngest, ctx: Context) -> IngestResult:
-        result = await self._ingest.post(params.body, batch=params.batch)
-        self._hurry()
-        return result
-
-    @handles(TranscriptRecord)
-    async def record(self, params: TranscriptRecord, ctx: Context) -> IngestResult:
-        result = await self._ingest.record(params)
-        self._hurry()
-        return result
-
-    @handles(TranscriptImportState)
-    async def import_state(self, params: TranscriptImportState, ctx: Context) -> ImportState:
-        return await self._importing.state(params.source)
-
-    @handles(TranscriptImport)
-    async def import_part(self, params: TranscriptImport, ctx: Context) -> ImportResult:
-        result = await self._importing.import_part(params)
-        self._hurry()
-        return result
 
 
 class Conversations:

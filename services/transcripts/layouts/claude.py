@@ -29,12 +29,11 @@ class Claude(Layout, kw_only=True):
     results: Step | None = None
 
     def read(self, record: Json) -> list[Step] | None:
-        kind, key, after = record.get("type"), text(record, "uuid"), text(record, "parentUuid")
+        kind, key, after = text(record, "type"), text(record, "uuid"), text(record, "parentUuid")
         said = child(record, "message")
         if kind not in ("user", ASSISTANT):
-            if not (kind in _OTHERS or (isinstance(kind, str) and (key or "sessionId" in record))):
-                return None
-            return self._pass(key, after)
+            known = kind in _OTHERS or (kind and (key or "sessionId" in record))
+            return self._pass(key, after) if known else None
         if not key or "content" not in said:
             return None
         if text(said, "model") == "<synthetic>":

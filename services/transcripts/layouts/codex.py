@@ -38,7 +38,7 @@ class Codex(Layout, kw_only=True):
     project: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
-        kind, at = record.get("type"), seconds(record.get("timestamp"))
+        kind, at = text(record, "type"), seconds(record.get("timestamp"))
         if kind not in _LINES:
             return self._bare(record, at)
         payload = child(record, "payload")

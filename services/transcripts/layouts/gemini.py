@@ -51,7 +51,7 @@ class Gemini(Layout, kw_only=True):
         return self._message(record)
 
     def _message(self, record: Json) -> list[Step] | None:
-        kind, id_ = record.get("type"), text(record, "id")
+        kind, id_ = text(record, "type"), text(record, "id")
         if kind in _NOTICES:
             return []
         if kind not in ("user", "gemini") or not id_:
