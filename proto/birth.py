@@ -20,7 +20,7 @@ B = TypeVar("B", bound="Birth | ZygoteBirth")
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of a user and of its group."""
+    """A user and its group."""
 
     uid: int
     gid: int

@@ -31,7 +31,7 @@ MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of every frame."""
+    """Base of every frame; `id` is that of the call."""
 
 
 class Hello(Frame, frozen=True, tag=1):
@@ -172,14 +172,13 @@ def decode(message: bytes) -> AnyFrame:
 class Written(msgspec.Struct, frozen=True, gc=False):
     """A result that its handler has written as JSON already, since it is kept as JSON: a client gets these very bytes.
 
-    `json` must be what encoding the operation's own result would come to, on one line.  Only a caller that is no client
-    decodes it.
+    `json` is what encoding the operation's own result would come to, on one line.
     """
 
     json: bytes
 
 
-_WRITTEN_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
+_EXTENSION_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 """First bytes of a msgpack extension."""
 
 
@@ -193,7 +192,7 @@ def pack_body(value: object) -> Raw:
 def written(body: Raw) -> Raw | None:
     """The JSON of a body that is `Written`; None of any other.  Raises msgspec.DecodeError."""
     view = memoryview(body)
-    if not view or view[0] not in _WRITTEN_MARKS:
+    if not view or view[0] not in _EXTENSION_MARKS:
         return None
     extension = msgspec.msgpack.decode(view, type=msgspec.msgpack.Ext)
     if extension.code != WRITTEN:
@@ -209,6 +208,4 @@ def read_body(body: Raw, tp: Any = Any) -> Any:
     """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
     # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).
     json = written(body)
-    if json is not None:
-        return msgspec.json.decode(json, type=tp)
-    return msgspec.msgpack.decode(body, type=tp)
+    return msgspec.msgpack.decode(body, type=tp) if json is None else msgspec.json.decode(json, type=tp)

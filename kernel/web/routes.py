@@ -69,8 +69,8 @@ def routes(
         served = _Served(route, params, answer, max_body_bytes)
         found.append(routing.Route(route.path, served.serve, methods=[route.method]))
 
-    for bound in table.endpoints:
-        add(bound.route, bound.service, bound.request, partial(_by_endpoint, bound.request, call))
+    for endpoint in table.endpoints:
+        add(endpoint.route, endpoint.service, endpoint, partial(_by_endpoint, endpoint, call))
     for op in table.values():
         if op.http is not None and op.http.file:
             content = Content(dispatcher, op, partial(failed, op.http))

@@ -7,11 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, Path
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
+from proto.operation import Params
+from proto.ops.files.shared import Path, tool
 
 JobStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 

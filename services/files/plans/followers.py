@@ -31,12 +31,11 @@ from proto.ops.watch import (
 )
 from services.files import paths
 from services.files.core import Core
-from services.files.index.listing import look
+from services.files.index.listing import look, without_files
 from services.files.index.live import Hint, Live, doubt, doubted, trust
-from services.files.index.mounts import without_files
 from services.files.index.tree import find
 from services.files.store.database import steadily
-from services.files.store.rows import fetch_all, fetch_one
+from services.files.store.sql import fetch_all, fetch_one
 
 BATCH = 5_000
 """Changes that are dealt with at once."""
@@ -77,6 +76,10 @@ class Follower:
         """Whether the state was taken, and all that the watcher told until now dealt with."""
         self.problem = ""
         """Why it does not get on."""
+        self._doubted: list[tuple[int, int]] = []
+        """Rows of what was looked at again last."""
+        self._missing: set[str] = set()
+        """What of it was not found, and is still stored."""
 
     async def run(self) -> None:
         """Until `scope` is cancelled."""
@@ -122,8 +125,9 @@ class Follower:
         # A damaged database may have lost it.
         sequence: int | None = None if stored is None else stored[0]
         while True:
-            sure = not self.in_step or await self._make_sure()
-            wait_s = (MAX_WAIT_S if sure else SETTLE_S) if self.in_step else 0
+            doubts = self.in_step and bool((await self._core.database.read(partial(doubted, root=followed.path)))[0])
+            settled = doubts and (await self._core.env.call(WatchStatus())).settled
+            wait_s = 0.0 if settled or not self.in_step else SETTLE_S if doubts else MAX_WAIT_S
             answer = await self._core.env.call(
                 WatchChanges(
                     subscription=followed.subscription,
@@ -149,6 +153,8 @@ class Follower:
                 sequence = answer.sequence
                 await self._note(sequence, len(answer.changes), answer.resync)
             self.in_step = not answer.more
+            if settled and self.in_step:
+                await self._make_sure()
             if answer.changes and not answer.more:
                 # What comes close upon a change is taken together.
                 await trio.sleep_until(began + followed.debounce_s)
@@ -165,21 +171,23 @@ class Follower:
             news = [hint_of(change).path for change in changes if change.change is not ChangeKind.DELETED]
             await self._deal(list(dict.fromkeys(news)))
 
-    async def _make_sure(self) -> bool:
-        """Look again at what was listed beside the watcher, once all that had happened by then is known to it. Answers
-        whether nothing of it is left."""
-        core, path = self._core, self._followed.path
-        rows, folders = await core.database.read(partial(doubted, root=path))
-        if not rows:
-            return True
-        if not (await core.env.call(WatchStatus())).settled:
-            return False
-        await trio.to_thread.run_sync(self._live().look_again, folders)
-        await core.database.write(partial(trust, rows=rows))
-        # What is another directory than before was listed in turn.
-        return False
+    async def _make_sure(self) -> None:
+        """Look again at what was listed beside the watcher, which never reports the removal of what it had not seen.
+
+        Its log has been read to where it was when it had settled. What is not found now may have been renamed since:
+        it is taken for removed only if the log, read so once more, does not say otherwise.
+        """
+        if self._missing:
+            folders = {paths.split(path)[0] for path in self._missing}
+        else:
+            self._doubted, found = await self._core.database.read(partial(doubted, root=self._followed.path))
+            folders = set(found)
+        self._missing = await trio.to_thread.run_sync(self._live().look_again, folders, self._missing)
+        if not self._missing:
+            await self._core.database.write(partial(trust, rows=self._doubted))
 
     async def _take_state(self) -> None:
+        self._missing = set()
         if self._followed.recursive:
             await self._core.jobs.rescan(self._followed.path)
         else:
@@ -194,11 +202,7 @@ class Follower:
             doubt(db, root.id, whole=self._followed.recursive)
 
     def _live(self) -> Live:
-        core, path = self._core, self._followed.path
-        return Live(
-            core.database, core.invalidations, core.ignored, path,
-            recursive=self._followed.recursive, skipped_devices=without_files(path),
-        )  # fmt: skip
+        return live(self._core, self._followed.path, recursive=self._followed.recursive)
 
     async def _note(self, sequence: int, changes: int, whole: bool) -> None:
         def change(db: apsw.Connection) -> None:
@@ -220,7 +224,6 @@ class Followers:
         self._nursery = nursery
         self._running: dict[str, Follower] = {}
         self._ending = trio.Event()
-        self._scope = trio.CancelScope()
 
     def start(self, followed: Followed, deal: Deal | None = None) -> Follower:
         """Follow a folder; its row, made by `begin`, is stored already."""
@@ -247,12 +250,10 @@ class Followers:
         """At the orderly end of the service: all of them stop where they are."""
         for subscription in list(self._running):
             await self.stop(subscription)
-        self._scope.cancel()
 
     async def run(self) -> None:
-        """End the subscriptions that are not needed, however long the watcher does not answer; until `close`."""
-        with self._scope:
-            await steadily(self._core.env, "following", self._end_subscriptions)
+        """End the subscriptions that are not needed, however long the watcher does not answer; until cancelled."""
+        await steadily(self._core.env, "following", self._end_subscriptions)
 
     async def _end_subscriptions(self) -> None:
         while True:
@@ -275,6 +276,12 @@ class Followers:
                 continue
             await database.write(partial(_forget, subscription=subscription))
         return left
+
+
+def live(core: Core, path: str, *, recursive: bool) -> Live:
+    """What brings the index in step with the changes below a path."""
+    skipped = without_files(path)
+    return Live(core.database, core.invalidations, core.ignored, path, recursive=recursive, skipped_devices=skipped)
 
 
 def begin(db: apsw.Connection, subscription: str) -> None:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import apsw
 import msgspec
 import trio
+from msgspec import structs
 
 from proto.errors import InvalidParams
 from proto.ops.files.shared import Deleted
 from proto.ops.files.sources import (
-    SOURCE_TYPES,
     Source,
     SourceCreate,
     SourceDelete,
@@ -26,27 +26,27 @@ from proto.ops.files.sources import (
     SourceStats,
     SourceStatus,
     SourceStop,
+    SourceType,
     Stats,
 )
 from services.files import paths, times
 from services.files.core import Core
-from services.files.index.job_rows import last_scan
+from services.files.index.history import last_scan
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
-from services.files.index.tree import below, find
+from services.files.index.tree import below, find_scanned
+from services.files.plans import followers
+from services.files.plans.followers import Followed, Followers
 from services.files.query import named
-from services.files.query.entries import known
-from services.files.sources import followers
-from services.files.sources.followers import Followed, Followers
 from services.files.store import schema
-from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, handles
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of a source."""
 
-    type: str
+    type: SourceType
     path: str
     enabled: bool
     watch_recursive: bool
@@ -65,11 +65,8 @@ class _Stored(NamedTuple):
     updated: int
     wanted: bool
     subscription: str | None
-    job: tuple[int, str, str | None] | None
+    job: Row | None
     """Id, status, error."""
-
-
-_COLUMNS = "name, definition, created, updated, wanted, subscription"
 
 
 class SourceTools:
@@ -99,14 +96,9 @@ class SourceTools:
 
     def _source_of(self, stored: _Stored) -> Source:
         status, error = self._status_of(stored)
-        definition = stored.definition
         return Source(
             name=stored.name,
-            type=definition.type,
-            path=definition.path,
-            enabled=definition.enabled,
-            watch_recursive=definition.watch_recursive,
-            debounce_ms=definition.debounce_ms,
+            **structs.asdict(stored.definition),
             status=status,
             created_at=times.rfc3339(stored.created),
             updated_at=times.rfc3339(stored.updated),
@@ -118,24 +110,23 @@ class SourceTools:
 
     @handles(SourceCreate)
     async def create(self, params: SourceCreate, ctx: Context) -> Source:
-        kind = known(params.type, SOURCE_TYPES, "type")
         path = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(params.path, "path"), "path")
         found = await trio.to_thread.run_sync(look, path)
         if found is None:
             raise InvalidParams(f"`path`: {paths.shown(path)} does not exist", field="path")
-        if kind == "live":
+        if params.type == "live":
             if found.kind != schema.DIRECTORY:
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
             if not _is_text(path):
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not UTF-8, and cannot be followed", field="path")
         definition = Definition(
-            type=kind,
+            type=params.type,
             path=path,
             enabled=params.enabled,
             watch_recursive=params.watch_recursive,
             debounce_ms=params.debounce_ms,
         )
-        runs = kind == "live" and params.enabled
+        runs = params.type == "live" and params.enabled
         subscription = _new_subscription() if runs else None
 
         def change(db: apsw.Connection) -> _Stored:
@@ -160,7 +151,7 @@ class SourceTools:
         async with self._changing:
             stored = await self._read(params.name)
             if stored.definition.type == "manual":
-                job = await self._core.jobs.start(stored.definition.path, background=True, force=True, max_age_s=0)
+                job = await self._core.jobs.start(stored.definition.path, background=True)
                 await self._core.database.write(lambda db: _want(db, params.name, True, None))
                 return SourceStarted(
                     name=params.name,
@@ -211,7 +202,7 @@ class SourceTools:
     @handles(SourceList)
     async def listing(self, params: SourceList, ctx: Context) -> Sources:
         def query(db: apsw.Connection) -> list[_Stored]:
-            return [_stored(db, row) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM source ORDER BY name")]
+            return [_stored(db, row) for row in fetch_all(db, "SELECT * FROM source ORDER BY name")]
 
         found = [self._source_of(stored) for stored in await self._core.database.read(query)]
         return Sources(sources=found, total=len(found))
@@ -243,9 +234,8 @@ class SourceTools:
             follow = fetch_one(
                 db, "SELECT changes, latest FROM follow WHERE subscription = ?", (stored.subscription or "",)
             )
-            entry = find(db, path)
             entries = 0
-            if entry is not None and entry.scanned:
+            if find_scanned(db, path) is not None:
                 bounds = below(paths.as_folder(path))
                 entries = 1 + fetch_value(db, "SELECT count(*) FROM node WHERE folder >= ? AND folder < ?", bounds)
             return stored, scans or (0, 0, None, None), follow or (0, None), entries, last_scan(db, path)
@@ -260,12 +250,12 @@ class SourceTools:
             type=stored.definition.type,
             status=status,
             entries_indexed=entries,
-            last_scan_at=None if at is None else times.rfc3339(at),
+            last_scan_at=times.rfc3339_or_none(at),
             total_scans=scans,
             failed_scans=failed,
             average_scan_duration_ms=0 if average is None else round(average / 1e6),
             changes=changes,
-            last_change_at=None if latest is None or not changes else times.rfc3339(latest),
+            last_change_at=times.rfc3339_or_none(latest if changes else None),
             error=error,
         )
 
@@ -297,20 +287,12 @@ def _want(db: apsw.Connection, name: str, wanted: bool, subscription: str | None
 
 
 def _find(db: apsw.Connection, name: str) -> _Stored:
-    named.require(db, "source", name)
-    (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM source WHERE name = ?", (name,))
-    return _stored(db, row)
+    return _stored(db, named.find(db, "source", name))
 
 
 def _stored(db: apsw.Connection, row: Row) -> _Stored:
     name, text, created, updated, wanted, subscription = row
     definition = msgspec.json.decode(text, type=Definition)
-    job = fetch_one(
-        db,
-        "SELECT id, status, error FROM job WHERE root = ? AND created >= ? ORDER BY id DESC LIMIT 1",
-        (definition.path, created),
-    )
-    return _Stored(
-        name, definition, created, updated, bool(wanted), subscription,
-        None if job is None else (job[0], job[1], job[2]),
-    )  # fmt: skip
+    query = "SELECT id, status, error FROM job WHERE root = ? AND created >= ? ORDER BY id DESC LIMIT 1"
+    job = fetch_one(db, query, (definition.path, created))
+    return _Stored(name, definition, created, updated, bool(wanted), subscription, job)

@@ -1,15 +1,17 @@
-"""Memory that was freed, given back to the machine.
+"""What this process has of the machine: processor cores, and memory, which is given back when it is not used.
 
 The kernel starts services with thresholds of malloc's at which nothing freed goes back by itself, since messages and
-batches come again and again; in the kernel it is what lies between pieces that stay.  What a burst of work took would
+batches come again and again; in the kernel it is what lies between pieces that stay. What a burst of work took would
 so be held for ever: it goes back once the process rests.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import trio
 
@@ -20,12 +22,21 @@ WORTH_S = 0.1
 """Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
 takes its pages again, a millisecond for each 10 MB."""
 
-
 HEAPS = "MALLOC_ARENA_MAX"
 """The variable by which a process that starts is told its `limit_heaps`."""
 
 _M_ARENA_MAX = -8
 """Of mallopt(3)."""
+
+
+def usable_cores() -> int:
+    """The cores this process may use: its affinity, and the quota of its control group (of version 2)."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cores if quota == "max" else min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return cores
 
 
 def limit_heaps(count: int) -> None:
@@ -37,20 +48,14 @@ def limit_heaps(count: int) -> None:
 
     To be called before there is a second thread; later it changes nothing.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(_M_ARENA_MAX, count)
 
 
 def give_memory_back() -> None:
     """After work that is not done again soon: glibc keeps what was freed for the next allocation of its kind."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
-
-
-async def _nothing() -> None:
-    await trio.lowlevel.checkpoint()
 
 
 async def _give_beside() -> None:
@@ -58,7 +63,7 @@ async def _give_beside() -> None:
 
 
 async def give_back_at_rest(
-    free: Callable[[], Awaitable[None]] = _nothing,
+    free: Callable[[], Awaitable[None]],
     worked_s: Callable[[], float] = time.process_time,
     give: Callable[[], Awaitable[None]] = _give_beside,
     *,

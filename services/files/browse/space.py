@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import apsw
 import trio
 
-from proto.content import Content, Image, Text
 from proto.errors import InvalidParams
+from proto.mcp import Content, Image, Text
 from proto.ops.files.space import (
     CompareScans,
     Comparison,
@@ -32,16 +32,15 @@ from proto.ops.files.space import (
     TopFiles,
 )
 from services.files import paths, times
-from services.files.browse.reading import find_indexed
+from services.files.browse import treemap
+from services.files.browse.duplicates import File, Search
 from services.files.core import Core
 from services.files.index import history
-from services.files.index.mounts import holds_files, mounts
+from services.files.index.listing import holds_files, mounts
 from services.files.index.tree import Stored, below
-from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, fitting, instant
-from services.files.space import treemap
-from services.files.space.duplicates import File, Search
+from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting, instant
 from services.files.store import schema
-from services.files.store.rows import Row, fetch_all, fetch_value
+from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Context, handles
 
 SEQUENTIAL = 4
@@ -64,7 +63,7 @@ class Space:
         self._core = core
 
     async def _folder(self, given: str) -> tuple[str, Stored]:
-        path, entry = await self._core.database.read(lambda db: find_indexed(db, given, "path", follow=True))
+        path, entry = await self._core.database.read(lambda db: find_indexed(db, given, follow=True))
         if entry.kind != schema.DIRECTORY:
             raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
         return path, entry

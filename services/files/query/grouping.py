@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import apsw
+from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.files.sets import (
-    SET_CHANGES,
     EdgeChanged,
     ResourceSet,
     ResourceSetAddChild,
@@ -22,14 +24,13 @@ from proto.ops.files.sets import (
     ResourceSets,
     SetChanged,
 )
-from proto.ops.files.shared import Deleted, FileEntry
+from proto.ops.files.shared import Deleted
 from services.files import paths, times
 from services.files.core import Core
-from services.files.index.tree import find
-from services.files.query import named
-from services.files.query.entries import BY_PATH, MAX_BYTES, Select, entry_of, fitting, known
-from services.files.sets import sets
-from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.files.index.tree import find_scanned
+from services.files.query import named, sets
+from services.files.query.entries import BY_PATH, MAX_BYTES, Select, fitting, page
+from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
@@ -50,12 +51,8 @@ class Grouping:
     @handles(ResourceSetCreate)
     async def create(self, params: ResourceSetCreate, ctx: Context) -> ResourceSet:
         def change(db: apsw.Connection) -> ResourceSet:
-            if fetch_value(db, "SELECT 1 FROM resource_set WHERE name = ?", (params.name,)) is not None:
-                raise InvalidParams(
-                    f"`name`: there is a resource set {params.name[:200]!r} already; resource-set-get shows it",
-                    field="name",
-                )
-            return _set(db, sets.make(db, params.name, params.description))
+            named.require_free(db, "resource-set", params.name)
+            return set_of(db, sets.make(db, params.name, params.description))
 
         made = await self._core.database.write(change)
         self._tell(params.name)
@@ -65,15 +62,9 @@ class Grouping:
     async def listing(self, params: ResourceSetList, ctx: Context) -> ResourceSets:
         def query(db: apsw.Connection) -> ResourceSets:
             total: int = fetch_value(db, "SELECT count(*) FROM resource_set")
-            rows = db.execute(f"SELECT {_COLUMNS} FROM resource_set s ORDER BY s.name")
-            found, cut = fitting(map(_of, rows))
-            return ResourceSets(
-                resource_sets=found,
-                total=total,
-                summary=f"{total} sets; these are the first {len(found)}, as many as fit into {MAX_BYTES} bytes."
-                if cut
-                else None,
-            )
+            found, cut = fitting(all_sets(db))
+            summary = f"{total} sets; these are the first {len(found)}, as many as fit into {MAX_BYTES} bytes."
+            return ResourceSets(resource_sets=found, total=total, summary=summary if cut else None)
 
         return await self._core.database.read(query)
 
@@ -81,43 +72,22 @@ class Grouping:
     async def get(self, params: ResourceSetGet, ctx: Context) -> ResourceSetDetails:
         def query(db: apsw.Connection) -> ResourceSetDetails:
             id_ = sets.find(db, params.name)
-            about = _set(db, id_)
             select = Select((), [id_])
-            wanted = params.limit if params.include_entries else 1
-            total, size, rows = select.first(db, BY_PATH, limit=wanted, offset=params.offset)
-            entries: list[FileEntry] | None = None
-            has_more = summary = None
+            shown: dict[str, Any] = {}
             if params.include_entries:
-                entries, cut = fitting(map(entry_of, rows))
-                end = params.offset + len(entries)
-                has_more = end < total
-                if cut:
-                    summary = (
-                        f"{total} entries, {size} bytes in files; these are {len(entries)} of them, as many as fit into"
-                        f" {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
-                    )
-            return ResourceSetDetails(
-                name=about.name,
-                description=about.description,
-                entry_count=about.entry_count,
-                child_count=about.child_count,
-                created_at=about.created_at,
-                updated_at=about.updated_at,
-                children=_linked(db, id_, down=True),
-                parents=_linked(db, id_, down=False),
-                total_size=size,
-                entries=entries,
-                limit=params.limit if params.include_entries else None,
-                offset=params.offset if params.include_entries else None,
-                has_more=has_more,
-                summary=summary,
-            )
+                found, size = page(db, select, BY_PATH, limit=params.limit, offset=params.offset)
+                shown = {name: found[name] for name in ("entries", "limit", "offset", "has_more", "summary")}
+            else:
+                _, size = select.totals(db)
+            children, parents = _linked(db, id_, down=True), _linked(db, id_, down=False)
+            about = structs.asdict(set_of(db, id_))
+            return ResourceSetDetails(**about, children=children, parents=parents, total_size=size, **shown)
 
         return await self._core.database.read(query)
 
     @handles(ResourceSetModify)
     async def modify(self, params: ResourceSetModify, ctx: Context) -> SetChanged:
-        adds = known(params.operation, SET_CHANGES, "operation") == "add"
+        adds = params.operation == "add"
         asked = {paths.clean(path, f"paths[{n}]"): n for n, path in enumerate(params.paths)}
 
         def change(db: apsw.Connection) -> SetChanged:
@@ -125,7 +95,7 @@ class Grouping:
             entries: dict[int, None] = {}
             missing = []
             for path, n in asked.items():
-                entry = indexed(db, path)
+                entry = _indexed(db, path)
                 if entry is not None:
                     entries[entry] = None
                 elif not adds:
@@ -188,7 +158,7 @@ class Grouping:
             before = db.total_changes()
             db.execute("DELETE FROM edge WHERE parent = ? AND child = ?", (parent, child))
             if db.total_changes() == before:
-                children = ", ".join(_linked(db, parent, down=True)[: sets.NAMED_IN_ERRORS]) or "none"
+                children = ", ".join(_linked(db, parent, down=True)[: named.NAMED_IN_ERRORS]) or "none"
                 raise OperationError(
                     f"`child`: {params.child!r} is not a child of {params.parent!r}; its children are: {children}"
                 )
@@ -199,20 +169,22 @@ class Grouping:
         return EdgeChanged(parent=params.parent, child=params.child, changed=True, message=message)
 
 
-def indexed(db: apsw.Connection, path: str) -> int | None:
+def _indexed(db: apsw.Connection, path: str) -> int | None:
     """The id of the entry at a clean path, or at where its links lead; None where none of both is in the index."""
-    found = find(db, path)
-    if found is None or not found.scanned:
-        real = paths.to_text(os.path.realpath(paths.to_os(path)))
-        found = find(db, real) if real != path else None
-    return found.id if found is not None and found.scanned else None
+    found = find_scanned(db, path) or find_scanned(db, paths.to_text(os.path.realpath(paths.to_os(path))))
+    return None if found is None else found.id
 
 
-def _set(db: apsw.Connection, id_: int) -> ResourceSet:
-    row = fetch_one(db, f"SELECT {_COLUMNS} FROM resource_set s WHERE s.id = ?", (id_,))
-    if row is None:
-        raise LookupError(f"there is no set {id_}")
+def set_of(db: apsw.Connection, id_: int) -> ResourceSet:
+    """A set by its id."""
+    (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM resource_set s WHERE s.id = ?", (id_,))
     return _of(row)
+
+
+def all_sets(db: apsw.Connection, limit: int = -1, offset: int = 0) -> Iterator[ResourceSet]:
+    """All sets, by name."""
+    rows = db.execute(f"SELECT {_COLUMNS} FROM resource_set s ORDER BY s.name LIMIT ? OFFSET ?", (limit, offset))
+    return map(_of, rows)
 
 
 def _of(row: Row) -> ResourceSet:
