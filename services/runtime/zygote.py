@@ -26,7 +26,7 @@ import msgspec
 
 from proto import ops
 from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
-from proto.memory import HEAPS, limit_heaps
+from proto.machine import HEAPS, limit_heaps
 from services.runtime import main as service_main
 from services.runtime.privileges import KernelGone, die_with
 
