@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from proto.errors import Failure
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -53,7 +53,8 @@ class Ready(Frame, frozen=True, tag=2):
 class Call(Frame, frozen=True, tag=3):
     """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
 
-    `left_ms` is the time left, not an instant: the two clocks are never compared.  `trace` is a W3C traceparent.
+    `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
+    `session` an opaque name of the client's session, '' for calls that are of none.
     """
 
     id: int
@@ -66,7 +67,6 @@ class Call(Frame, frozen=True, tag=3):
     parent: int | None = None
     progress: bool = False
     session: str = ""
-    """An opaque name of the client's session; empty for calls that are of none."""
 
 
 class Return(Frame, frozen=True, tag=4):
@@ -100,10 +100,9 @@ class Cancel(Frame, frozen=True, tag=9):
 
 
 class Event(Frame, frozen=True, tag=10):
-    """Something happened in a service that others subscribed to (`topic`), in order, numbered."""
+    """Something happened in a service that others subscribed to (`topic`); in order."""
 
     topic: str
-    sequence: int
     body: Raw
 
 

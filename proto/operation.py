@@ -98,13 +98,6 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return "{" in self.uri
 
 
-class Errors(enum.StrEnum):
-    """How a route words its failures: `{"error": message}`, or as OpenAI's API does."""
-
-    PLAIN = "plain"
-    OPENAI = "openai"
-
-
 class Route(msgspec.Struct, frozen=True):
     """Where an operation is served over HTTP, for programs that know no MCP.
 
@@ -113,8 +106,8 @@ class Route(msgspec.Struct, frozen=True):
 
     `body` names the parameter that takes the whole body as bytes instead.  `missing` is the message of the 404 that is
     answered where the result is null.  `file` marks results that are a `proto.http.FileChunk`: the whole file is
-    served, in ranges if asked.  `detached` calls are carried out though their client has left.  `statuses` go over the
-    ordinary status of a kind of failure.
+    served, in ranges if asked.  `detached` calls are carried out though their client has left.  Failures are
+    `{"error": message}`, or worded `like_openai`; `statuses` go over the ordinary status of a kind of failure.
     """
 
     method: str
@@ -123,7 +116,7 @@ class Route(msgspec.Struct, frozen=True):
     missing: str = ""
     file: bool = False
     detached: bool = False
-    errors: Errors = Errors.PLAIN
+    like_openai: bool = False
     statuses: Mapping[Kind, int] = {}
 
 

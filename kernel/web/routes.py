@@ -22,7 +22,7 @@ from kernel.ports import Dispatcher
 from kernel.web.content import Content
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.http import Answer, Call, Endpoint, HttpError
-from proto.operation import Errors, Operation, Params, Route, operation_of
+from proto.operation import Operation, Params, Route, operation_of
 from proto.ops import Table
 from proto.validation import validate
 
@@ -197,7 +197,7 @@ def failed(route: Route, error: Exception) -> Response:
     else:
         status, code = route.statuses.get(failure.kind, _STATUS.get(failure.kind, 500)), None
     message = message_of(failure)
-    if route.errors is Errors.PLAIN:
+    if not route.like_openai:
         response = json_response({"error": message}, status)
     else:
         described = {"message": message, "type": _OPENAI_TYPES.get(status, "server_error"), "param": failure.field}

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from proto.errors import InvalidParams, LinckiaError
 from proto.http import Call, Endpoint, HttpError
-from proto.operation import Errors, Params, Route
+from proto.operation import Params, Route
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedTexts, TextKind
 from proto.ops.rerank import RerankModelParams, RerankPairs
 
@@ -40,7 +40,7 @@ _ANY = ("", "auto", "default")
 class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
     """Vectors of texts."""
 
-    route: ClassVar = Route("POST", "/v1/embeddings", errors=Errors.OPENAI)
+    route: ClassVar = Route("POST", "/v1/embeddings", like_openai=True)
     service: ClassVar = "embed"
     input: Annotated[
         str | list[str | int | list[int]],
@@ -59,10 +59,8 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
         texts, tokens = _inputs(self.input)
         model = await self._model(call)
         if self.dimensions not in (None, model.dimensions):
-            raise InvalidParams(
-                f"parameter `dimensions`: the vectors of {model.model} have {model.dimensions} and cannot be shortened",
-                field="dimensions",
-            )
+            why = f"the vectors of {model.model} have {model.dimensions} and cannot be shortened"
+            raise _wrong("dimensions", why)
         kind = TextKind.QUERY if self.input_type == "query" else TextKind.PASSAGE
         result = await _renamed(call, EmbedTexts(texts=texts, tokens=tokens, kind=kind), "input")
         if result.fingerprint != model.fingerprint:
@@ -92,7 +90,7 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
 class RerankRequest(Endpoint, frozen=True, kw_only=True):
     """Documents in the order of how well they answer a query."""
 
-    route: ClassVar = Route("POST", "/v1/rerank", errors=Errors.OPENAI)
+    route: ClassVar = Route("POST", "/v1/rerank", like_openai=True)
     service: ClassVar = "rerank"
     query: Annotated[str, Meta(min_length=1, max_length=65536)]
     documents: Annotated[list[str | Json], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
@@ -121,7 +119,7 @@ class RerankRequest(Endpoint, frozen=True, kw_only=True):
 class ModelsRequest(Endpoint, frozen=True, kw_only=True):
     """The models in use."""
 
-    route: ClassVar = Route("GET", "/v1/models", errors=Errors.OPENAI)
+    route: ClassVar = Route("GET", "/v1/models", like_openai=True)
     service: ClassVar = "embed"
 
     async def answer(self, call: Call) -> Json:
@@ -155,26 +153,24 @@ def _inputs(given: str | Sequence[str | int | list[int]]) -> tuple[list[str], li
     ids = [item for item in given if isinstance(item, int)]
     lists = [item for item in given if isinstance(item, list)]
     if max(len(texts), len(ids), len(lists)) != len(given) or not given:
-        raise InvalidParams(
-            "parameter `input`: a text, a list of texts, a list of token ids, or a list of such lists; "
-            + ("not all of these at once" if given else "not an empty list"),
-            field="input",
-        )
-    for index, text in enumerate(texts):
-        if not text:
-            raise InvalidParams(f"parameter `input[{index}]`: a text cannot be empty", field=f"input[{index}]")
+        no = "not all of these at once" if given else "not an empty list"
+        raise _wrong("input", f"a text, a list of texts, a list of token ids, or a list of such lists; {no}")
+    if "" in texts:
+        raise _wrong(f"input[{texts.index('')}]", "a text cannot be empty")
     tokens = [ids] if ids else lists
     if len(texts) + len(tokens) > MAX_INPUTS:
-        raise InvalidParams(f"parameter `input`: at most {MAX_INPUTS} at once", field="input")
+        raise _wrong("input", f"at most {MAX_INPUTS} at once")
     return texts, tokens
+
+
+def _wrong(field: str, why: str) -> InvalidParams:
+    return InvalidParams(f"parameter `{field}`: {why}", field=field)
 
 
 def _document(index: int, document: str | Json) -> str:
     text = document.get("text") if isinstance(document, dict) else document
     if not isinstance(text, str):
-        raise InvalidParams(
-            f'parameter `documents[{index}]`: a text, or an object {{"text": …}}', field=f"documents[{index}]"
-        )
+        raise _wrong(f"documents[{index}]", 'a text, or an object {"text": …}')
     return text
 
 

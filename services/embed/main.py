@@ -16,7 +16,6 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.arrays import pack
 from proto.errors import InvalidParams
 from proto.ops.embed import (
     EmbedMaxSim,
@@ -26,6 +25,7 @@ from proto.ops.embed import (
     EmbedTexts,
     MaxSimResult,
     TextKind,
+    pack,
 )
 from services.embed.encoder import Backend, Encoder, Vectors, load_code, open_encoder, use_threads
 from services.embed.late import LateInteraction, LatePair

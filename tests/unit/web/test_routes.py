@@ -14,7 +14,7 @@ from msgspec import Meta
 from kernel.web.routes import routes
 from proto import ops
 from proto.errors import OperationError
-from proto.operation import Access, Errors, Params, Role, Route, operation, operation_of
+from proto.operation import Access, Params, Role, Route, operation, operation_of
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.gateway.httpwire import HttpWire, served
 from tests.unit.gateway.inprocess import in_process
@@ -49,7 +49,7 @@ class GetThing(Params[Thing | None], frozen=True, kw_only=True):
     idempotent=True,
     deadline_s=1,
     role=Role.INTERNAL,
-    http=Route("POST", "/things", errors=Errors.OPENAI),
+    http=Route("POST", "/things", like_openai=True),
 )
 class PutThing(Params[Thing], frozen=True, kw_only=True):
     """Keep a thing."""
