@@ -78,9 +78,8 @@ async def assail(kernel: RunningKernel, workload: Workload, kills: int, *, numbe
             # it may be gone by the time at which the last answers of before are read here.
             dead_s = NEARLY * now["recovery_ms"] / 1000
             # Where the answers of before were read so late that none is so long, it is the longest.
-            _, ended = next(
-                (gap for gap in gaps if gap[1] - gap[0] >= dead_s), max(gaps, key=lambda gap: gap[1] - gap[0])
-            )
+            longest = max(gaps, key=lambda gap: gap[1] - gap[0])
+            _, ended = next((gap for gap in gaps if gap[1] - gap[0] >= dead_s), longest)
             outcome.to_next_answer_ms.append(ended * 1000)
         outcome.generations = now["generation"] - before["generation"]
         done.set()
