@@ -10,32 +10,12 @@ import re
 from collections.abc import Iterable, Iterator
 
 TAGS = (
-    "system-reminder",
-    "system_reminder",
-    "command-name",
-    "command-message",
-    "command-contents",
-    "local-command-stdout",
-    "local-command-stderr",
-    "local-command-caveat",
-    "user-prompt-submit-hook",
-    "task-notification",
-    "ide_opened_file",
-    "ide_selection",
-    "ide_diagnostics",
-    "environment_context",
-    "environment_details",
-    "user_instructions",
-    "INSTRUCTIONS",
-    "permissions instructions",
-    "collaboration_mode",
-    "session_context",
-    "turn_aborted",
-    "user_info",
-    "open_files",
-    "open_and_recently_viewed_files",
-    "additional_data",
-)
+    "system-reminder", "system_reminder", "command-name", "command-message", "command-contents",
+    "local-command-stdout", "local-command-stderr", "local-command-caveat", "user-prompt-submit-hook",
+    "task-notification", "ide_opened_file", "ide_selection", "ide_diagnostics", "environment_context",
+    "environment_details", "user_instructions", "INSTRUCTIONS", "permissions instructions", "collaboration_mode",
+    "session_context", "turn_aborted", "user_info", "open_files", "open_and_recently_viewed_files", "additional_data",
+)  # fmt: skip
 """Whose content is the agent's, not the person's nor the model's."""
 
 BARE_TAGS = ("command-args", "user_query", "user_shell_command")

@@ -24,22 +24,6 @@ _encode = msgspec.json.Encoder().encode
 PROJECTION_BYTES = 16
 
 
-class _Hashed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`Block`, with the arguments written already."""
-
-    image_base64: str = ""
-    image_url: str = ""
-    is_error: bool
-    media_type: str = ""
-    text: str = ""
-    tool_input: msgspec.Raw
-    tool_name: str = ""
-    tool_output: str = ""
-    tool_result_id: str = ""
-    tool_use_id: str = ""
-    type: str
-
-
 class OutOfRange(ValueError):
     """A number that JSON's canonical form has no way to write."""
 
@@ -80,24 +64,17 @@ def content_json(blocks: Sequence[Block]) -> bytes:
 def _block_json(block: Block) -> bytes:
     if block.tool_input is None:
         return _encode(block)
-    values = {name: getattr(block, name) for name in Block.__struct_fields__}
-    return _encode(_Hashed(**{**values, "tool_input": msgspec.Raw(canonical_json(block.tool_input))}))
+    # The struct's fields are written in the order of their names; the arguments are put in as they are to stand there.
+    changes: dict[str, Any] = {"tool_input": msgspec.Raw(canonical_json(block.tool_input))}
+    return _encode(msgspec.structs.replace(block, **changes))
 
 
-def canonical(
-    content: bytes, *, role: str, model: str, provider: str, agent: str = "", type_: str = "message", parent: str = ""
-) -> bytes:
+def canonical(content: bytes, *, role: str, model: str, provider: str, agent: str = "", parent: str = "") -> bytes:
     """The bytes that are hashed; `content` is canonical itself."""
     agent_name = b'"agent_name":%b,' % _encode(agent) if agent else b""
-    return b'{"content":{%b"content":%b,"model":%b,"provider":%b,"role":%b,"type":%b},"parent":"%b"}' % (
-        agent_name,
-        content,
-        _encode(model),
-        _encode(provider),
-        _encode(role),
-        _encode(type_),
-        parent.encode(),
-    )
+    names = (_encode(model), _encode(provider), _encode(role))
+    bucket = b'{%b"content":%b,"model":%b,"provider":%b,"role":%b,"type":"message"}' % (agent_name, content, *names)
+    return b'{"content":%b,"parent":"%b"}' % (bucket, parent.encode())
 
 
 def node_hash(canonical_form: bytes) -> bytes:
@@ -116,12 +93,9 @@ def projection(parent: bytes, role: str, blocks: Sequence[Block], strip: Callabl
         if block.text and not text.strip():
             continue
         arguments = None if block.tool_input is None else canonical_json(_telling(block.tool_input)).decode()
-        said.append(
-            [
-                block.type, text, block.image_url, block.image_base64, block.tool_use_id, block.tool_name, arguments,
-                block.tool_result_id, strip(block.tool_output), block.is_error,
-            ]
-        )  # fmt: skip
+        image, call = (block.image_url, block.image_base64), (block.tool_use_id, block.tool_name, arguments)
+        result = (block.tool_result_id, strip(block.tool_output), block.is_error)
+        said.append((block.type, text, *image, *call, *result))
     return hashlib.sha256(parent + _encode(said)).digest()[:PROJECTION_BYTES]
 
 

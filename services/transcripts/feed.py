@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import apsw
 import trio
@@ -28,9 +29,9 @@ from proto.ops.retrieve import (
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.outbox import Feed, Outbox, pages
+from services.transcripts import forest
 from services.transcripts.messages import calls_text, spoken_text
-from services.transcripts.search.passages import Stripper, pieces
-from services.transcripts.store import forest
+from services.transcripts.passages import Stripper, pieces
 
 COLLECTION = "transcripts"
 BATCH = 200
@@ -72,7 +73,7 @@ class SearchFeed(Feed[Due]):
         if not (last := (await self._database.read(behind)).last):
             return 0
         await self.outbox.until(self._holds(lambda db: not 0 < behind(db).first <= last), patience_s)
-        return await self._database.read(lambda db: behind(db, last).count)
+        return await self._database.read(lambda db: behind(db, last).waiting)
 
     async def forgotten(self, patience_s: float) -> bool:
         """Until no file of the search holds what has been deleted by now, at most `patience_s`; answers whether so."""
@@ -120,25 +121,18 @@ class SearchFeed(Feed[Due]):
         await self._database.write(change)
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(NamedTuple):
     """The outbox: how much is in it, and the first and the last number."""
 
-    count: int
+    waiting: int
     first: int
     last: int
 
 
 def behind(db: apsw.Connection, last: int = 2**62) -> Behind:
     """What of the outbox came no later than `last`."""
-    return Behind(
-        *next(
-            db.execute(
-                "SELECT count(*), coalesce(min(number), 0), coalesce(max(number), 0) FROM outbox WHERE number<=?",
-                (last,),
-            )
-        )
-    )
+    query = "SELECT count(*), coalesce(min(number), 0), coalesce(max(number), 0) FROM outbox WHERE number<=?"
+    return Behind(*next(db.execute(query, (last,))))
 
 
 def told(db: apsw.Connection) -> int:
@@ -154,15 +148,13 @@ def told(db: apsw.Connection) -> int:
 
 def put_right(db: apsw.Connection, theirs: set[str]) -> None:
     """Into the outbox with what the two sides differ in, unless it waits there already."""
-    mine = "SELECT node_id, hash FROM node WHERE found"
     queued = {node_id for (node_id,) in db.execute("SELECT node_id FROM outbox WHERE node_id IS NOT NULL")}
-    for node_id, hash_ in list(db.execute(mine)):
-        if hash_.hex() in theirs:
-            theirs.discard(hash_.hex())
-        elif node_id not in queued:
-            db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
-    strange = [digest for id_ in theirs if (digest := forest.digest_of(id_)) is not None]
-    db.executemany("INSERT INTO outbox(node_id, hash) VALUES(NULL, ?)", ((digest,) for digest in strange))
+    mine = {
+        hash_.hex(): (node_id, hash_) for node_id, hash_ in db.execute("SELECT node_id, hash FROM node WHERE found")
+    }
+    rows = [row for name, row in mine.items() if name not in theirs and row[0] not in queued]
+    rows += [(None, digest) for name in theirs - mine.keys() if (digest := forest.digest_of(name)) is not None]
+    db.executemany("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", rows)
 
 
 def take(db: apsw.Connection, strip: Stripper) -> Due | None:
@@ -174,24 +166,19 @@ def take(db: apsw.Connection, strip: Stripper) -> Due | None:
     held = {node.node_id: node for node in forest.nodes(db, [node_id for _, node_id, _ in rows if node_id])}
     roots = _root_hashes(db, {node.root for node in held.values()})
     numbers: list[int] = []
-    put: dict[str, Group] = {}
-    drop: dict[str, None] = {}
+    told: dict[str, Group | None] = {}  # what came last of one hash is what counts
     chars = 0
     for number, node_id, hash_ in rows:
         node = held.get(node_id)
         group = None if node is None else group_of(node, roots[node.root], strip)
-        # What came last of one hash is what counts.
-        put.pop(hash_.hex(), None)
-        drop.pop(hash_.hex(), None)
-        if group is not None and group.items:
-            chars += sum(len(item.text) for item in group.items)
-            put[hash_.hex()] = group
-        else:
-            drop[hash_.hex()] = None
+        told.pop(hash_.hex(), None)
+        told[hash_.hex()] = group if group is not None and group.items else None
+        chars += sum(len(item.text) for item in group.items) if group is not None else 0
         numbers.append(number)
         if chars > BATCH_CHARS:
             break
-    return Due(tuple(numbers), list(put.values()), list(drop))
+    put = [group for group in told.values() if group is not None]
+    return Due(tuple(numbers), put, [name for name, group in told.items() if group is None])
 
 
 def scrubs(db: apsw.Connection) -> tuple[int, int]:

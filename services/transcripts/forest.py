@@ -20,8 +20,8 @@ import apsw
 import msgspec
 
 from proto.ops.transcripts import Block, Bucket
-from services.transcripts.messages import ASSISTANT, MESSAGE, Message, Turn, read_text
-from services.transcripts.store.hashing import canonical, content_json, node_hash, projection
+from services.transcripts.hashing import canonical, content_json, node_hash, projection
+from services.transcripts.messages import ASSISTANT, Message, Turn
 
 read_blocks = msgspec.json.Decoder(list[Block]).decode
 """Decodes the content of a node."""
@@ -42,11 +42,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A message, prepared: everything but its place."""
+    """A message, prepared: everything but its place. `projection` is that of a conversation that begins with the turn,
+    up to the message."""
 
     message: Message
     content: bytes
     model: str
+    projection: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,7 @@ class Prepared:
     """A turn with everything done that needs no database."""
 
     turn: Turn
-    steps: tuple[Step, ...]
-    projections: tuple[bytes, ...]
-    """Of a conversation that begins with it."""
+    steps: list[Step]
 
 
 @dataclass(slots=True)
@@ -74,12 +74,11 @@ def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
         parent: projection of the node that the turn follows.
     """
     steps: list[Step] = []
-    projections: list[bytes] = []
     for message in turn.messages:
-        steps.append(Step(message, content_json(message.content), message.model or turn.model))
+        content = content_json(message.content)
         parent = projection(parent, message.role, message.content, strip)
-        projections.append(parent)
-    return Prepared(turn, tuple(steps), tuple(projections))
+        steps.append(Step(message, content, message.model or turn.model, parent))
+    return Prepared(turn, steps)
 
 
 def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
@@ -89,7 +88,11 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
         found: whether there is any text to search a message by.
     """
     turn = prepared.turn
-    hashes = _hashes(turn, prepared.steps, parent)
+    hashes: list[bytes] = []  # the names of the messages, were all of them new
+    above = parent.hash if parent is not None else b""
+    for step in prepared.steps:
+        above = _hash(turn, step, above)
+        hashes.append(above)
     start, nodes = _known(db, prepared, hashes)
     placed = Placed(nodes)
     at = nodes[-1] if nodes else parent
@@ -98,16 +101,15 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
     prompt: int | None = None
     for index in range(start, len(prepared.steps)):
         step = prepared.steps[index]
-        hash_ = hashes[index] if expected else _hash(turn, step, "" if at is None else at.hash.hex())
+        hash_ = hashes[index] if expected else _hash(turn, step, b"" if at is None else at.hash)
         known = None if expected else _place(db, "hash=?", hash_)
         if known is None and step.message.reply:
             # The reply whose echo came first.
-            above = None if at is None else at.node_id
-            known = _place(db, "projection=? AND parent IS ? AND reply=0", prepared.projections[index], above)
+            after = None if at is None else at.node_id
+            known = _place(db, "projection=? AND parent IS ? AND reply=0", step.projection, after)
         if known is None:
-            if prompt is None:
-                prompt = _prompt(db, turn.system)
-            known = _insert(db, turn, step, hash_, prepared.projections[index], at, prompt, found)
+            prompt = prompt or _prompt(db, turn.system)
+            known = _insert(db, turn, step, hash_, at, prompt, found)
             placed.new += 1
         expected = expected and known.hash == hash_
         at = known
@@ -118,27 +120,9 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
     return placed
 
 
-def _hashes(turn: Turn, steps: Sequence[Step], parent: Place | None) -> list[bytes]:
-    """The names of the messages, were all of them new."""
-    hashes: list[bytes] = []
-    above = parent.hash.hex() if parent is not None else ""
-    for step in steps:
-        hashes.append(_hash(turn, step, above))
-        above = hashes[-1].hex()
-    return hashes
-
-
-def _hash(turn: Turn, step: Step, parent: str) -> bytes:
-    return node_hash(
-        canonical(
-            step.content,
-            role=step.message.role,
-            model=step.model,
-            provider=turn.provider,
-            agent=turn.agent,
-            parent=parent,
-        )
-    )
+def _hash(turn: Turn, step: Step, parent: bytes) -> bytes:
+    carried = {"role": step.message.role, "model": step.model, "provider": turn.provider, "agent": turn.agent}
+    return node_hash(canonical(step.content, parent=parent.hex(), **carried))
 
 
 def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
@@ -148,7 +132,7 @@ def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> 
         message = prepared.steps[index].message
         if place is None and message.role == ASSISTANT and not message.reply:
             # A reply that was recorded goes before one that a client only repeated.
-            place = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.projections[index])
+            place = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
         if place is not None:
             return index + 1, _path(db, place, index + 1)
     return 0, []
@@ -189,57 +173,44 @@ def _insert(
     turn: Turn,
     step: Step,
     hash_: bytes,
-    projection_: bytes,
     at: Place | None,
     prompt: int | None,
     found: Callable[[Message], bool],
 ) -> Place:
     message = step.message
-    barred = db.execute("SELECT 1 FROM barred WHERE projection=?", (projection_,)).fetchone() is not None
+    barred = db.execute("SELECT 1 FROM barred WHERE projection=?", (step.projection,)).fetchone() is not None
     searched = not barred and found(message)
     depth = 1 if at is None else at.depth + 1
     when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
+    content, thinking = (b"[]", "") if barred else (step.content, _json(message.thinking))
+    where = (None, None) if at is None else (at.node_id, at.root)
     db.execute(
         "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
         " provider, agent, project, at, thinking, prompt_id)"
         " VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            hash_,
-            None if at is None else at.node_id,
-            None if at is None else at.root,
-            depth,
-            projection_,
-            barred,
-            searched,
-            message.role,
-            b"[]" if barred else step.content,
-            step.model,
-            turn.provider,
-            turn.agent,
-            turn.project,
-            when,
-            msgspec.json.encode(message.thinking).decode() if message.thinking and not barred else "",
-            prompt,
-        ),
-    )
+        (hash_, *where, depth, step.projection, barred, searched, message.role, content, step.model,
+         turn.provider, turn.agent, turn.project, when, thinking, prompt),
+    )  # fmt: skip
     node_id = db.last_insert_rowid()
     if at is None:
         db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
     if searched:
         db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
-    return Place(node_id, hash_, node_id if at is None else at.root, depth, projection_)
+    return Place(node_id, hash_, node_id if at is None else at.root, depth, step.projection)
 
 
 def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
     """Keep the fields that only the reply itself has; repeated, this changes nothing."""
     message = step.message
-    usage = "" if message.usage is None else msgspec.json.encode(message.usage).decode()
-    thinking = msgspec.json.encode(message.thinking).decode() if message.thinking else ""
     db.execute(
         "UPDATE node SET reply=1, stop_reason=?2, usage=?3, thinking=iif(thinking='' AND NOT gone, ?4, thinking)"
         " WHERE node_id=?1 AND NOT reply",
-        (node_id, message.stop_reason, usage, thinking),
+        (node_id, message.stop_reason, _json(message.usage), _json(message.thinking)),
     )
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode() if value else ""
 
 
 # Reading
@@ -270,14 +241,9 @@ class Node(msgspec.Struct, frozen=True):
         return read_blocks(self.content)
 
     @property
-    def text(self) -> str:
-        """What was said, what tools put out, and which were called."""
-        return read_text(self.blocks)
-
-    @property
     def bucket(self) -> Bucket:
         return Bucket(
-            type=MESSAGE,
+            type="message",
             role=self.role,
             content=self.blocks,
             model=self.model,

@@ -34,10 +34,9 @@ from proto.ops.transcripts import (
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.runtime.storage import Damaged
+from services.transcripts import forest
 from services.transcripts.answers import told, written
-from services.transcripts.messages import read_text
-from services.transcripts.search.feed import COLLECTION, SearchFeed
-from services.transcripts.store import forest
+from services.transcripts.feed import COLLECTION, SearchFeed
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000
@@ -51,9 +50,6 @@ CHARS_PER_TOKEN = 4
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
 
-_HIDDEN = frozenset({"root"})
-"""Of the metadata: for the search itself."""
-
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -61,10 +57,7 @@ class Searching:
     """The operations that search."""
 
     def __init__(self, database: Database, feed: SearchFeed, patience_s: float) -> None:
-        """
-        Args:
-            patience_s: how long a search waits for what was just kept to be found.
-        """
+        """`patience_s`: how long a search waits for what was just kept to be found."""
         self._database = database
         self._feed = feed
         self._patience_s = patience_s
@@ -80,15 +73,14 @@ class Searching:
         # Turns that were deleted a moment ago may still be answered, and are dropped below.
         limit = min(MAX_TOP_K, limit + left)
         while True:
-            found = await ctx.call(
-                RetrieveSearch(
-                    collection=COLLECTION,
-                    query=params.query,
-                    limit=limit,
-                    candidates=max(CANDIDATES, limit),
-                    filters=conditions,
-                )
+            asked = RetrieveSearch(
+                collection=COLLECTION,
+                query=params.query,
+                limit=limit,
+                candidates=max(CANDIDATES, limit),
+                filters=conditions,
             )
+            found = await ctx.call(asked)
             hits = one_each(found.hits) if params.distinct else found.hits
             if len(hits) >= count or len(found.hits) < limit or limit >= MAX_TOP_K:
                 break
@@ -209,11 +201,8 @@ def seconds(value: Instant, name: str) -> float:
             moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
         return moment.timestamp()
     except (ValueError, OverflowError):
-        raise InvalidParams(
-            f"parameter `{name}`: {value[:80]!r} is no time; give RFC 3339 (2026-01-17T12:00:00Z), a date"
-            " (2026-01-17), or Unix seconds",
-            field=name,
-        ) from None
+        right = "give RFC 3339 (2026-01-17T12:00:00Z), a date (2026-01-17), or Unix seconds"
+        raise InvalidParams(f"parameter `{name}`: {value[:80]!r} is no time; {right}", field=name) from None
 
 
 def one_each(hits: Sequence[Hit]) -> list[Hit]:
@@ -232,7 +221,7 @@ def results(db: apsw.Connection, hits: Sequence[Hit], limit: int, *, as_text: bo
         if node is None:
             continue
         rows = forest.lineage(db, node.node_id, "hash, role, content")
-        path = [_turn(*row) for row in rows] if as_text else told(rows)
+        path = told(rows, as_text=as_text)
         found.append(
             TranscriptHit(
                 hash=node.hash, score=hit.score, role=node.role, preview=path[-1].text, depth=len(path), lineage=path
@@ -241,10 +230,6 @@ def results(db: apsw.Connection, hits: Sequence[Hit], limit: int, *, as_text: bo
         if len(found) == limit:
             break
     return found
-
-
-def _turn(digest: bytes, role: str, content: bytes) -> LineageTurn:
-    return LineageTurn(hash=digest.hex(), role=role, text=read_text(forest.read_blocks(content)))
 
 
 def within(found: Sequence[TranscriptHit], max_tokens: int) -> list[TranscriptHit]:
@@ -288,5 +273,5 @@ def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
         context=hit.heading,
         text=hit.text,
         source=source,
-        metadata={key: value for key, value in hit.group_metadata.items() if key not in _HIDDEN},
+        metadata={key: value for key, value in hit.group_metadata.items() if key != "root"},
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import msgspec
 import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 
 from proto.ops.transcripts import Block
-from services.transcripts.messages import Message, Turn
+from services.transcripts.messages import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,6 @@ def make_rule(name: str, pattern: str, screen: str = "") -> Rule:
     return Rule(name, re.compile(pattern, re.ASCII), screen)
 
 
-_rule = make_rule
-
-
 _SECRET_WORDS = (
     r"(?:api|access|auth|client|encryption|master|private|secret|session|signing|webhook|account|shared)[-_ ]?"
     r"(?:key|token|secret|password)|passw(?:or)?d|passphrase|secret|token|credentials?"
@@ -53,75 +50,72 @@ _PLACEHOLDER = re.compile(
 )
 
 RULES = (
-    _rule(
+    make_rule(
         "private-key",
         # Also as it stands inside JSON, its line ends escaped; and one whose end was cut off.
         r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
         r"(?:(?s:.{0,16384}?)-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|[\s\\A-Za-z0-9+/=:,.\-]*)",
         r"PRIVATE KEY",
     ),
-    _rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
-    _rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
-    _rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
-    _rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}"),
-    _rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}"),
-    _rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}"),
-    _rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}"),
-    _rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}"),
-    _rule("google-oauth-secret", r"\bGOCSPX-[0-9A-Za-z_\-]{20,}"),
-    _rule("slack-token", r"\bxox[abeoprs]-[0-9A-Za-z\-]{10,}|\bxapp-[0-9]-[0-9A-Za-z\-]{10,}"),
-    _rule("slack-webhook", r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{20,}"),
-    _rule("discord-webhook", r"https://discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,}"),
-    _rule("discord-token", r"\b[MNO][A-Za-z\d]{23,25}\.[\w\-]{6}\.[\w\-]{27,}"),
-    _rule("telegram-token", r"\b\d{8,10}:AA[A-Za-z0-9_\-]{33}\b"),
-    _rule("stripe-key", r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|\bwhsec_[0-9A-Za-z+/=]{24,}"),
-    _rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}"),
-    _rule("pypi-token", r"\bpypi-[A-Za-z0-9_\-]{50,}"),
-    _rule("huggingface-token", r"\bhf_[A-Za-z0-9]{30,}"),
-    _rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{32,}"),
-    _rule("twilio-key", r"\b(?:SK|AC)[0-9a-f]{32}\b"),
-    _rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b"),
-    _rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}"),
-    _rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-\d)?\b"),
-    _rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
-    _rule("linear-key", r"\blin_api_[A-Za-z0-9]{32,}"),
-    _rule("notion-token", r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})"),
-    _rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_\-]{24,}"),
-    _rule("groq-key", r"\bgsk_[A-Za-z0-9]{40,}"),
-    _rule("xai-key", r"\bxai-[A-Za-z0-9]{60,}"),
-    _rule(
-        "azure-key",
-        r"(?i)(?:AccountKey|SharedAccessKey)=(?P<secret>[A-Za-z0-9+/]{32,}={0,2})",
-    ),
-    _rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}"),
-    _rule(
+    make_rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
+    make_rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
+    make_rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
+    make_rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}"),
+    make_rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}"),
+    make_rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}"),
+    make_rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}"),
+    make_rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}"),
+    make_rule("google-oauth-secret", r"\bGOCSPX-[0-9A-Za-z_\-]{20,}"),
+    make_rule("slack-token", r"\bxox[abeoprs]-[0-9A-Za-z\-]{10,}|\bxapp-[0-9]-[0-9A-Za-z\-]{10,}"),
+    make_rule("slack-webhook", r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{20,}"),
+    make_rule("discord-webhook", r"https://discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,}"),
+    make_rule("discord-token", r"\b[MNO][A-Za-z\d]{23,25}\.[\w\-]{6}\.[\w\-]{27,}"),
+    make_rule("telegram-token", r"\b\d{8,10}:AA[A-Za-z0-9_\-]{33}\b"),
+    make_rule("stripe-key", r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|\bwhsec_[0-9A-Za-z+/=]{24,}"),
+    make_rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}"),
+    make_rule("pypi-token", r"\bpypi-[A-Za-z0-9_\-]{50,}"),
+    make_rule("huggingface-token", r"\bhf_[A-Za-z0-9]{30,}"),
+    make_rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{32,}"),
+    make_rule("twilio-key", r"\b(?:SK|AC)[0-9a-f]{32}\b"),
+    make_rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b"),
+    make_rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}"),
+    make_rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-\d)?\b"),
+    make_rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    make_rule("linear-key", r"\blin_api_[A-Za-z0-9]{32,}"),
+    make_rule("notion-token", r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})"),
+    make_rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_\-]{24,}"),
+    make_rule("groq-key", r"\bgsk_[A-Za-z0-9]{40,}"),
+    make_rule("xai-key", r"\bxai-[A-Za-z0-9]{60,}"),
+    make_rule("azure-key", r"(?i)(?:AccountKey|SharedAccessKey)=(?P<secret>[A-Za-z0-9+/]{32,}={0,2})"),
+    make_rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}"),
+    make_rule(
         "authorization",
         r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>(?=[^\s]*\d)[A-Za-z0-9._~+/\-]{20,}={0,2})",
         r"(?i)\b(?:bearer|basic|token)\s+[A-Za-z0-9._~+/\-]{20}",
     ),
-    _rule(
+    make_rule(
         "api-key-header",
         r"(?i)\b(?:x-api-key|api-key|x-auth-token|x-goog-api-key|cookie|set-cookie)[\"']?\s*:\s*[\"']?"
         r"(?P<secret>[^\s\"',;]{8,})",
     ),
-    _rule("url-password", r"\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/:@\"'<>]*:(?P<secret>[^\s/@\"'<>]{3,})@"),
-    _rule(
+    make_rule("url-password", r"\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/:@\"'<>]*:(?P<secret>[^\s/@\"'<>]{3,})@"),
+    make_rule(
         "url-key",
         r"(?i)[?&](?:key|api_?key|access_token|token|sig|signature|secret)=(?P<secret>[A-Za-z0-9._~%+/\-]{12,})",
     ),
-    _rule(
+    make_rule(
         "quoted-secret",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*"
         r"\\?(?P<q>[\"'`])(?P<secret>[^\"'`\s\\]{6,})\\?(?P=q)",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*\\?[\"'`]",
     ),
-    _rule(
+    make_rule(
         "assigned-secret",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*"
         r"(?P<secret>(?=[^\s]*\d)(?=[^\s]*[A-Za-z])[A-Za-z0-9_+/=@#!%^&*~.\-]{8,})(?![\w(\[])",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*[A-Za-z0-9_+/=@#!%^&*~.\-]{{8}}",
     ),
-    _rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
+    make_rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
 )  # fmt: skip
 """In the order in which they are applied; what one has masked no later one sees."""
 
@@ -166,7 +160,7 @@ class Redactor:
         if digest in self._clean:
             return text
         masked = self._applied(text)
-        if masked is text or masked == text:
+        if masked == text:
             # Clients send their history again with every turn.
             self._clean[digest] = None
             if len(self._clean) > REMEMBERED:
@@ -211,38 +205,26 @@ class Redactor:
             changes["tool_input"] = self.json(block.tool_input)
         return msgspec.structs.replace(block, **changes) if changes else block
 
-    def turn(self, turn: Turn) -> Turn:
-        """The same of a whole turn."""
-        return replace(
-            turn, messages=[self.message(message) for message in turn.messages], system=self.text(turn.system)
-        )
-
-    def message(self, message: Message) -> Message:
-        """The same of a message."""
-        return replace(
-            message,
-            content=[self.block(block) for block in message.content],
-            thinking=self.json(message.thinking) if message.thinking else [],
-        )
+    def turn(self, turn: Turn) -> None:
+        """The same of a whole turn, in place."""
+        turn.system = self.text(turn.system)
+        for message in turn.messages:
+            message.content = [self.block(block) for block in message.content]
+            message.thinking = self.json(message.thinking)
 
 
 def _masked(rule: Rule, match: re.Match[str]) -> str:
-    whole = match[0]
     if "secret" not in rule.pattern.groupindex:
         return _mask(rule.name)
-    secret = match["secret"]
-    if secret is None or _is_harmless(secret):
-        return whole
+    if _is_harmless(match["secret"]):
+        return match[0]
     start, end = (position - match.start() for position in match.span("secret"))
-    return f"{whole[:start]}{_mask(rule.name)}{whole[end:]}"
+    return f"{match[0][:start]}{_mask(rule.name)}{match[0][end:]}"
 
 
 def _mask(name: str) -> str:
     return f"[redacted:{name}]"
 
 
-def _is_harmless(secret: str) -> bool:
-    return "[redacted:" in secret or _PLACEHOLDER.match(secret) is not None
-
-
-__all__ = ["RULES", "Redactor", "Rule", "make_rule"]
+def _is_harmless(secret: str | None) -> bool:
+    return secret is None or "[redacted:" in secret or _PLACEHOLDER.match(secret) is not None
