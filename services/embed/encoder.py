@@ -153,10 +153,12 @@ def open_encoder(
         OperationError: `device` is `cuda` and there is none, or the backend is not installed or lacks the precision.
     """
     if backend is Backend.TORCH:
+        import torch
+
         from services.embed.torch_encoder import TorchEncoder
 
         require_device(device)
-        use_threads(backend, threads)
+        torch.set_num_threads(threads)
         return TorchEncoder(files, device=device, precision=precision)
     if not onnx_is_here():
         raise OperationError(
@@ -168,14 +170,6 @@ def open_encoder(
     from services.embed.onnx_encoder import OnnxEncoder
 
     return OnnxEncoder(files, folder, precision=precision, threads=threads)
-
-
-def use_threads(backend: Backend, threads: int) -> None:
-    """Of a batch that this thread computes: with torch the number is each thread's own."""
-    if backend is Backend.TORCH:
-        import torch
-
-        torch.set_num_threads(threads)
 
 
 def onnx_is_here() -> bool:

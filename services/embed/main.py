@@ -17,7 +17,6 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.arrays import pack
 from proto.errors import InvalidParams
 from proto.ops.embed import (
     EmbedMaxSim,
@@ -27,6 +26,7 @@ from proto.ops.embed import (
     EmbedTexts,
     MaxSimResult,
     TextKind,
+    pack,
 )
 from services.embed.encoder import (
     Backend,
@@ -36,7 +36,6 @@ from services.embed.encoder import (
     Vectors,
     onnx_is_here,
     open_encoder,
-    use_threads,
 )
 from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
@@ -129,8 +128,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     settings = env.settings_as(Settings)
     device = (env.mode or "cpu") if settings.backend is Backend.TORCH else "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
-    # A single query is computed in this thread: more threads than it is worth would have to be woken first.
-    use_threads(settings.backend, settings.threads)
     service = EmbedService(env.background, settings, loaded)
     model = service.model
     env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
@@ -155,9 +152,7 @@ class EmbedService:
             max_waiting_tokens=settings.max_waiting_tokens,
         )
         self._tokenizer = loaded.tokenizer
-        # Not inline on a GPU, whose failure may be a hang.
-        inline = None if on_gpu else encoder
-        self._batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded", inline=inline)
+        self._batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
         self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
         # Queries have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
         self._limiters = {kind: trio.CapacityLimiter(1) for kind in TextKind}
