@@ -279,10 +279,6 @@ class Collection:
         with self._database.reader() as db:
             return self._of_this_epoch(work)(db)
 
-    async def due(self, now: float, limit: int) -> list[Waiting]:
-        """See `store.waiting`."""
-        return await self.read(lambda db: store.waiting(db, now, limit))
-
     async def count_waiting(self) -> int:
         """Items whose vector is still to come; `waiting` holds the last count."""
         self.waiting = await self.read(store.count_waiting)

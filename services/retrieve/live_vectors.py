@@ -71,11 +71,6 @@ class VectorIndex:
         self.tail = tail
         self.missing = missing
 
-    @property
-    def kind(self) -> str:
-        kind = "flat" if self.segment is None else "rabitq+flat" if len(self.tail) else "rabitq"
-        return f"{kind}, rebuilding" if self.missing else kind
-
     def __len__(self) -> int:
         return len(self.tail) + (0 if self.segment is None else len(self.segment))
 
@@ -131,7 +126,10 @@ class LiveVectors:
     @property
     def kind(self) -> str:
         """For `status`."""
-        return "none" if self.index is None else self.index.kind
+        if (index := self.index) is None:
+            return "none"
+        kind = "flat" if index.segment is None else "rabitq+flat" if len(index.tail) else "rabitq"
+        return f"{kind}, rebuilding" if index.missing else kind
 
     @property
     def size_bytes(self) -> int:

@@ -71,14 +71,10 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="auto: where `rerank` has a model; maxsim: by the embedder's own token vectors"),
     ] = "auto"
     rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for its reranking")] = 2.0
-    large_words: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Pieces of a collection from which words are looked up by tantivy instead of SQLite's FTS5; at "
-            "the default a broad query begins to take longer there than all else that a search does",
-        ),
-    ] = 5_000
+    # From about here on a broad query takes FTS5 longer than all else that a search does.
+    large_words: Annotated[int, Meta(ge=1, description="Pieces from which tantivy is asked for words, not FTS5")] = (
+        5_000
+    )
     passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
 
 

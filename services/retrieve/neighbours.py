@@ -171,11 +171,8 @@ def _nearest(vectors: GroupVectors, group: str, limit: int, threshold: float) ->
         return None
     scores = _places(vectors.matrix @ vectors.matrix[row])
     keys = _keys(scores, np.zeros(len(scores), dtype=np.int64), np.arange(len(scores)), len(scores))
-    keys = np.delete(keys, row)[np.delete(scores, row) >= _least(threshold)]
-    return [
-        Neighbour(group=vectors.ids[j], similarity=similarity)
-        for _, j, similarity in _unpack(_smallest(keys, limit), len(scores))
-    ]
+    keys = np.sort(np.delete(keys, row)[np.delete(scores, row) >= _least(threshold)])[:limit]
+    return [Neighbour(group=vectors.ids[j], similarity=score) for _, j, score in _unpack(keys, len(scores))]
 
 
 class _Best:
@@ -247,10 +244,6 @@ def _places(products: Matrix) -> Integers:
 def _keys(scores: Integers, first: Integers, second: Integers, count: int) -> Integers:
     # Below 2**63 up to two million groups.
     return (_PLACES - scores) * count**2 + first * count + second
-
-
-def _smallest(keys: Integers, limit: int) -> Integers:
-    return np.sort(np.partition(keys, limit - 1)[:limit] if len(keys) > limit else keys)
 
 
 def _unpack(keys: Integers, count: int) -> Iterator[tuple[int, int, float]]:

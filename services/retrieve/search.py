@@ -256,7 +256,7 @@ class _Search:
 
     def _fuse(self, db: apsw.Connection, groups: Mapping[int, int]) -> dict[int, float]:
         if self.lexical is None or self.vector is None:
-            return fusion.single(self.lexical or self.vector or ())
+            return fusion.normalised(dict(self.lexical or self.vector or ()))
         if self.params.fusion.method == "rrf":
             return fusion.reciprocal_rank(self.lexical, self.vector)
         cosines = dict(self.vector)

@@ -64,39 +64,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What of `[services.retrieve]` is about vectors."""
 
-    flat_vectors: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Vectors searched one by one before they are made a segment; at the default that takes a few "
-            "milliseconds, and building the segment less than a second",
-        ),
-    ] = 32_768
-    overfetch: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Vectors that each segment's one-bit codes fetch at least, to be ranked by the exact ones; at "
-            "the default nothing of the first ten is lost, below 100 a good deal is",
-        ),
-    ] = 400
-    exact_rows: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Where a filter leaves a segment no more vectors than this, they are all compared; more take "
-            "longer than the codes do",
-        ),
-    ] = 20_000
-    struck_share: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=1,
-            description="Share of a segment's vectors whose removal has it rewritten; until then searches fetch "
-            "that much more",
-        ),
-    ] = 0.25
+    # 32,768 are compared in a few milliseconds, and made a segment in less than a second.
+    flat_vectors: Annotated[int, Meta(ge=1, description="Vectors compared one by one before they make a segment")] = (
+        32_768
+    )
+    # Nothing of the first ten is lost; below 100 a good deal is.
+    overfetch: Annotated[int, Meta(ge=1, description="Vectors that the codes fetch at least, to be ranked exactly")] = (
+        400
+    )
+    # To compare more takes longer than the codes do.
+    exact_rows: Annotated[int, Meta(ge=0, description="Vectors that a filter may leave to be all compared")] = 20_000
+    # Until then searches fetch that much more.
+    struck_share: Annotated[float, Meta(gt=0, le=1, description="Share whose removal has a segment rewritten")] = 0.25
 
 
 DEFAULT_LIMITS = Limits()
