@@ -103,14 +103,13 @@ class SessionFollower:
         """What is watched now; what was before keeps its state."""
 
         def watched(db: apsw.Connection) -> list[_Watched]:
-            rows = db.execute("SELECT session, folder, interval_ms FROM watched")
-            return [_Watched(str(session), str(folder), int(str(ms)) / 1000) for session, folder, ms in rows]
+            query = "SELECT session, folder, interval_ms / 1000.0 FROM watched"
+            return [_Watched(*row) for row in db.execute(query)]
 
         now = {(one.session, one.folder): one for one in await self._parts.store.read(watched)}
-        for key in now.keys() & self._watched.keys():
-            before = self._watched[key]
-            before.interval_s = now[key].interval_s
-            now[key] = before
+        for key, before in self._watched.items():
+            if key in now:
+                now[key].due, now[key].changed = before.due, before.changed
         self._watched = now
 
     async def _look(self) -> None:

@@ -16,14 +16,13 @@ from proto.cores import usable_cores
 from proto.errors import OperationError
 from proto.ops.documents.change import AddResult
 from services.documents.add import bulk
+from services.documents.add.bulk import Progress
 from services.documents.add.intake import Ready, Taken, stamp_of
-from services.documents.add.progress import Progress
-from services.documents.store.compress import Codec
+from services.documents.store.compress import Codec, Trainer
 from services.documents.store.incoming import Incoming
 from services.documents.store.objects import Content
 from services.documents.store.rows import Given
 from services.documents.store.store import Store
-from services.documents.store.training import Trainer
 from services.runtime.handlers import Context
 from services.runtime.roots import OutsideRoots, open_regular
 
@@ -76,50 +75,48 @@ class Adding:
 
     async def text(self, name: str, text: str, given: Given) -> tuple[AddResult, list[int]]:
         """Store a text under a name."""
-        progress = Progress()
-        now_ns = time.time_ns()
         data = text.encode("utf-8", "surrogatepass")
         with self.receiving_chunks():
             content = await self.whole(Incoming(self.codec), iter((data,)), name, given.mime)
-            ready = Ready(taken=[Taken(name, "", now_ns, 0, content)])
-            await self.store.write(lambda db: bulk.write(db, ready, given, progress, now_ns))
-        return progress.answer(name, hash_=content.hash.hex(), name=name.rsplit("/", 1)[-1]), progress.objects
+            return await self.write(Taken(name, "", time.time_ns(), 0, content), given)
 
     async def file(self, path: str, given: Given, ctx: Context) -> tuple[AddResult, list[int]]:
         """Store one file.  Raises OperationError where it cannot be read."""
-        progress = Progress()
         with self.receiving_chunks():
-            taken = await self.large(path, given.mime, ctx)
-            ready = Ready(taken=[taken])
-            await self.store.write(lambda db: bulk.write(db, ready, given, progress, time.time_ns()))
-        return progress.answer(path, hash_=taken.content.hash.hex(), name=os.path.basename(path)), progress.objects
+            return await self.write(await self.large(path, given.mime, ctx), given)
+
+    async def write(self, taken: Taken, given: Given) -> tuple[AddResult, list[int]]:
+        """Write a document whose chunks (if any) are stored; answers with the contents that are new."""
+        progress = Progress()
+        await self.store.write(lambda db: bulk.write(db, Ready(taken=[taken]), given, progress))
+        name = taken.name or os.path.basename(taken.path.rstrip("/")) or taken.path
+        return progress.answer(taken.path, name, taken.content.hash.hex()), progress.objects
 
     async def large(self, path: str, mime: str | None, ctx: Context | None = None) -> Taken:
         """Read a file of any size, storing the chunks of a large one as they come."""
         now_ns = time.time_ns()
+        incoming = Incoming(self.codec)
+
+        def pieces(descriptor: int, expected: int) -> Iterator[bytes]:
+            while data := os.read(descriptor, READ_BYTES):
+                if ctx is not None and incoming.size:
+                    done = incoming.size
+                    trio.from_thread.run_sync(ctx.progress, done, max(done, expected), "bytes")
+                yield data
+
         try:
             descriptor, status = await trio.to_thread.run_sync(open_regular, path, self.roots, limiter=self.threads)
+            try:
+                content = await self.whole(incoming, pieces(descriptor, status.st_size), path, mime)
+                after = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise OperationError(f"{path} cannot be read: {error.strerror}", field="path") from None
         except OutsideRoots as error:
             raise OperationError(str(error), field="path") from None
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            incoming = Incoming(self.codec)
-
-            def pieces() -> Iterator[bytes]:
-                while data := file.read(READ_BYTES):
-                    if ctx is not None and incoming.size:
-                        done = incoming.size
-                        trio.from_thread.run_sync(ctx.progress, done, max(done, status.st_size), "bytes")
-                    yield data
-
-            try:
-                content = await self.whole(incoming, pieces(), path, mime)
-            except OSError as error:
-                raise OperationError(f"{path} cannot be read: {error.strerror}", field="path") from None
-            after = os.fstat(descriptor)
-            settled = (after.st_size, after.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-        stamp = stamp_of(status, now_ns) if settled and incoming.size == status.st_size else ""
+        settled = incoming.size == status.st_size == after.st_size and status.st_mtime_ns == after.st_mtime_ns
+        stamp = stamp_of(status, now_ns) if settled else ""
         return Taken(path, stamp, status.st_mtime_ns, status.st_mode, content)
 
     async def whole(self, incoming: Incoming, pieces: Iterator[bytes], name: str, mime: str | None) -> Content:
@@ -137,6 +134,7 @@ class Adding:
             await self.store.write(incoming.settle)
         if incoming.chunked:
             await self.store.write(incoming.settle)
-        elif self.trainer.see(incoming.small, is_text=True):
+        else:
+            self.trainer.see(incoming.small)
             await self.trainer.train_if_due()
         return await trio.to_thread.run_sync(incoming.content, name, mime, limiter=self.threads)

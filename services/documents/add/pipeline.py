@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 import trio
 
-from proto.errors import Executed, LinckiaError, OperationError
+from proto.errors import Executed, LinckiaError, OperationError, from_failure
 from proto.ops.documents.change import AddResult
 from services.documents.add import bulk, intake
 from services.documents.add.add import Adding
+from services.documents.add.bulk import Progress
 from services.documents.add.folders import Walk
 from services.documents.add.intake import Held, Ready, Taken
-from services.documents.add.progress import Progress
 from services.documents.store import objects, snapshots
 from services.documents.store.rows import Given
 from services.documents.store.snapshots import Entry
@@ -39,54 +39,44 @@ async def add_directory(
     adding: Adding, walk: Walk, given: Given, label: str | None, ctx: Context
 ) -> tuple[AddResult, list[int]]:
     """Store the files of a directory, and a snapshot of it."""
-    progress = Progress()
-    listing: list[Entry] = []
     # Until the snapshot is written: what it lists and nothing else holds must not go meanwhile.
     with adding.receiving_chunks(), adding.in_bulk(), _one_failure():
-        await Pipeline(adding, walk, given, progress, listing, ctx.progress).run()
+        pipeline = Pipeline(adding, walk, given, ctx.progress)
+        await pipeline.run()
         snapshot = await adding.store.write(
-            lambda db: snapshots.take(db, walk.directory, label, given.collection, listing, time.time_ns())
+            lambda db: snapshots.take(db, walk.directory, label, given.collection, pipeline.listing)
         )
-    name = os.path.basename(walk.directory)
-    answer = progress.answer(walk.directory, hash_=None, name=name, skipped=walk.skipped, snapshot=snapshot)
-    return answer, progress.objects
+    progress, name = pipeline.progress, os.path.basename(walk.directory)
+    return progress.answer(walk.directory, name, skipped=walk.skipped, snapshot=snapshot), progress.objects
 
 
 async def add_changes(adding: Adding, walk: Walk, given: Given) -> int:
     """Store those files of a directory that are new or have changed; answers how many."""
-    progress = Progress()
     with adding.receiving_chunks(), _one_failure():
-        await Pipeline(adding, walk, given, progress, [], lambda *_: None, keep_same=False).run()
-    return progress.added + progress.updated
+        pipeline = Pipeline(adding, walk, given)
+        await pipeline.run()
+    return pipeline.progress.added + pipeline.progress.updated
 
 
 class Pipeline:
     """One directory, once."""
 
     def __init__(
-        self,
-        adding: Adding,
-        walk: Walk,
-        given: Given,
-        progress: Progress,
-        listing: list[Entry],
-        report: Callable[[float, float | None, str | None], object],
-        *,
-        keep_same: bool = True,
-    ) -> None:
+        self, adding: Adding, walk: Walk, given: Given,
+        report: Callable[[float, float | None, str | None], object] | None = None,
+    ) -> None:  # fmt: skip
         """
         Args:
-            listing: gets an entry for each file that is stored.
-            report: told how many files are done, of how many.
-            keep_same: whether files that are stored already are listed and described as well.
+            report: told how many files are done, of how many; None: only what is new or has changed is of interest,
+                and files that are stored already are neither listed nor described.
         """
+        self.progress = Progress()
+        self.listing: list[Entry] = []
+        """An entry for each file that is stored."""
         self._adding = adding
         self._walk = walk
         self._given = given
-        self._progress = progress
-        self._listing = listing
         self._report = report
-        self._keep_same = keep_same
         self._held: dict[str, Held] = {}
         self._found = self._done = 0
         self._is_walked = False
@@ -105,17 +95,18 @@ class Pipeline:
             names.close()
             nursery.start_soon(self._write, batches)
             await self._gather(packed, to_write)
-        self._progress.fail(self._walk.failed)
+        self.progress.fail(self._walk.failed)
 
     async def _look(self, read: trio.MemorySendChannel[list[str]], gather: trio.MemorySendChannel[Ready]) -> None:
         groups = intake.groups(self._walk, self._held)
         async with read, gather:
             while (group := await self._in_thread(partial(next, groups, None))) is not None:
-                self._found += len(group.names) + len(group.same)
-                if group.same:
-                    await gather.send(Ready(same=group.same))
-                if group.names:
-                    await read.send(group.names)
+                same, names = group
+                self._found += len(names) + len(same)
+                if same and self._report is not None:
+                    await gather.send(Ready(same=same))
+                if names:
+                    await read.send(names)
         self._is_walked = True
 
     async def _take(self, groups: trio.MemoryReceiveChannel[list[str]], gather: trio.MemorySendChannel[Ready]) -> None:
@@ -123,22 +114,13 @@ class Pipeline:
         async with groups, gather:
             async for group in groups:
                 read = partial(intake.read, self._walk.directory, group, adding.roots, adding.trainer)
-                if not self._held and adding.trainer.is_done:
-                    # Nothing to be asked of the store in between.
-                    ready = await self._in_thread(partial(self._read_and_packed, read))
-                else:
-                    raw = await self._in_thread(read)
-                    hashes = {one.hash for one in raw if not isinstance(one, str)}
-                    there = await adding.store.read(partial(objects.there, hashes=hashes)) if self._held else {}
-                    await adding.trainer.train_if_due()
-                    ready = await self._in_thread(partial(self._packed, raw, there))
-                await gather.send(ready)
-
-    def _read_and_packed(self, read: Callable[[], list[intake.Raw | str]]) -> Ready:
-        return self._packed(read(), {})
-
-    def _packed(self, raw: list[intake.Raw | str], there: dict[bytes, int]) -> Ready:
-        return intake.pack(raw, there, self._given.mime, self._adding.codec)
+                raw = await self._in_thread(read)
+                hashes = {one.hash for one in raw if not isinstance(one, str)}
+                # Into a store that has nothing below this directory, what is added is mostly new.
+                there = await adding.store.read(partial(objects.there, hashes=hashes)) if self._held else {}
+                await adding.trainer.train_if_due()
+                pack = partial(intake.pack, raw, there, self._given.mime, adding.codec)
+                await gather.send(await self._in_thread(pack))
 
     async def _gather(self, packed: trio.MemoryReceiveChannel[Ready], write: trio.MemorySendChannel[Ready]) -> None:
         async with packed, write:
@@ -148,8 +130,7 @@ class Pipeline:
                     ready.taken += await self._alone(os.path.join(self._walk.directory, name))
                 ready.taken += some.taken
                 ready.bytes += some.bytes
-                if self._keep_same:
-                    ready.same += some.same
+                ready.same += some.same
                 if len(ready.taken) >= COMMIT_FILES or ready.bytes >= COMMIT_BYTES:
                     await write.send(ready)
                     ready = Ready()
@@ -158,16 +139,16 @@ class Pipeline:
     async def _write(self, batches: trio.MemoryReceiveChannel[Ready]) -> None:
         async with batches:
             async for ready in batches:
-                count = len(ready.taken) + len(ready.same)
+                self._done += len(ready.taken) + len(ready.same)
                 await self._commit(ready)
-                self._done += count
-                self._report(self._done, self._found if self._is_walked else None, "files")
+                if self._report is not None:
+                    self._report(self._done, self._found if self._is_walked else None, "files")
 
     async def _commit(self, ready: Ready) -> None:
         while ready.taken or ready.same:
-            write = partial(bulk.write, ready=ready, given=self._given, progress=self._progress, now_ns=time.time_ns())
+            write = partial(bulk.write, ready=ready, given=self._given, progress=self.progress)
             written = await self._adding.store.write(write)
-            self._listing += written.entries
+            self.listing += written.entries
             # What has gone from the store while it was thought to be there.
             ready = Ready(taken=[one for path in written.again for one in await self._alone(path)])
 
@@ -178,7 +159,7 @@ class Pipeline:
         except DiskFull:
             raise
         except OperationError as error:
-            self._progress.fail([str(error)])
+            self.progress.fail([str(error)])
             return []
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -198,8 +179,4 @@ def _one_failure() -> Iterator[None]:
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         assert isinstance(first, LinckiaError)
-        failure = first.failure
-        raise type(first)(
-            failure.message, executed=Executed.MAYBE, field=failure.field, retry_after_ms=failure.retry_after_ms,
-            data=failure.data,
-        ) from first  # fmt: skip
+        raise from_failure(msgspec.structs.replace(first.failure, executed=Executed.MAYBE)) from first

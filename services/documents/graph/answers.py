@@ -13,7 +13,6 @@ import apsw
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.graph import DocumentsGraph, GraphAnswer
 from proto.ops.documents.reading import GraphEdge, GraphNode
-from services.documents import reading
 from services.documents.code.imports import Doc
 from services.documents.code.symbols import CALLS
 from services.documents.graph.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
@@ -168,11 +167,9 @@ def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -
 
 
 def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> GraphAnswer:
-    counts = {"file": reading.count(db, "SELECT count(*) FROM document")}
+    counts: dict[str, int] = {"file": db.execute("SELECT count(*) FROM document").get}
     joined = "FROM idx.symbol JOIN document ON document.object = symbol.object"
-    for kind, count in db.execute(f"SELECT kind, count(*) {joined} GROUP BY kind ORDER BY 2 DESC, 1"):
-        assert isinstance(count, int)
-        counts[str(kind)] = count
+    counts |= dict(db.execute(f"SELECT kind, count(*) {joined} GROUP BY kind ORDER BY 2 DESC, 1"))
     nodes: list[GraphNode] = []
     total = 0
     if params.list_type is not None:
@@ -197,13 +194,13 @@ def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
 
 
 def _files(db: apsw.Connection) -> Iterator[Node]:
-    for id_, path, name, object_ in db.execute("SELECT id, path, name, object FROM document ORDER BY path"):
-        yield file_node(Doc(int(str(id_)), str(path), str(name), int(str(object_))))
+    for row in db.execute("SELECT id, path, name, object FROM document ORDER BY path"):
+        yield file_node(Doc(*row))
 
 
 def _symbols(db: apsw.Connection, kind: str) -> Iterator[Node]:
     relations = Relations(db)
     query = "SELECT DISTINCT symbol.object FROM idx.symbol WHERE kind=? ORDER BY 1"
     for (object_,) in db.execute(query, (kind,)):
-        for doc in relations.holders(int(str(object_))):
+        for doc in relations.holders(object_):
             yield from (symbol_node(doc, one) for one in relations.symbols(doc.object) if one.kind == kind)

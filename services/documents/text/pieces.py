@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import apsw
 
 from services.documents.text import trigrams
+from services.runtime.literals import Query
 
 PIECE_BYTES = 2048
 MOST = 128
@@ -68,14 +69,10 @@ def spans(text: bytes, numbers: list[int]) -> list[tuple[int, int]]:
 
 def put(db: apsw.Connection, object_: int, text: bytes) -> None:
     """Write a text that is not in the index yet into it; inside the caller's transaction, on the index alone."""
-    last = db.execute(
-        "SELECT object, first + pieces FROM done WHERE first < ? ORDER BY first DESC LIMIT 1", (LATE,)
-    ).get
-    first = 1
-    if last is not None:
-        before, first = last
-        if object_ < before:
-            first = LATE + object_ * MOST
+    query = "SELECT object, first + pieces FROM done WHERE first < ? ORDER BY first DESC LIMIT 1"
+    before, first = db.execute(query, (LATE,)).get or (0, 1)
+    if object_ < before:
+        first = LATE + object_ * MOST
     till = ends(text)
     parts = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise((0, *till))]
     db.executemany("INSERT INTO trigram(rowid, text) VALUES(?, ?)", enumerate(parts, first))
@@ -95,17 +92,16 @@ def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
         )
 
 
-def shares(db: apsw.Connection, some: Collection[str]) -> Callable[[str], float]:
-    """The part of all pieces that have each of some trigrams, as far as the sample tells; on a connection that has the
-    index attached as `idx`."""
-    query = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
-    found = {str(trigram): int(str(count)) for trigram, count in db.execute(query, (apsw.carray(("", *some)),))}
+def expression_of(db: apsw.Connection, query: Query) -> str | None:
+    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match.
+
+    The sample tells how common each is; on a connection that has the index attached as `idx`.
+    """
+    wanted = apsw.carray(("", *trigrams.terms(query)))
+    counts = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
+    found: dict[str, int] = dict(db.execute(counts, (wanted,)))
     of = found.get("", 0) + 1
-
-    def share(trigram: str) -> float:
-        return (found.get(trigram, 0) + trigrams.commonness(trigram)) / of
-
-    return share
+    return trigrams.fts5(query, lambda one: (found.get(one, 0) + trigrams.commonness(one)) / of)
 
 
 def remove(db: apsw.Connection, object_: int) -> None:
@@ -120,35 +116,27 @@ def remove(db: apsw.Connection, object_: int) -> None:
 def having(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
     """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on, and the numbers, from
     0, of these pieces; read as they are asked for, on a connection that has the index attached as `idx`."""
-    if db.execute("SELECT 1 FROM idx.done WHERE first >= ? LIMIT 1", (LATE,)).get is None:
-        return _in_turn(db, expression, least)
-    return heapq.merge(_in_turn(db, expression, least), _late(db, expression, least))
-
-
-_ROWS = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
-
-
-def _in_turn(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
+    rows = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
     query = "SELECT first FROM idx.done WHERE object >= ? AND first < ? ORDER BY object LIMIT 1"
     begin = db.execute(query, (least, LATE)).get
-    if begin is None:
-        return
+    in_turn = _in_turn(db, db.execute(rows, (expression, LATE if begin is None else begin, LATE)))
+    if db.execute("SELECT 1 FROM idx.done WHERE first >= ? LIMIT 1", (LATE,)).get is None:
+        return in_turn
+    late = (row - LATE for (row,) in db.execute(rows, (expression, LATE + least * MOST, 1 << 62)))
+    by_content = itertools.groupby(late, lambda row: row // MOST)
+    return heapq.merge(in_turn, ((object_, [row % MOST for row in some]) for object_, some in by_content))
+
+
+def _in_turn(db: apsw.Connection, rows: apsw.Cursor) -> Iterator[tuple[int, list[int]]]:
+    query = "SELECT object, first, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
     object_ = first = end = 0
     numbers: list[int] = []
-    for (row,) in db.execute(_ROWS, (expression, begin, LATE)):
-        assert isinstance(row, int)
+    for (row,) in rows:
         if row >= end:
             if numbers:
                 yield object_, numbers
-            query = "SELECT object, first, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
             object_, first, end = db.execute(query, (row,)).get
             numbers = []
         numbers.append(row - first)
     if numbers:
         yield object_, numbers
-
-
-def _late(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
-    rows = db.execute(_ROWS, (expression, LATE + least * MOST, 1 << 62))
-    for object_, some in itertools.groupby((int(str(row)) - LATE for (row,) in rows), lambda row: row // MOST):
-        yield object_, [row % MOST for row in some]
