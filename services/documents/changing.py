@@ -22,7 +22,7 @@ from proto.ops.documents.change import (
 from proto.ops.documents.reading import Document, Scalar, pairs
 from services.documents import restore
 from services.documents.add import folders
-from services.documents.add.pipeline import add_directory
+from services.documents.add.add import add_directory
 from services.documents.parts import Parts
 from services.documents.store import globs, rows, snapshots
 from services.documents.store.rows import Given

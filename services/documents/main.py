@@ -17,10 +17,9 @@ from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from services.documents.changing import Changing
-from services.documents.follower import SessionFollower
 from services.documents.parts import Parts
 from services.documents.reading import Reading
-from services.documents.sessions import Sessions
+from services.documents.sessions import SessionFollower, Sessions
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.uploads import Uploads

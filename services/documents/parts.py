@@ -8,9 +8,9 @@ import msgspec
 
 from proto.ops.documents.change import AddResult
 from services.documents.add.add import Adding
+from services.documents.code.feed import Due as GraphDue
+from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing
-from services.documents.graph.feed import Due as GraphDue
-from services.documents.graph.feed import GraphFeed
 from services.documents.store.compress import Codec, Trainer
 from services.documents.store.store import Store
 from services.documents.text.feed import Due as SearchDue

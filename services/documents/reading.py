@@ -39,7 +39,7 @@ from proto.ops.documents.reading import (
 from proto.ops.retrieve import RetrieveStatus
 from services.documents import restore, verify
 from services.documents.add import folders
-from services.documents.graph import answers
+from services.documents.code import walking
 from services.documents.parts import Parts
 from services.documents.store import objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
@@ -108,14 +108,14 @@ class Reading:
 
         def get_related(lacks: list[str], db: apsw.Connection) -> GetResult:
             answer = get(db)
-            related, edges, cut = answers.around(db, answer.path, params.depth)
+            related, edges, cut = walking.around(db, answer.path, params.depth)
             return msgspec.structs.replace(answer, related=related, edges=edges, graph_truncated=cut, degraded=lacks)
 
         return await (self._of_graph(get_related) if params.graph else self._store.read(get))
 
     @handles(DocumentsGraph)
     async def graph(self, params: DocumentsGraph, ctx: Context) -> GraphAnswer:
-        return await self._of_graph(lambda lacks, db: answers.answer(db, params, lacks))
+        return await self._of_graph(lambda lacks, db: walking.answer(db, params, lacks))
 
     @handles(DocumentsStatus)
     async def status(self, params: DocumentsStatus, ctx: Context) -> StatusResult:

@@ -14,8 +14,8 @@ from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.graph import DocumentsGraph, GraphAnswer
 from proto.ops.documents.reading import GraphEdge, GraphNode
 from services.documents.code.imports import Doc
+from services.documents.code.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
 from services.documents.code.symbols import CALLS
-from services.documents.graph.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
 from services.documents.store import rows
 
 FAN_OUT = 1000
@@ -81,19 +81,14 @@ def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterat
 
 def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
     """As answers have it."""
-    hash_ = None
+    hash_ = path = None
     if node.doc is not None:
-        found = db.execute("SELECT hash FROM object WHERE id=?", (node.doc.object,)).get
-        hash_ = found.hex() if isinstance(found, bytes) else None
+        path = node.doc.path
+        hash_ = db.execute("SELECT lower(hex(hash)) FROM object WHERE id=?", (node.doc.object,)).get
     return GraphNode(
-        node_key=node.key,
-        type=node.type,
-        label=node.label,
-        distance=distance,
-        hash=hash_,
-        path=None if node.doc is None else node.doc.path,
+        node_key=node.key, type=node.type, label=node.label, distance=distance, hash=hash_, path=path,
         line=None if node.symbol is None else node.symbol.first,
-    )
+    )  # fmt: skip
 
 
 def told(db: apsw.Connection, found: Walk) -> tuple[list[GraphNode], list[GraphEdge]]:
@@ -101,14 +96,11 @@ def told(db: apsw.Connection, found: Walk) -> tuple[list[GraphNode], list[GraphE
     ordered = sorted(found.nodes.values(), key=lambda one: (one[1], one[0].doc is None))
     edges = [
         GraphEdge(
-            source=edge.source.key,
-            target=edge.target.key,
-            relation=edge.relation,
-            resolved=edge.certainty == RESOLVED if edge.certainty else None,
-            certainty=edge.certainty or None,
+            source=edge.source.key, target=edge.target.key, relation=edge.relation,
+            resolved=edge.certainty == RESOLVED if edge.certainty else None, certainty=edge.certainty or None,
         )
         for edge in found.edges.values()
-    ]
+    ]  # fmt: skip
     return [shown(db, node, distance) for node, distance in ordered], edges
 
 
@@ -141,15 +133,10 @@ def answer(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
     )  # fmt: skip
     nodes, edges = told(db, found)
     return GraphAnswer(
-        origin=shown(db, origin, 0),
-        connected_nodes=nodes,
-        nodes=nodes,
-        edges=edges,
-        node_type_counts=dict(Counter(node.type for node in nodes)),
-        total=len(nodes),
-        truncated=found.cut,
+        origin=shown(db, origin, 0), connected_nodes=nodes, nodes=nodes, edges=edges,
+        node_type_counts=dict(Counter(node.type for node in nodes)), total=len(nodes), truncated=found.cut,
         degraded=degraded,
-    )
+    )  # fmt: skip
 
 
 def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -> Node:
@@ -160,7 +147,7 @@ def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -
         return node
     if params.hash is None and params.name is None:
         raise InvalidParams("missing parameter: give `hash`, `name` or `node_key`", field="hash")
-    document = rows.pick(db, hash_=params.hash, name=params.name, path=None)[0]
+    document = rows.pick(db, hash_=params.hash, name=params.name)[0]
     doc = relations.paths.exact(document.path)
     assert doc is not None
     return file_node(doc)
@@ -182,15 +169,9 @@ def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
         listed = _files(db) if wanted == "file" else _symbols(db, wanted)
         nodes = [shown(db, node, 0) for node in islice(listed, params.limit)]
     return GraphAnswer(
-        origin=None,
-        connected_nodes=nodes,
-        nodes=nodes,
-        edges=[],
-        node_type_counts=counts,
-        total=total,
-        truncated=total > len(nodes),
-        degraded=degraded,
-    )
+        origin=None, connected_nodes=nodes, nodes=nodes, edges=[], node_type_counts=counts, total=total,
+        truncated=total > len(nodes), degraded=degraded,
+    )  # fmt: skip
 
 
 def _files(db: apsw.Connection) -> Iterator[Node]:
