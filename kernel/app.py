@@ -10,34 +10,29 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 
 import trio
 
-from kernel import catalog, users
+from kernel import catalog
+from kernel.births import Births, RootFolders
 from kernel.catalog import Entry, Roots
 from kernel.config import Config, Http
 from kernel.control.address import log_dir
-from kernel.control.server import serve_control
+from kernel.control.server import ControlServer
 from kernel.gateway import prompts, scratchpad
 from kernel.gateway.gateway import Gateway, open_gateway
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
-from kernel.roots import RootFolders
 from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.settings import ConfigError
-from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
-from proto.birth import Birth, Confinement
-from proto.memory import give_back_at_rest
-from proto.operation import SURFACES
+from proto.machine import give_back_at_rest
 
 LINGER_S = 2.0
 """How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
@@ -61,8 +56,7 @@ async def run(
     listener: socket.socket,
     *,
     ephemeral: bool = False,
-    conformance: bool = False,
-    extra: tuple[Entry, ...] = (),
+    packages: Iterable[str] = (),
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
 ) -> None:
     """Run the system until a signal, `kernel_shutdown`, or the last client of an ephemeral kernel ends it.
@@ -70,8 +64,7 @@ async def run(
     Args:
         listener: the control socket, bound and listening; it stays the caller's.
         ephemeral: end a while after the last attached client has left.
-        conformance: serve the fixtures of the protocol's test suite as well.
-        extra: further services.
+        packages: serve the services of these Python packages as well (`catalog.from_package`).
         on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP) once clients can be
             served.
 
@@ -79,8 +72,8 @@ async def run(
         ConfigError: a setting names a service that is not there or a pool of no possible size, or HTTP cannot listen
             where it should.
     """
-    all_entries = (*catalog.entries(), *((catalog.CONFORMANCE,) if conformance else ()), *extra)
-    kernel = _Kernel(config, listener, all_entries, LINGER_S if ephemeral else None)
+    entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
+    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, kernel.stop, nursery.cancel_scope)
         await kernel.serve(nursery, on_ready)
@@ -97,18 +90,12 @@ class _Kernel:
         Args:
             linger_s: for an ephemeral kernel: how long it stays after its last client.
         """
-        _check_settings(config, all_entries)
-        served = catalog.served(all_entries, config.services)
-        pools = _pools(config, served)
         self.config = config
         self.listener = listener
         self.linger_s = linger_s
-        self.unserved = {entry.service for entry in all_entries} - {entry.service for entry in served}
-        self.entries = tuple(
-            catalog.resting(each, config.rest_after_s, config.services.get(each.service, {}), standby=config.standbys)
-            for entry in served
-            for each in pools[entry.service]
-        )
+        pools = _pools(config, all_entries)
+        self.unserved = {entry.service for entry in all_entries} - set(pools)
+        self.entries = tuple(entry for pool in pools.values() for entry in pool)
         self.declared = ops.load(module for entry in self.entries for module in entry.ops_modules)
         self.table = ops.Table(op for op in self.declared.values() if op.service not in self.unserved)
         self.router = Router(
@@ -116,20 +103,17 @@ class _Kernel:
             {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
             {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
         )
-        self.logs = log_dir(config.data_dir)
         self.folders = RootFolders(config.roots)
         self.supervisor = Supervisor(
             tuple(entry.spec for entry in self.entries),
             catalog.zygotes(self.entries, config.rest_after_s),
             self.router,
-            _births(config, self.entries, self.table, self.folders),
-            self.logs,
+            Births(config, self.entries, self.table, self.folders),
+            log_dir(config.data_dir),
         )
         self.router.wake_with(self.supervisor.wanted)
         self.started = trio.Event()
         self.stop = trio.Event()
-        self.http_url: str | None = None
-        self.page_url: str | None = None
 
     async def serve(self, nursery: trio.Nursery, on_ready: Callable[[str | None, str | None], None]) -> None:
         """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
@@ -137,16 +121,9 @@ class _Kernel:
         await nursery.start(self.router.run)
         prompt_folders = prompts.folders(config.data_dir, config.roots, config.prompts_dir)
         async with open_gateway(self.table, self.router, prompt_folders=prompt_folders) as gateway:
-            KernelOperations(
-                config,
-                self.router,
-                self.supervisor,
-                self.logs,
-                clients=lambda: gateway.clients,
-                http_url=lambda: self.http_url,
-                page_url=lambda: self.page_url,
-                shut_down=self.stop.set,
-            ).register()
+            operations = KernelOperations(
+                config, self.router, self.supervisor, clients=lambda: gateway.clients, shut_down=self.stop.set
+            )
             scratchpad.register(self.router.serve_local)
             prompts.register(self.router.serve_local)
             await nursery.start(self._control, gateway)
@@ -157,11 +134,13 @@ class _Kernel:
             self.started.set()
             nursery.start_soon(self.folders.run, self._restart_for_other_folders)
             if config.http is not None:
-                await self._listen(nursery, gateway, config.http)
+                key = secrets.token_urlsafe(KEY_BYTES)
+                url = await self._listen(nursery, gateway, config.http, key)
+                operations.http_url, operations.page_url = f"{url}/mcp", f"{url}/#{key}"
             _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
             nursery.start_soon(_collect_garbage, gateway.loaded)
             nursery.start_soon(functools.partial(give_back_at_rest, _collect, rests_s=RESTS_S))
-            on_ready(self.http_url, self.page_url)
+            on_ready(operations.http_url, operations.page_url)
             await self.stop.wait()
             _log.info("ending in order")
             await self.supervisor.shutdown()
@@ -174,28 +153,27 @@ class _Kernel:
                 self.supervisor.restart(entry.spec.name)
 
     async def _control(self, gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:
-        await serve_control(
-            self.listener,
+        server = ControlServer(
             gateway.operator,
             self.table,
             gateway.attach,
-            started=self.started,
             roots=self.config.roots,
-            surfaces=SURFACES,
             linger_s=self.linger_s,
+            started=self.started,
             stopping=self.stop,
-            task_status=task_status,
         )
+        await server.run(self.listener, task_status=task_status)
         self.stop.set()
 
-    async def _listen(self, nursery: trio.Nursery, gateway: Gateway, settings: Http) -> None:
-        key = secrets.token_urlsafe(KEY_BYTES)
+    async def _listen(self, nursery: trio.Nursery, gateway: Gateway, settings: Http, key: str) -> str:
         try:
             bound: list[str] = await nursery.start(self._http, gateway, settings, key)
         except* OSError as group:
-            raise ConfigError(_cannot_listen(settings, group)) from None
-        self.http_url = f"{bound[0].rstrip('/')}/mcp"
-        self.page_url = f"{bound[0].rstrip('/')}/#{key}"
+            raise ConfigError(
+                f"HTTP cannot listen on {settings.host}:{settings.port}: {next(leaves(group))}; "
+                "name another with --http HOST:PORT, or do without (--no-http)"
+            ) from None
+        return bound[0].rstrip("/")
 
     async def _http(
         self, gateway: Gateway, settings: Http, key: str, *, task_status: trio.TaskStatus[list[str]]
@@ -248,94 +226,29 @@ async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> Non
             stop.set()
 
 
-def _births(
-    config: Config, entries: tuple[Entry, ...], table: ops.Table, folders: RootFolders
-) -> Callable[[ServiceSpec, int, str], Birth]:
-    by_name = {entry.spec.name: entry for entry in entries}
-    own_users = functools.cache(lambda: _own_users(config))
-    roots = tuple(str(root) for root in config.roots)
-
-    def birth(spec: ServiceSpec, generation: int, mode: str) -> Birth:
-        entry = by_name[spec.name]
-        settings = config.services.get(entry.service, {})
-        if entry.pooled:
-            # How many it is one of, so that they share the cores out among themselves.
-            settings = {**settings, "workers": sum(other.service == entry.service for other in entries)}
-        read = roots if entry.roots is Roots.READ else ()
-        models = catalog.model_folders(settings) if entry.reads_models else ()
-        named = catalog.named_files(entry, settings)
-        own = (
-            entry.roots is Roots.NONE
-            # A file with a key in it is readable for its owner alone.
-            and not named
-            and own_users()
-            and users.unreachable(filter(Path.exists, map(Path, models))) is None
-        )
-        read = (*read, *models)
-        if entry.network:
-            read = (*read, *catalog.RESOLVER_FOLDERS)
-        read = (*read, *named)
-        return Birth(
-            service=spec.name,
-            module=spec.module,
-            generation=generation,
-            operations=tuple(op.name for op in table.of_service(entry.service)),
-            parent_pid=os.getpid(),
-            data_dir=str(config.data_dir / "services" / spec.name),
-            roots=() if entry.roots is Roots.NONE else roots,
-            mode=mode,
-            settings=settings,
-            ops_modules=entry.ops_modules,
-            memory_limit_bytes=spec.memory_limit_bytes,
-            in_flight=spec.in_flight,
-            confinement=Confinement(
-                read=read,
-                write=roots if entry.roots is Roots.WRITE else (),
-                network=entry.network,
-                user=users.user_of(config.data_dir, spec.name) if own else None,
-                files_of_others=entry.roots is not Roots.NONE or bool(models) or bool(named),
-                folders=() if entry.roots is Roots.NONE else folders.identities,
-            ),
-        )
-
-    return birth
-
-
-def _own_users(config: Config) -> bool:
-    """Whether services that touch only their own folder run as users of their own; what it takes is done."""
-    if not config.own_users or users.obstacle(config.data_dir) is not None:
-        return False
-    try:
-        users.admit(config.data_dir)
-    except OSError as error:
-        _log.warning("services run as root, since %s keeps no owners: %s", config.data_dir, error.strerror)
-        return False
-    return True
-
-
-def _check_settings(config: Config, entries: tuple[Entry, ...]) -> None:
+def _pools(config: Config, entries: tuple[Entry, ...]) -> dict[str, tuple[Entry, ...]]:
+    """The processes of each service that is served, by its name.  Raises ConfigError."""
     known = [entry.spec.name for entry in entries]
     for name in config.services:
         if name not in known:
             raise ConfigError(f"settings: there is no service {name!r}; services: {', '.join(known)}")
+    pools = {}
+    for entry in catalog.served(entries, config.services):
+        settings = config.services.get(entry.service, {})
+        try:
+            pool = catalog.pool(entry, catalog.workers(entry, settings))
+        except ValueError as error:
+            raise ConfigError(f"settings: {error}") from None
+        pools[entry.service] = tuple(
+            catalog.resting(each, config.rest_after_s, settings, standby=config.standbys) for each in pool
+        )
+    return pools
 
 
-def _pools(config: Config, entries: tuple[Entry, ...]) -> dict[str, tuple[Entry, ...]]:
-    """The processes of each service, by its name."""
-    try:
-        return {
-            entry.service: catalog.pool(entry, catalog.workers(entry, config.services.get(entry.service, {})))
-            for entry in entries
-        }
-    except ValueError as error:
-        raise ConfigError(f"settings: {error}") from None
-
-
-def _cannot_listen(settings: Http, group: ExceptionGroup[OSError]) -> str:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return (
-        f"HTTP cannot listen on {settings.host}:{settings.port}: {error}; "
-        "name another with --http HOST:PORT, or do without (--no-http)"
-    )
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors themselves: each nursery that one passes through wraps it in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

@@ -8,85 +8,60 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from proto.cores import usable_cores
-from proto.memory import HEAPS
+from proto.machine import HEAPS, usable_cores
 
 GIB = 1024**3
 
-# A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that two.
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
-# Batches that are computed side by side take and free megabytes all the time; all else shares a heap.
-_A_HEAP_A_BATCH = {HEAPS: str(usable_cores() + 1)}
+def _zygote(name: str, *preload: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
+    """By default a start waits long: from nothing a service loads the same modules, so to wait is quicker."""
+    # A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that
+    # two.
+    env = {"OPENBLAS_NUM_THREADS": "1"}
+    modules = ("services.runtime.main", *preload)
+    return ZygoteSpec(name=name, preload=modules, env=env, wait_s=wait_s, rests_after_s=rests_after_s)
 
-# From nothing a service loads the same modules as its zygote: to wait for one under way is quicker.
-_WAIT_S = 15.0
 
 # In the order in which they load where processors are few: what answers a search by words comes first.
 ZYGOTES = (
-    ZygoteSpec(
-        name="light",
-        preload=(
-            "services.runtime.main",
-            "services.echo.main",
-            "services.yaml.main",
-            "services.graph.main",
-            "services.knowledge.main",
-            "services.fetch.main",
-            "services.transcripts.main",
-            "services.files.main",
-            "services.files.compare_main",
-            "services.watch.main",
-            "services.media.main",
-            "services.llm.main",
-        ),
-        env=_ONE_THREAD,
-        wait_s=_WAIT_S,
+    _zygote(
+        "light",
+        "services.echo.main",
+        "services.yaml.main",
+        "services.graph.main",
+        "services.knowledge.main",
+        "services.fetch.main",
+        "services.transcripts.main",
+        "services.files.main",
+        "services.files.index.comparing",
+        "services.watch.main",
+        "services.media.main",
+        "services.llm.main",
     ),
-    ZygoteSpec(
-        name="vectors",
-        preload=("services.runtime.main", "faiss", "services.retrieve.main"),
-        env=_ONE_THREAD,
-        wait_s=_WAIT_S,
-    ),
-    ZygoteSpec(
-        name="documents",
-        preload=("services.runtime.main", "services.documents.main"),
-        env=_ONE_THREAD,
-        wait_s=_WAIT_S,
-    ),
-    ZygoteSpec(
-        name="decode",
-        preload=("services.runtime.main", "services.decode.main"),
-        env=_ONE_THREAD,
-        # A quarter of a second, for its 20 MB.
-        rests_after_s=0,
-        wait_s=_WAIT_S,
-    ),
-    ZygoteSpec(
-        name="torch",
-        # transformers too, where the models that are here need it: their services say so.
-        preload=(
-            "services.runtime.main",
-            "torch",
-            "services.embed.main",
-            "services.embed.torch_encoder",
-            "services.rerank.main",
-            "services.rerank.model",
-        ),
-        env=_ONE_THREAD,
-        # Loading torch takes seconds, and starting from nothing takes as many again.
+    _zygote("vectors", "faiss", "services.retrieve.main"),
+    _zygote("documents", "services.documents.main"),
+    # It loads in a quarter of a second, and takes 20 MB.
+    _zygote("decode", "services.decode.main", rests_after_s=0),
+    # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds, and
+    # starting from nothing takes as many again.
+    _zygote(
+        "torch",
+        "torch",
+        "services.embed.main",
+        "services.embed.torch_encoder",
+        "services.rerank.main",
+        "services.rerank.model",
         wait_s=60.0,
     ),
 )
-
 
 _COSTLY = frozenset({"torch"})
 """Zygotes of over a hundred megabytes, whose loading a search would wait for."""
@@ -106,7 +81,7 @@ class Roots(enum.StrEnum):
     WRITE = "write"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True):
     """A service, and its part of the walls."""
 
     spec: ServiceSpec
@@ -117,7 +92,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     reads_files: tuple[str, ...] = ()
     """Its settings that each name a file, which it may then read."""
     ops_modules: tuple[str, ...] = ()
-    """Modules of operations that are not part of every system (`OPTIONAL`)."""
+    """Modules of operations from outside `proto.ops`."""
     rests: bool = False
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
     has no process while it is not called."""
@@ -144,42 +119,37 @@ def gpu_present() -> bool:
     return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
 
 
-_ENTRIES = (
+def _spec(name: str, memory_limit_bytes: int, *, module: str = "", zygote: str = "light", **more: Any) -> ServiceSpec:
+    module = module or f"services.{name}.main"
+    return ServiceSpec(name=name, module=module, zygote=zygote, memory_limit_bytes=memory_limit_bytes, **more)
+
+
+def _model_spec(name: str, **more: Any) -> ServiceSpec:
+    return _spec(
+        name,
+        # Weights of the largest models in common use, twice while they are cast.
+        8 * GIB,
+        zygote="torch",
+        modes=("cuda", "cpu") if gpu_present() else ("cpu",),
+        startup_timeout_s=180.0,
+        # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
+        hang_timeout_s=15.0,
+        # Batches that are computed side by side take and free megabytes all the time; all else shares a heap.
+        env={HEAPS: str(usable_cores() + 1)},
+        **more,
+    )
+
+
+ENTRIES = (
+    Entry(_spec("echo", GIB // 2), rests=True),
+    # 64 MB files are edited as trees of Python objects.
+    Entry(_spec("yaml", 4 * GIB), roots=Roots.WRITE, rests=True),
+    # A million vectors with their text are 2 GB; the page cache does not count. A search is work for one core, in many
+    # small steps: more than eight at once would only make all of them late. Three more wait for a collection that is
+    # begun again.
+    Entry(_spec("retrieve", 8 * GIB, zygote="vectors", in_flight=11)),
     Entry(
-        spec=ServiceSpec(name="echo", module="services.echo.main", zygote="light", memory_limit_bytes=GIB // 2),
-        rests=True,
-    ),
-    Entry(
-        # 64 MB files are edited as trees of Python objects.
-        spec=ServiceSpec(name="yaml", module="services.yaml.main", zygote="light", memory_limit_bytes=4 * GIB),
-        roots=Roots.WRITE,
-        rests=True,
-    ),
-    Entry(
-        spec=ServiceSpec(
-            name="retrieve",
-            module="services.retrieve.main",
-            zygote="vectors",
-            # A million vectors with their text are 2 GB; the page cache does not count.
-            memory_limit_bytes=8 * GIB,
-            # A search is work for one core, in many small steps: more than eight at once would only make all of them
-            # late. Three more wait for a collection that is begun again.
-            in_flight=11,
-        ),
-    ),
-    Entry(
-        spec=ServiceSpec(
-            name="embed",
-            module="services.embed.main",
-            zygote="torch",
-            modes=("cuda", "cpu"),
-            startup_timeout_s=180.0,
-            # Weights of the largest models in common use, twice while they are cast.
-            memory_limit_bytes=8 * GIB,
-            # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
-            hang_timeout_s=15.0,
-            env=_A_HEAP_A_BATCH,
-        ),
+        _model_spec("embed"),
         reads_models=True,
         light_with=("backend", "onnx"),
         rests=True,
@@ -187,178 +157,73 @@ _ENTRIES = (
         pooled=True,
     ),
     Entry(
-        spec=ServiceSpec(
-            name="rerank",
-            module="services.rerank.main",
-            zygote="torch",
-            modes=("cuda", "cpu"),
-            startup_timeout_s=180.0,
-            memory_limit_bytes=8 * GIB,
-            # As for `embed`.
-            hang_timeout_s=15.0,
-            # A search waits only briefly for a model that is to be loaded, so one that is there stays.
-            rests_while=("model", "none"),
-            env=_A_HEAP_A_BATCH,
-        ),
+        # A search waits only briefly for a model that is to be loaded, so one that is there stays.
+        _model_spec("rerank", rests_while=("model", "none")),
         reads_models=True,
         light_with=("model", "none"),
+        rests=True,
         rests_by="unload_after_s",
-        rests=True,
         pooled=True,
     ),
+    Entry(_spec("graph", 4 * GIB), rests=True),
+    # Each call holds a connection and a file; more at once would only share one line.
+    Entry(_spec("fetch", GIB // 2, in_flight=16), network=True, rests=True),
+    Entry(_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
+    Entry(_spec("llm", GIB // 2), network=True, reads_files=("key_file",), rests=True),
+    # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
+    Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE),
+    # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
+    Entry(_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True),
+    Entry(_spec("files", 2 * GIB), roots=Roots.WRITE),
+    # A rescan goes on without it, only slower.
     Entry(
-        spec=ServiceSpec(name="graph", module="services.graph.main", zygote="light", memory_limit_bytes=4 * GIB),
-        rests=True,
-    ),
-    Entry(
-        spec=ServiceSpec(
-            name="fetch",
-            module="services.fetch.main",
-            zygote="light",
-            memory_limit_bytes=GIB // 2,
-            # Each holds a connection and a file; more at once would only share one line.
-            in_flight=16,
-        ),
-        network=True,
-        rests=True,
-    ),
-    Entry(
-        spec=ServiceSpec(
-            name="knowledge",
-            module="services.knowledge.main",
-            zygote="light",
-            memory_limit_bytes=2 * GIB,
-        ),
-        roots=Roots.WRITE,
-    ),
-    Entry(
-        spec=ServiceSpec(name="llm", module="services.llm.main", zygote="light", memory_limit_bytes=GIB // 2),
-        network=True,
-        reads_files=("key_file",),
-        rests=True,
-    ),
-    Entry(
-        # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
-        spec=ServiceSpec(
-            name="documents",
-            module="services.documents.main",
-            zygote="documents",
-            memory_limit_bytes=2 * GIB,
-        ),
-        roots=Roots.WRITE,
-    ),
-    Entry(
-        spec=ServiceSpec(
-            name="transcripts",
-            module="services.transcripts.main",
-            zygote="light",
-            memory_limit_bytes=2 * GIB,
-            # Those that wait for one commit share it.
-            in_flight=256,
-        ),
-        # While the search has not been told all, it tries to.
-        rests=True,
-        optional=True,
-    ),
-    Entry(
-        spec=ServiceSpec(name="files", module="services.files.main", zygote="light", memory_limit_bytes=2 * GIB),
-        roots=Roots.WRITE,
-    ),
-    Entry(
-        # A rescan goes on without it, only slower.
-        spec=ServiceSpec(
-            name="compare",
-            module="services.files.compare_main",
-            zygote="light",
-            memory_limit_bytes=GIB // 2,
-            in_flight=8,
-        ),
+        _spec("compare", GIB // 2, module="services.files.index.comparing", in_flight=8),
         roots=Roots.READ,
         rests=True,
         pooled=True,
     ),
-    Entry(
-        spec=ServiceSpec(
-            name="watch",
-            module="services.watch.main",
-            zygote="light",
-            memory_limit_bytes=GIB,
-            # Each reader has one call waiting for news.
-            in_flight=256,
-        ),
-        roots=Roots.READ,
-    ),
-    Entry(
-        spec=ServiceSpec(name="media", module="services.media.main", zygote="light", memory_limit_bytes=GIB),
-        roots=Roots.READ,
-        rests=True,
-    ),
-    Entry(
-        # It dies of hostile files, and is back at once: `media` decides what to refuse, for each content.
-        spec=ServiceSpec(
-            name="decode",
-            module="services.decode.main",
-            zygote="decode",
-            memory_limit_bytes=2 * GIB,
-            # The others wait in the kernel: its death is not the fault of a file that it had not begun.
-            in_flight=1,
-        ),
-        roots=Roots.READ,
-        rests=True,
-    ),
+    # Each reader has one call waiting for news.
+    Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ),
+    Entry(_spec("media", GIB), roots=Roots.READ, rests=True),
+    # It dies of hostile files, and is back at once: `media` decides what to refuse, for each content. The other calls
+    # wait in the kernel: its death is not the fault of a file that it had not begun.
+    Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1), roots=Roots.READ, rests=True),
 )
 """The services of every system, in start order."""
 
 
-def entries() -> tuple[Entry, ...]:
-    """The services of every system, in start order; without modes for a GPU where there is none."""
-    if gpu_present():
-        return _ENTRIES
-    only_cpu = {"modes": ("cpu",)}
-    return tuple(
-        structs.replace(entry, spec=structs.replace(entry.spec, **only_cpu)) if entry.spec.modes else entry
-        for entry in _ENTRIES
-    )
+def from_package(package: str) -> Entry:
+    """A service from outside: `PACKAGE.operations` declares its operations, `PACKAGE.main` has its `open_service`."""
+    spec = _spec(package.rpartition(".")[2], GIB // 2, module=f"{package}.main")
+    return Entry(spec, ops_modules=(f"{package}.operations",))
 
 
-def served(all_entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
+def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
     """Without the services that the settings switch off, and each from the zygote that suits its settings."""
-    return tuple(
-        _lightened(entry, settings.get(entry.service, {}))
-        for entry in all_entries
-        if not (entry.optional and settings.get(entry.service, {}).get("enabled") is False)
-    )
+    chosen = []
+    for entry in entries:
+        own = settings.get(entry.service, {})
+        if entry.light_with is not None and own.get(entry.light_with[0]) == entry.light_with[1]:
+            spec = structs.replace(entry.spec, zygote="light", env={})
+            chosen.append(structs.replace(entry, spec=spec, rests=True))
+        elif not (entry.optional and own.get("enabled") is False):
+            chosen.append(entry)
+    return tuple(chosen)
 
 
-def _lightened(entry: Entry, settings: Mapping[str, object]) -> Entry:
-    if entry.light_with is None or settings.get(entry.light_with[0]) != entry.light_with[1]:
-        return entry
-    return structs.replace(entry, spec=structs.replace(entry.spec, zygote="light", env={}), rests=True)
-
-
-def zygotes(chosen: tuple[Entry, ...], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
+def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
     """Those that these services are forked by.
 
     Args:
         rest_after_s: as `resting` has it; the costly ones rest too, after a pause that is so much longer.
     """
     needed = {entry.spec.zygote for entry in chosen}
-    return tuple(_resting_late(spec, rest_after_s) for spec in ZYGOTES if spec.name in needed)
-
-
-def _resting_late(spec: ZygoteSpec, rest_after_s: float) -> ZygoteSpec:
-    if spec.name not in _COSTLY or not rest_after_s:
-        return spec
-    return structs.replace(spec, rests_after_s=_LONG_PAUSE * rest_after_s)
-
-
-CONFORMANCE = Entry(
-    spec=ServiceSpec(
-        name="conformance", module="services.conformance.main", zygote="light", memory_limit_bytes=GIB // 2
-    ),
-    ops_modules=("proto.ops.conformance",),
-)
-"""The fixtures of the protocol's official test suite; served on request only."""
+    late_s = _LONG_PAUSE * rest_after_s or None
+    return tuple(
+        structs.replace(spec, rests_after_s=late_s) if spec.name in _COSTLY else spec
+        for spec in ZYGOTES
+        if spec.name in needed
+    )
 
 
 MAX_WORKERS = 64

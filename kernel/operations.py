@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 import trio
 
+from kernel import VERSION
 from kernel.config import Config
+from kernel.control.address import last_lines, log_dir
 from kernel.ports import ServiceState
-from kernel.router.router import Router
-from kernel.supervisor import procfs
-from kernel.supervisor.status import ServiceReport
+from kernel.router.router import LocalHandler, Router
+from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
-from kernel.version import VERSION
 from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
 from proto.http import CONTENT_PATH
-from proto.operation import CLIENT, OPERATOR, Role
+from proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
 from proto.ops.kernel import (
     SERVICE,
     Called,
@@ -38,7 +39,7 @@ from proto.ops.kernel import (
     ZygoteStatus,
 )
 
-_TAIL_BLOCK_BYTES = 64 * 1024
+S = TypeVar("S", bound=msgspec.Struct)
 
 _TOOLS = (Role.TOOL, Role.STEP)
 
@@ -46,50 +47,49 @@ _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
 
 class KernelOperations:
-    """Handlers of the operations in `proto.ops.kernel`."""
+    """Handlers of the operations in `proto.ops.kernel`.
+
+    `http_url` and `page_url` are where MCP and the operator's page are served over HTTP; None until they are.
+    """
 
     def __init__(
         self,
         config: Config,
         router: Router,
         supervisor: Supervisor,
-        log_dir: Path,
         *,
         clients: Callable[[], int],
-        http_url: Callable[[], str | None],
-        page_url: Callable[[], str | None],
         shut_down: Callable[[], None],
     ) -> None:
+        self.http_url: str | None = None
+        self.page_url: str | None = None
         self._config = config
         self._router = router
         self._supervisor = supervisor
-        self._log_dir = log_dir
         self._clients = clients
-        self._http_url = http_url
-        self._page_url = page_url
         self._shut_down = shut_down
         self._started_at = datetime.datetime.now(datetime.UTC)
         self._started = trio.current_time()
-
-    def register(self) -> None:
-        """Have the router answer these operations here."""
-        serve = self._router.serve_local
-        serve("kernel_status", self._status)
-        serve("kernel_restart", self._restart)
-        serve("kernel_start", self._start)
-        serve("kernel_stop", self._stop)
-        serve("kernel_logs", self._logs)
-        serve("kernel_shutdown", self._shutdown)
-        serve("kernel_content_url", self._content_url)
-        serve("kernel_call", self._call)
+        handlers: dict[type[Params[Any]], LocalHandler] = {
+            KernelStatusParams: self._status,
+            KernelRestart: self._restart,
+            KernelStart: self._start,
+            KernelStop: self._stop,
+            KernelLogs: self._logs,
+            KernelShutdown: self._shutdown,
+            KernelContentUrl: self._content_url,
+            KernelCall: self._call,
+        }
+        for params, handler in handlers.items():
+            router.serve_local(operation_of(params).name, handler)
 
     async def _status(self, params: KernelStatusParams, caller: str) -> KernelStatus:
         pid = os.getpid()
         report = self._supervisor.status()
-        running = [*(s.pid for s in report.services), *(z.pid for z in report.zygotes)]
-        pids = [found for found in running if found is not None]
+        running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]
+        pids = {pid, *(each for each in running if each is not None)}
         # Walks the page tables of every process: milliseconds that the event loop has not.
-        shares = await trio.to_thread.run_sync(_proportional_bytes, (pid, *pids))
+        shares = await trio.to_thread.run_sync(lambda: {each: processes.proportional_bytes(each) for each in pids})
         return KernelStatus(
             version=VERSION,
             pid=pid,
@@ -97,50 +97,23 @@ class KernelOperations:
             uptime_s=trio.current_time() - self._started,
             data_dir=str(self._config.data_dir),
             roots=[str(root) for root in self._config.roots],
-            http_url=self._http_url(),
+            http_url=self.http_url,
             # With it one may restart services.
-            page_url=self._page_url() if caller == OPERATOR else None,
+            page_url=self.page_url if caller == OPERATOR else None,
             clients=self._clients(),
-            rss_bytes=procfs.resident_bytes(pid) or 0,
+            rss_bytes=processes.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],
-            services=[self._service(service, shares) for service in report.services],
-            zygotes=[
-                ZygoteStatus(
-                    name=zygote.name,
-                    state=zygote.state,
-                    pid=zygote.pid,
-                    rss_bytes=procfs.resident_bytes(zygote.pid) if zygote.pid else None,
-                    pss_bytes=shares.get(zygote.pid) if zygote.pid else None,
-                    load_ms=zygote.load_ms,
-                )
-                for zygote in report.zygotes
+            services=[
+                _as(ServiceStatus, each, pss_bytes=shares.get(each.pid or 0), **self._waiting(each.name))
+                for each in report.services
             ],
+            zygotes=[_as(ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
         )
 
-    def _service(self, report: ServiceReport, shares: Mapping[int, int | None]) -> ServiceStatus:
-        lane = self._router.lane(report.name)
-        last = report.recoveries[-1] if report.recoveries else None
-        return ServiceStatus(
-            name=report.name,
-            state=report.state.value,
-            reason=report.reason,
-            generation=report.generation,
-            pid=report.pid,
-            standby_pid=report.standby_pid,
-            mode=report.mode,
-            uptime_s=report.uptime_s,
-            restarts=report.restarts,
-            deaths=report.deaths,
-            last_death="" if report.last_death is None else report.last_death.text or report.last_death.kind.value,
-            rss_bytes=report.rss_bytes,
-            pss_bytes=shares.get(report.pid) if report.pid else None,
-            in_flight=lane.in_flight_of(report.name),
-            # Those who wait are waiting for whichever of a pool comes first.
-            queued=lane.queued if report.name == lane.service else 0,
-            retry_in_s=report.retry_in_s,
-            recovery_ms=None if last is None else last.ready_ms,
-            info=report.info,
-        )
+    def _waiting(self, name: str) -> dict[str, int]:
+        lane = self._router.lane(name)
+        # Those who wait are waiting for whichever of a pool comes first.
+        return {"in_flight": lane.in_flight_of(name), "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: KernelRestart, caller: str) -> Done:
         self._known(params.service)
@@ -183,9 +156,9 @@ class KernelOperations:
     async def _logs(self, params: KernelLogs, caller: str) -> LogLines:
         if params.service != "kernel":
             self._known(params.service)
-        path = self._log_dir / f"{params.service}.log"
+        path = log_dir(self._config.data_dir) / f"{params.service}.log"
         try:
-            lines = await trio.to_thread.run_sync(_tail, path, params.lines)
+            lines = await trio.to_thread.run_sync(last_lines, path, params.lines)
         except FileNotFoundError:
             lines = []
         except OSError as error:
@@ -197,7 +170,7 @@ class KernelOperations:
         return Done(message="the kernel is ending")
 
     async def _content_url(self, params: KernelContentUrl, caller: str) -> ContentUrl:
-        url = self._http_url()
+        url = self.http_url
         return ContentUrl(url=None if url is None else url.removesuffix("/mcp") + CONTENT_PATH)
 
     async def _call(self, params: KernelCall, caller: str) -> Called:
@@ -222,18 +195,7 @@ def _all(done: Sequence[Done]) -> Done:
     return Done(message="; ".join(each.message for each in done))
 
 
-def _proportional_bytes(pids: tuple[int, ...]) -> dict[int, int | None]:
-    return {pid: procfs.proportional_bytes(pid) for pid in pids}
-
-
-def _tail(path: Path, count: int) -> list[str]:
-    """The last `count` lines of a file, reading only its end."""
-    with path.open("rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        data = b""
-        while position > 0 and data.count(b"\n") <= count:
-            step = min(_TAIL_BLOCK_BYTES, position)
-            position -= step
-            file.seek(position)
-            data = file.read(step) + data
-    return data.decode("utf-8", "replace").removesuffix("\n").split("\n")[-count:]
+def _as(tp: type[S], report: S, **known: int | None) -> S:
+    """What clients are told of a report: the fields of `tp`, with those that are `known` here."""
+    told = {name: getattr(report, name) for name in tp.__struct_fields__}
+    return tp(**{**told, **known})

@@ -119,8 +119,7 @@ class Dispatcher(Protocol):
         With `written`, a result that its service has written as JSON comes as that JSON, a `msgspec.Raw`: for callers
         that would only encode it again.
 
-        Streamed items are gathered into the result's field that `operation.stream` names.  Cancelling this coroutine
-        cancels the handler.
+        Cancelling this coroutine cancels the handler.
 
         Raises:
             LinckiaError: of the kind that says what happened and whether the work may have been done.

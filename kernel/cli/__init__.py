@@ -1,6 +1,6 @@
 """The command line.
 
-`parser` declares the commands, `main` runs one: its module is imported only then, since `linckia stdio` stands between
+`parser` declares the commands, `__main__` runs one: its module is imported only then, since `linckia stdio` is between
 an MCP client and its first answer and imports nothing beyond the standard library. Exit codes: 0 done, 1 it failed, 2
 the command or a setting was wrong, 3 another kernel holds the data directory, 130 interrupted.
 """

@@ -1,8 +1,64 @@
-"""`python -m kernel.cli`, the same as `linckia`."""
+"""Runs one command (`linckia`, `python -m kernel.cli`). All errors end up here, as a line that says what to do next."""
 
+from __future__ import annotations
+
+import argparse
+import os
 import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
-from kernel.cli.main import main
+from kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
+from kernel.cli.parser import build_parser
+from kernel.control.client import CallFailed, ControlError
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit code; usage errors exit by argparse."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        command: Command = getattr(import_module(f"kernel.cli.{arguments.module}"), arguments.function)
+        code = command(arguments)
+        print(end="", flush=True)
+    except BrokenPipeError:
+        # The reader has seen enough (`linckia tools | head`). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Usage as error:
+        return _say(error, EXIT_USAGE)
+    except CallFailed as error:
+        return _say(describe(error), EXIT_FAILED)
+    except (ControlError, Failed, OSError) as error:
+        return _say(error, EXIT_FAILED)
+    return code
+
+
+def _say(what: object, code: int) -> int:
+    print(f"linckia: {what}", file=sys.stderr)
+    return code
+
+
+_WHERE_TO_LOOK = {
+    "invalid_params": "tools --json", "unavailable": "status", "internal": "logs", "unknown_operation": "tools"
+}  # fmt: skip
+
+
+def describe(error: CallFailed) -> str:
+    """A failure in words, with whether the work may have happened and when to try again, where that matters."""
+    failure = error.failure
+    text = str(failure.get("message", "failed"))
+    if failure.get("executed") == "maybe":
+        text += "\nIt may have been done: look before you repeat it."
+    if retry_after_ms := failure.get("retry_after_ms"):
+        text += f"\nTry again in {retry_after_ms / 1000:.1f} s."
+    if look := _WHERE_TO_LOOK.get(failure.get("kind", "")):
+        text += f"\nSee: linckia {look}"
+    return text
+
 
 if __name__ == "__main__":
     sys.exit(main())

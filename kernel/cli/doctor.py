@@ -21,12 +21,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernel import users
-from kernel.cli.calls import show_json
-from kernel.cli.terminal import show_table
+from kernel import VERSION, users
+from kernel.cli.terminal import show_json, show_table
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
-from kernel.version import VERSION
 
 LOW_SPACE_BYTES = 1 * 2**30
 """Below this an index that is being rebuilt beside the old one may fill the disk."""

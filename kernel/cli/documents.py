@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel.cli import Failed, Usage
-from kernel.cli.calls import complain, connect, params_of, patiently, show_json
-from kernel.cli.terminal import Bars, show_table, size
+from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_json, show_table, size
 from kernel.control.client import CallFailed, Client
 from kernel.json_types import JsonObject
 

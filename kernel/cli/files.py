@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kernel.cli import Usage
-from kernel.cli.calls import complain, connect, show_json
-from kernel.cli.terminal import Bars, size
+from kernel.cli.terminal import Bars, complain, connect, show_json, size
 from kernel.control.client import Client
 from kernel.json_types import JsonObject
 

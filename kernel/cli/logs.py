@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernel.cli import Failed, Usage
-from kernel.control.address import find_data_dir, log_dir
+from kernel.control.address import find_data_dir, last_lines, log_dir
 
 POLL_S = 0.2
 """How often a followed file is looked at; inotify would need a dependency for the sake of eyes."""
-
-_BLOCK_BYTES = 64 * 1024
 
 
 def logs(arguments: argparse.Namespace) -> int:
@@ -50,18 +48,6 @@ def in_words(line: str) -> str:
     except (ValueError, KeyError, TypeError, AttributeError):
         return line
     return words + (f"\n{entry['error']}" if "error" in entry else "")
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last `count` lines, without reading more of the file than they take.  Raises OSError."""
-    tail = b""
-    with path.open("rb") as file:
-        at = file.seek(0, os.SEEK_END)
-        while at > 0 and tail.count(b"\n") <= count:
-            step = min(_BLOCK_BYTES, at)
-            at = file.seek(at - step)
-            tail = file.read(step) + tail
-    return tail.decode(errors="replace").splitlines()[-count:] if count else []
 
 
 def _follow(path: Path) -> Iterator[str]:

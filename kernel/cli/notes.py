@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from kernel.cli import Usage
-from kernel.cli.calls import complain, connect, params_of, patiently, show_json
-from kernel.cli.terminal import Bars, show_table
+from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_json, show_table
 from kernel.json_types import JsonObject
 
 SNIPPET_CHARS = 160

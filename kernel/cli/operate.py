@@ -1,14 +1,16 @@
-"""`linckia restart`, `start` and `stop`: control of the services, and of the kernel itself."""
+"""`linckia call`, `restart`, `start` and `stop`: one operation, and control of the services and of the kernel."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
 import time
 from pathlib import Path
 
-from kernel.cli import Failed
-from kernel.cli.calls import connect
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import Bars, connect, show_json
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, NoKernel
 from kernel.json_types import JsonObject
@@ -17,6 +19,43 @@ END_TIMEOUT_S = 30.0
 """Services are given their shutdown time-outs, one after the other where they depend on each other."""
 
 POLL_S = 0.02
+
+
+def call(arguments: argparse.Namespace) -> int:
+    """The result goes to stdout, indented on a terminal and on one line elsewhere; progress to stderr.
+
+    Raises:
+        Usage: the parameters are not a JSON object.
+        ControlError: there is no such operation, or the call failed.
+    """
+    params = _params(arguments.params)
+    with connect(arguments) as client, Bars(arguments.name) as show:
+        result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)
+    show_json(result)
+    return 0
+
+
+def _params(text: str) -> JsonObject:
+    if text == "-":
+        try:
+            text = sys.stdin.buffer.read().decode()
+        except UnicodeDecodeError as error:
+            raise Usage(f"the parameters on stdin are not UTF-8: {error}") from None
+    try:
+        params = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Usage(
+            f"the parameters are not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+            'Quote them for the shell, as in: linckia call mcp.echo \'{"message": "hello"}\''
+        ) from None
+    if not isinstance(params, dict):
+        raise Usage(f"the parameters are a JSON {_kind(params)}; they must be an object: '{{\"name\": value}}'")
+    return params
+
+
+def _kind(value: object) -> str:
+    names = {list: "array", str: "string", bool: "truth value", type(None): "null"}
+    return names.get(type(value), "number")
 
 
 def _operate(arguments: argparse.Namespace) -> int:

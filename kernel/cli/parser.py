@@ -1,7 +1,7 @@
 """The commands and their options; completion scripts are derived from the parser too.
 
 Where a command is a call of one operation, its options are named (`dest`) as the operation's parameters, so that
-`kernel.cli.calls.params_of` has nothing to translate.
+`kernel.cli.terminal.params_of` has nothing to translate.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import argparse
 import difflib
 from typing import NoReturn, Protocol
 
+from kernel import VERSION
 from kernel.cli import EXIT_USAGE
 from kernel.control.address import default_data_dir
-from kernel.version import VERSION
 
 EPILOG = """\
 a first session:
@@ -109,7 +109,8 @@ def _kernel(command: _AddCommand) -> None:
     token_help = "holds the bearer token for HTTP, a must off 127.0.0.1; or set LINCKIA_TOKEN"
     serve.add_argument("--token-file", metavar="FILE", help=token_help)
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
-    serve.add_argument("--conformance", action="store_true", help="serve the MCP conformance suite's fixtures as well")
+    package_help = "serve the service of this Python package as well (PACKAGE.operations, PACKAGE.main)"
+    serve.add_argument("--with", metavar="PACKAGE", dest="packages", action="append", help=package_help)
     serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
 
     stdio = command(
@@ -133,7 +134,7 @@ examples:
 
 
 def _calls(command: _AddCommand) -> None:
-    call = command("call", "call", "call an operation: JSON in, JSON out", CALL_EPILOG)
+    call = command("call", "operate", "call an operation: JSON in, JSON out", CALL_EPILOG)
     call.add_argument("name", metavar="NAME", help="an operation, as `linckia tools` lists them")
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
     call.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="instead of the operation's own deadline")

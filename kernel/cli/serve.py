@@ -1,25 +1,40 @@
-"""`linckia serve`: the kernel itself.
+"""`linckia serve`: the kernel itself, and its log.
 
 The data directory is locked and its socket listens before anything slow is imported, so that clients can queue at once.
+
+The log is JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.  Where stderr is not watched (a
+kernel that `linckia stdio` started), stderr is the log file itself, so that what Python or a library prints as it dies
+is found there too.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import gc
+import json
 import logging
+import logging.handlers
 import os
+import socket
 import sys
-from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
+from kernel import VERSION
 from kernel.cli import EXIT_HELD, Failed, Usage
-from kernel.cli.kernel_log import open_log
 from kernel.config import Config, load
-from kernel.control.address import log_dir, socket_path
-from kernel.control.hold import AlreadyHeld, CannotHold, Held, hold
+from kernel.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
 from kernel.settings import ConfigError, Flags
-from kernel.version import VERSION
+
+ROTATE_BYTES = 8 * 1024 * 1024
+KEEP = 3
+"""Rotated files that are kept: with the one in use, weeks of an ordinary kernel in at most 32 MiB."""
+
+_RED = "\x1b[31m"
+_COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: _RED, logging.CRITICAL: _RED}
+
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 log = logging.getLogger("linckia.kernel")
 
@@ -28,9 +43,9 @@ def serve(arguments: argparse.Namespace) -> int:
     """Until the kernel has ended in order.  Raises Usage, Failed."""
     try:
         config = load(flags_of(arguments), os.environ)
-        with hold(config.data_dir) as held:
+        with hold(config.data_dir) as listener:
             open_log(config.data_dir, config.log_level, watched=not arguments.ephemeral)
-            _run(config, held, ephemeral=arguments.ephemeral, conformance=arguments.conformance)
+            _run(config, listener, arguments)
     except ConfigError as error:
         raise Usage(str(error)) from None
     except AlreadyHeld as error:
@@ -41,7 +56,7 @@ def serve(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run(config: Config, held: Held, *, ephemeral: bool, conformance: bool) -> None:
+def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
     """Raises ConfigError, Failed."""
     # A tenth of the start would go into looking for garbage among a million objects that are all needed.  The kernel
     # switches the collector on again once it is up.
@@ -49,42 +64,28 @@ def _run(config: Config, held: Held, *, ephemeral: bool, conformance: bool) -> N
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
     import trio
 
-    from proto.memory import limit_heaps
+    from proto.machine import limit_heaps
 
     # Before any thread, and so before what else is loaded: the few that there are need no heaps of their own, whose
     # free ends never go back.
     limit_heaps(1)
 
-    from kernel.app import run
+    from kernel.app import leaves, run
 
-    start = partial(
-        run,
-        config,
-        held.listener,
-        ephemeral=ephemeral,
-        conformance=conformance,
-        on_ready=partial(announce, config),
-    )
+    on_ready = partial(announce, config)
+    packages = arguments.packages or ()
+    start = partial(run, config, listener, ephemeral=arguments.ephemeral, packages=packages, on_ready=on_ready)
     try:
         trio.run(start)
     except Exception as error:
-        for leaf in _leaves(error):
+        for leaf in leaves(error):
             if isinstance(leaf, ConfigError):
                 raise leaf from None
         log.critical("the kernel failed by a defect", exc_info=error)
         raise Failed(
-            f"the kernel failed by a defect: {next(_leaves(error))!r}; {log_dir(config.data_dir) / 'kernel.log'} has "
+            f"the kernel failed by a defect: {next(leaves(error))!r}; {log_dir(config.data_dir) / 'kernel.log'} has "
             "the details. What was acknowledged is on disk; start it again."
         ) from None
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors themselves: each nursery that one passes through wraps it in a group."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def flags_of(arguments: argparse.Namespace) -> Flags:
@@ -113,3 +114,78 @@ def announce(config: Config, http_url: str | None, page_url: str | None) -> None
         file=sys.stderr,
         flush=True,
     )
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, `extra` fields, a traceback as `error`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _ORDINARY}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class HumanLines(logging.Formatter):
+    """`12:34:56 supervisor  message`, coloured by level on a terminal."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.datetime.fromtimestamp(record.created)
+        text = f"{at:%H:%M:%S} {record.name.removeprefix('linckia.'):<10}  {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        colour = _COLOURS.get(record.levelno, "") if self._colour else ""
+        return f"{colour}{text}\x1b[0m" if colour else text
+
+
+class Rotating(logging.handlers.RotatingFileHandler):
+    """Takes stderr along to the new file, where stderr is this log."""
+
+    def __init__(self, path: Path, *, with_stderr: bool) -> None:
+        super().__init__(path, maxBytes=ROTATE_BYTES, backupCount=KEEP, encoding="utf-8")
+        self._with_stderr = with_stderr
+        self._take_stderr()
+
+    def doRollover(self) -> None:
+        super().doRollover()
+        self._take_stderr()
+
+    def _take_stderr(self) -> None:
+        if self._with_stderr and self.stream is not None:
+            os.dup2(self.stream.fileno(), sys.stderr.fileno())
+
+
+def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
+    """Send everything that is logged in this process to the kernel's log.
+
+    Args:
+        level: debug, info, warning or error; of other people's libraries, only warnings and worse are kept.
+        watched: whether a person may read stderr.
+
+    Raises:
+        OSError: the log cannot be written.
+    """
+    folder = log_dir(data_dir)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    to_file = Rotating(folder / "kernel.log", with_stderr=not watched)
+    to_file.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.addHandler(to_file)
+    root.setLevel(logging.WARNING)
+    if watched:
+        to_people = logging.StreamHandler(sys.stderr)
+        to_people.setFormatter(HumanLines(colour=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
+        root.addHandler(to_people)
+    logging.getLogger("linckia").setLevel(level.upper())
+    logging.captureWarnings(True)

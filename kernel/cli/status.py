@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernel.cli import Failed, Usage
-from kernel.cli.calls import connect, show_json
-from kernel.cli.terminal import Cell, duration, rich_table, show_table
+from kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table
 from kernel.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")

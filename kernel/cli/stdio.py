@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel.cli import EXIT_HELD, Failed, Usage
-from kernel.control.address import find_data_dir, log_dir
+from kernel.control.address import find_data_dir, last_lines, log_dir
 from kernel.control.client import CallFailed, Client, ControlError, KernelGone, NoKernel
 from kernel.json_types import JsonObject
 
@@ -189,8 +189,6 @@ def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> s
 
 
 def _log_end(data_dir: Path) -> str:
-    from kernel.cli.logs import last_lines
-
     path = log_dir(data_dir) / "kernel.log"
     try:
         lines = last_lines(path, LOG_LINES)

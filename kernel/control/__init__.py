@@ -10,5 +10,5 @@
         {"detached": {"reason": "client"}} (it left) or "stopped" (the kernel ends in order)
 
 or {"failure": {…}}, the fields of `proto.errors.Failure`. Closing the connection cancels what it asked for.
-`address`, `hold` and `client` import the standard library only, since they stand on the way of every short command.
+`address` and `client` import the standard library only, since they stand on the way of every short command.
 """

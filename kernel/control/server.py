@@ -1,7 +1,7 @@
 """The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the gateway.
 
 Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for. An
-ephemeral kernel's `serve_control` returns a while after the last one has left, which is that kernel's end.
+ephemeral kernel's server returns a while after the last one has left, which is that kernel's end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import socket
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,7 @@ import trio
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
-from proto.operation import OPERATOR
+from proto.operation import OPERATOR, SURFACES
 from proto.ops import Table
 
 log = logging.getLogger("linckia.control")
@@ -77,62 +77,48 @@ class AttachRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attach: Attachment
 
 
-async def serve_control(
-    listener: socket.socket,
-    dispatcher: Dispatcher,
-    table: Table,
-    attach: Attach,
-    *,
-    roots: Sequence[Path] = (),
-    surfaces: Collection[str] | None = None,
-    linger_s: float | None = None,
-    started: trio.Event | None = None,
-    stopping: trio.Event | None = None,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Answer on `listener` (a bound and listening Unix socket) until cancelled.
+class ControlServer:
+    """Answers on the control socket.
 
     Args:
         roots: the kernel's; a client that wants others is refused.
-        surfaces: the names that `attach` knows; None lets it decide.
-        linger_s: for an ephemeral kernel: return this many seconds after the last client has left.
+        linger_s: for an ephemeral kernel: `run` returns this many seconds after the last client has left.
         started: set once there are services to call; calls wait for it, clients' descriptors do not.
         stopping: set when the kernel ends in order; a local client whose session ends then is told so.
-
-    Cancellation ends every connection. The listener stays the caller's to close.
     """
-    server = _Server(dispatcher, table, attach, tuple(map(str, roots)), surfaces, linger_s, started, stopping)
-    await server.run(trio.socket.from_stdlib_socket(listener), task_status)
 
-
-class _Server:
     def __init__(
         self,
         dispatcher: Dispatcher,
         table: Table,
         attach: Attach,
-        roots: tuple[str, ...],
-        surfaces: Collection[str] | None,
-        linger_s: float | None,
-        started: trio.Event | None,
-        stopping: trio.Event | None,
+        *,
+        started: trio.Event,
+        stopping: trio.Event,
+        roots: Sequence[Path] = (),
+        linger_s: float | None = None,
     ) -> None:
         self.dispatcher = dispatcher
         self.table = table
         self.attach = attach
-        self.roots = roots
-        self.surfaces = surfaces
-        self._linger_s = math.inf if linger_s is None else linger_s
-        self._started = started
-        self._stopping = stopping
-        self.lingers = linger_s is not None
+        self.started = started
+        self.stopping = stopping
+        self.roots = tuple(map(str, roots))
+        self.linger_s = linger_s
         self._busy = 0
         self._alone = trio.CancelScope()
 
-    async def run(self, listener: trio.socket.SocketType, task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, listening: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve `listening` (a bound and listening Unix socket, which stays the caller's to close).
+
+        Cancellation ends every connection.
+        """
+        listener = trio.socket.from_stdlib_socket(listening)
         async with trio.open_nursery() as connections:
             with self._alone:
-                if self._linger_s < math.inf:
+                if self.linger_s is not None:
                     self._alone.deadline = trio.current_time() + FIRST_CLIENT_S
                 task_status.started()
                 while True:
@@ -147,23 +133,14 @@ class _Server:
                     connections.start_soon(self._serve, accepted)
             connections.cancel_scope.cancel()
 
-    def stops(self) -> bool:
-        """Whether the kernel ends in order."""
-        return self._stopping is not None and self._stopping.is_set()
-
-    async def services(self) -> None:
-        """Until there are services to call."""
-        if self._started is not None:
-            await self._started.wait()
-
     def _enter(self) -> None:
         self._busy += 1
         self._alone.deadline = math.inf
 
     def _leave(self) -> None:
         self._busy -= 1
-        if not self._busy:
-            self._alone.deadline = trio.current_time() + self._linger_s
+        if not self._busy and self.linger_s is not None:
+            self._alone.deadline = trio.current_time() + self.linger_s
 
     async def _serve(self, accepted: trio.socket.SocketType) -> None:
         connection = _Connection(self, accepted)
@@ -193,7 +170,7 @@ def _admitted(accepted: trio.socket.SocketType) -> bool:
 class _Connection:
     """One client: a task that reads lines and descriptors, and the requests one after the other."""
 
-    def __init__(self, server: _Server, accepted: trio.socket.SocketType) -> None:
+    def __init__(self, server: ControlServer, accepted: trio.socket.SocketType) -> None:
         self._server = server
         self._socket = accepted
         self._sending = trio.Lock()
@@ -284,31 +261,24 @@ class _Connection:
         if not operation.admits(OPERATOR):
             raise Forbidden(f"{operation.name} is called between services only")
         params = operation.parse(request.params)
-        await self._server.services()
-        call = partial(
-            self._server.dispatcher.call,
-            operation,
-            params,
-            caller=OPERATOR,
-            timeout_s=request.timeout_s,
-            written=True,
-        )
+        await self._server.started.wait()
+        dispatch = self._server.dispatcher.call
+        call = partial(dispatch, operation, params, caller=OPERATOR, timeout_s=request.timeout_s, written=True)
         if not request.progress:
             return await call()
-        client_requests = _Reports()
-        failure: LinckiaError | None = None
+        reports = _Reports()
         result: object = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client_requests.forward, self)
+            nursery.start_soon(reports.forward, self)
             try:
-                result = await call(client_requests=client_requests)
+                result = await call(client_requests=reports)
             except LinckiaError as error:
                 # Kept, since a nursery would wrap it in a group.
-                failure = error
+                result = error
             finally:
-                client_requests.finish()
-        if failure is not None:
-            raise failure
+                reports.finish()
+        if isinstance(result, LinckiaError):
+            raise result
         return result
 
     async def _attach(self, wanted: Attachment) -> JsonObject:
@@ -317,16 +287,16 @@ class _Connection:
             raise InvalidParams(
                 f"an attach comes with two descriptors, or three, not {len(self._descriptors)}", field="attach"
             )
-        if server.surfaces is not None and wanted.surface not in server.surfaces:
+        if wanted.surface not in SURFACES:
             raise InvalidParams(
-                f"unknown surface {wanted.surface!r}; there are: {', '.join(sorted(server.surfaces))}", field="surface"
+                f"unknown surface {wanted.surface!r}; there are: {', '.join(sorted(SURFACES))}", field="surface"
             )
         if wanted.roots is not None and set(wanted.roots) != set(server.roots):
             raise Unavailable(
                 f"the running kernel (process {os.getpid()}) has the roots {_listed(server.roots)}, not "
                 f"{_listed(wanted.roots)}: end it (linckia stop), ask for the same roots, or name another --data"
             )
-        attached = {"pid": os.getpid(), "ephemeral": server.lingers, "roots": server.roots}
+        attached = {"pid": os.getpid(), "ephemeral": server.linger_s is not None, "roots": server.roots}
         await self.send({"attached": attached})
         fd_in, fd_out, *memory = self._descriptors
         left = False
@@ -334,7 +304,7 @@ class _Connection:
             await server.attach(fd_in, fd_out, wanted.surface, memory[0] if memory else None)
             left = True
         finally:
-            if not left and server.stops():
+            if not left and server.stopping.is_set():
                 with trio.move_on_after(GOODBYE_S, shield=True):
                     await self.send({"detached": {"reason": "stopped"}})
         return {"detached": {"reason": "client"}}
@@ -352,13 +322,14 @@ class _Reports:
     """What a call tells the command line while it runs; the command line cannot be asked anything."""
 
     def __init__(self) -> None:
-        self._progress: JsonObject | None = None
+        self._progress: list[JsonObject] = []
+        """The latest report, if it was not sent yet."""
         self._logs: list[JsonObject] = []
         self._news = trio.Event()
         self._finished = trio.Event()
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        self._progress = {"done": done, "total": total, "message": message}
+        self._progress = [{"done": done, "total": total, "message": message}]
         self._news.set()
 
     def log(self, level: str, logger: str, message: str) -> None:
@@ -380,14 +351,9 @@ class _Reports:
             await self._news.wait()
             self._news = trio.Event()
             finished = self._finished.is_set()
-            logs, self._logs = self._logs, []
-            for entry in logs:
-                await connection.send({"log": entry})
-            if self._progress is not None:
-                progress, self._progress = self._progress, None
-                await connection.send({"progress": progress})
+            waiting = [*({"log": entry} for entry in self._logs), *({"progress": one} for one in self._progress)]
+            self._logs, self._progress = [], []
+            for message in waiting:
+                await connection.send(message)
             with trio.move_on_after(PROGRESS_INTERVAL_S):
                 await self._finished.wait()
-
-
-__all__ = ["Attach", "serve_control"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from kernel import VERSION
 from kernel.gateway.composite.dispatch import Composites
 from kernel.gateway.prompts import FilePrompts, Folder
 from kernel.gateway.protocol.handshake import Handshake
@@ -21,7 +22,6 @@ from kernel.gateway.surfaces import Surface
 from kernel.gateway.transport.session_memory import SessionMemory
 from kernel.gateway.transport.stdio import DRAIN_S, serve_stdio
 from kernel.ports import Dispatcher
-from kernel.version import VERSION
 from proto.errors import InvalidParams
 from proto.operation import ALL, SURFACES
 from proto.ops import Table

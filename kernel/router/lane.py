@@ -38,7 +38,7 @@ from proto.errors import (
     Unavailable,
     from_failure,
 )  # fmt: skip
-from proto.frames import Call, Cancel, Credit, Fault, Item, Progress, Return
+from proto.frames import Call, Cancel, Fault, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Access
 
@@ -162,11 +162,6 @@ class Lane:
                 waiting.remove(call)
         return call.deaths > 0
 
-    def grant(self, call: RoutedCall, n: int) -> None:
-        """The caller has room for `n` more streamed items."""
-        if call.frame_id in self._in_flight:
-            self._post(call, Credit(call.frame_id, n))
-
     def find(self, instance: str, generation: int, frame_id: int | None) -> RoutedCall | None:
         """The call in flight that has this number in this generation of an instance."""
         call = self._in_flight.get(frame_id) if frame_id is not None else None
@@ -237,7 +232,7 @@ class Lane:
 
     # ---- frames ---------------------------------------------------------------------------------------------------
 
-    def frame(self, instance: str, generation: int, frame: Return | Fault | Item | Progress) -> None:
+    def frame(self, instance: str, generation: int, frame: Return | Fault | Progress) -> None:
         call = self.find(instance, generation, frame.id)
         if call is None:
             return
@@ -248,9 +243,6 @@ class Lane:
             case Fault(failure=failure):
                 self._release(call)
                 self._finish(call, from_failure(failure))
-            case Item(body=body):
-                if not call.withdrawn:
-                    call.item(body)
             case Progress():
                 if call.progress is not None and not call.withdrawn:
                     call.progress(frame)
@@ -324,13 +316,12 @@ class Lane:
                 trace=call.trace,
                 caller=call.caller,
                 generation=call.generation,
-                credit=call.credit,
                 progress=call.progress is not None,
                 session=call.session,
             ),
         )
 
-    def _post(self, call: RoutedCall, frame: Call | Cancel | Credit) -> None:
+    def _post(self, call: RoutedCall, frame: Call | Cancel) -> None:
         instance = self._instances[call.instance]
         if instance.channel is None:
             return

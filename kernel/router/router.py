@@ -36,11 +36,9 @@ from proto.frames import (
     AnyFrame,
     Call,
     Cancel,
-    Credit,
     Event,
     Fault,
     Hello,
-    Item,
     Log,
     Progress,
     Return,
@@ -48,9 +46,6 @@ from proto.frames import (
 from proto.link import LinkClosed
 from proto.operation import Operation, Params
 from proto.ops import Table
-
-WINDOW = 64
-"""Streamed items under way to a client's call, where they are gathered as they come."""
 
 KERNEL = "kernel"
 """The service name of operations that the kernel itself answers."""
@@ -140,16 +135,14 @@ class Router:
         body = frames.pack_body(params)
         if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
             raise InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
-        waiting = Waiting(lambda: lane.grant(routed, 1), client_requests)
+        waiting = Waiting(client_requests)
         routed = RoutedCall(
             operation,
             body,
             caller=caller,
             trace=trace or new_trace(),
             deadline=trio.current_time() + limit_s,
-            credit=WINDOW if operation.stream else 0,
             done=waiting.done,
-            item=waiting.item,
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
             session=current_session.get(),
@@ -209,16 +202,12 @@ class Router:
 
     def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
         match frame:
-            case Return() | Fault() | Item() | Progress():
+            case Return() | Fault() | Progress():
                 self._lanes[service].frame(service, generation, frame)
             case Call():
                 self._from_service(service, generation, frame)
             case Cancel(id=call_id):
                 self._cancel_made(service, generation, call_id)
-            case Credit(id=call_id, n=n):
-                made = self._made.get((service, generation), {}).get(call_id)
-                if made is not None:
-                    made[0].grant(made[1], n)
             case Event():
                 self._publish(frame)
             case Log():
@@ -266,9 +255,7 @@ class Router:
             caller=caller,
             trace=call.trace,
             deadline=trio.current_time() + call.left_ms / 1000,
-            credit=call.credit,
             done=done,
-            item=lambda body: self._post(service, generation, Item(call.id, body)),
             progress=(lambda p: self._post(service, generation, Progress(call.id, p.done, p.total, p.message)))
             if call.progress
             else None,
@@ -345,7 +332,7 @@ class Router:
         else:
             self._post(service, generation, Return(call_id, outcome))
 
-    def _post(self, service: str, generation: int, frame: Return | Fault | Item | Progress) -> None:
+    def _post(self, service: str, generation: int, frame: Return | Fault | Progress) -> None:
         channel = self._channels.get((service, generation))
         if channel is None:
             return
@@ -364,7 +351,7 @@ class Router:
     def _relay_log(self, service: str, generation: int, frame: Log) -> None:
         call = self._lanes[service].find(service, generation, frame.call)
         if call is not None and call.client_requests is not None:
-            call.client_requests.log(frame.level, frame.logger or service, frame.message)
+            call.client_requests.log(frame.level, service, frame.message)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         if self._nursery is None:

@@ -55,9 +55,6 @@ class Running(Protocol):
     def became_ready(self) -> None:
         """It is READY: what makes the start of the next generation quick is done from now on."""
 
-    def was_used(self) -> None:
-        """A client's calls came to it since this was last said."""
-
     def signal(self, number: int) -> None:
         """Send a signal to the process itself; nothing where it is gone.  A stopped process is continued to get it."""
 
@@ -67,8 +64,8 @@ class Running(Protocol):
     def memory_bytes(self) -> int | None:
         """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""
 
-    async def tend(self) -> None:
-        """Housekeeping, with each ping: the size of its log, say."""
+    async def tend(self, used: bool) -> None:
+        """Housekeeping, with each ping (the size of its log, say); `used`: clients have called it since the last."""
 
     def close(self) -> None:
         """Give back what was held for it; after `wait`."""

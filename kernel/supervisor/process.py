@@ -280,9 +280,7 @@ class Generation:
                 self._ping(channel, now, overslept)
             if now >= next_at:
                 self._check_memory(running)
-                if self._sink.was_used(self.spec.name):
-                    running.was_used()
-                await running.tend()
+                await running.tend(self._sink.was_used(self.spec.name))
                 self._look_whether_idle()
                 next_at = trio.current_time() + interval
 

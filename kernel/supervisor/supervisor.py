@@ -12,48 +12,53 @@ import random
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import msgspec
 import trio
-from msgspec.structs import replace
 
 from kernel.ports import Cause, CauseKind, GenerationSink, ServiceState
-from kernel.supervisor import procfs
+from kernel.supervisor import policy, processes
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
-from kernel.supervisor.policy import decide
+from kernel.supervisor.policy import Decision, Happening, Plan
 from kernel.supervisor.process import Ended, Generation
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
-from kernel.supervisor.state import (
-    BecameReady,
-    Boot,
-    ClimbDue,
-    Close,
-    Decision,
-    Died,
-    Due,
-    End,
-    Happening,
-    Idle,
-    Plan,
-    RestartAsked,
-    Spawn,
-    StartAsked,
-    StopAsked,
-    Tell,
-    Wake,
-    WakeToClimb,
-    Wanted,
-)
-from kernel.supervisor.status import Recovery, Report, ServiceReport, ZygoteReport
+from kernel.supervisor.zygote import ZygoteReport
 from proto.birth import Birth
 from proto.errors import InvalidParams
-
-RECOVERIES_KEPT = 32
-"""Of each service, for a median that means something."""
+from proto.ops.kernel import ServiceStatus
 
 Births = Callable[[ServiceSpec, int, str], Birth]
 """The birth certificate of a generation, from spec, number and mode."""
 
 _log = logging.getLogger("linckia.supervisor")
+
+
+class Recovery(msgspec.Struct, kw_only=True):
+    """How the latest death was got over: when it was noticed (trio's clock), and ms from then.
+
+    `answered_ms`: until all its callers had an answer or were queued for the next generation; `ready_ms`: until the
+    next generation was READY (None: not yet).
+    """
+
+    noticed_at: float
+    answered_ms: float
+    ready_ms: float | None = None
+
+
+class ServiceReport(ServiceStatus, frozen=True, kw_only=True):
+    """One service as the supervisor sees it: what clients are told, and what metrics and tests want beside it."""
+
+    how: str = ""
+    memory_bytes: int | None = None
+    answered_ms: float | None = None
+    ping_ms: float | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything, in start order."""
+
+    services: tuple[ServiceReport, ...]
+    zygotes: tuple[ZygoteReport, ...] = ()
 
 
 class Supervisor:
@@ -85,10 +90,7 @@ class Supervisor:
         self._sink = sink
         self._births = births
         self._generations: dict[str, Generation] = {}
-        self._recoveries: dict[str, collections.deque[Recovery]] = {
-            name: collections.deque(maxlen=RECOVERIES_KEPT) for name in self.plan.specs
-        }
-        self._noticed_at: dict[str, float] = {}
+        self._recoveries: dict[str, Recovery] = {}
         self._queue: collections.deque[Happening] = collections.deque()
         self._applying = False
         self._nursery: trio.Nursery | None = None
@@ -106,7 +108,7 @@ class Supervisor:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._placement.run)
-                self._apply(Boot())
+                self._apply(policy.Boot())
                 task_status.started()
                 await self._closed()
                 nursery.cancel_scope.cancel()
@@ -124,26 +126,26 @@ class Supervisor:
         Bounded by the kill ladder of each service.  Cancellation: the end goes on.
         """
         if self._nursery is not None:
-            self._apply(Close())
+            self._apply(policy.Close())
             await self._over.wait()
 
     # A person's wishes.
 
     def start(self, name: str) -> None:
         """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams."""
-        self._apply(StartAsked(self._known(name)))
+        self._apply(policy.StartAsked(self._known(name)))
 
     def stop(self, name: str) -> None:
         """End a service in order; it stays stopped until `start`.  Raises InvalidParams."""
-        self._apply(StopAsked(self._known(name)))
+        self._apply(policy.StopAsked(self._known(name)))
 
     def restart(self, name: str) -> None:
         """End a service in order and start it again, now.  Raises InvalidParams."""
-        self._apply(RestartAsked(self._known(name)))
+        self._apply(policy.RestartAsked(self._known(name)))
 
     def wanted(self, name: str) -> None:
         """A call waits for this service: start it where it rests; nothing where it does not.  Raises InvalidParams."""
-        self._apply(Wanted(self._known(name)))
+        self._apply(policy.Wanted(self._known(name)))
 
     def _known(self, name: str) -> str:
         if name not in self.plan.specs:
@@ -176,9 +178,8 @@ class Supervisor:
         self._applying = True
         try:
             while self._queue:
-                before = self._state
-                self._state, decisions = decide(
-                    self.plan, before, self._queue.popleft(), trio.current_time(), random.random()
+                self._state, decisions = policy.decide(
+                    self.plan, self._state, self._queue.popleft(), trio.current_time(), random.random()
                 )
                 for decision in decisions:
                     self._carry_out(decision)
@@ -191,22 +192,21 @@ class Supervisor:
         if nursery is None:
             return
         match decision:
-            case Spawn(name, number, mode):
+            case policy.Spawn(name, number, mode):
                 generation = Generation(
                     self.plan.specs[name], number, mode, self._sink,
-                    on_ready=lambda: self._became_ready(name, number), on_idle=lambda: self._apply(Idle(name, number)),
+                    on_ready=lambda: self._became_ready(name, number),
+                    on_idle=lambda: self._apply(policy.Idle(name, number)),
                 )  # fmt: skip
                 self._generations[name] = generation
                 nursery.start_soon(self._live, generation)
-            case End(name, number, why, rests):
+            case policy.End(name, number, why, rests):
                 if self._generations[name].number == number:
                     kind = CauseKind.RESTED if rests else CauseKind.STOPPED
                     self._generations[name].end(Cause(kind, None, why))
-            case Wake(at, name):
-                nursery.start_soon(self._wake, at, Due(name))
-            case WakeToClimb(at, name, number):
-                nursery.start_soon(self._wake, at, ClimbDue(name, number))
-            case Tell(name, state, reason, retry_at):
+            case policy.Wake(at, happening):
+                nursery.start_soon(self._wake, at, happening)
+            case policy.Tell(name, state, reason, retry_at):
                 self._tell(name, state, reason, retry_at)
 
     def _tell(self, name: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
@@ -235,31 +235,25 @@ class Supervisor:
         self._generations.pop(name, None)
         self._sink.down(name, number, ended.cause)
         if ended.cause.kind is CauseKind.RESTED:
-            self._apply(Died(name, number, ended.cause))
+            self._apply(policy.Died(name, number, ended.cause))
             return
         answered_ms = (trio.current_time() - ended.noticed_at) * 1000
         level = logging.WARNING if ended.cause.is_crash else logging.INFO
         _log.log(level, "%s generation %d died (%s): %s", name, number, ended.cause.kind, ended.cause.text)
-        self._recoveries[name].append(Recovery(generation=number, cause=ended.cause, answered_ms=answered_ms))
-        self._noticed_at[name] = ended.noticed_at
-        self._apply(Died(name, number, ended.cause))
+        self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
+        self._apply(policy.Died(name, number, ended.cause))
 
     def _became_ready(self, name: str, number: int) -> None:
-        noticed_at = self._noticed_at.pop(name, None)
-        if noticed_at is not None and self._recoveries[name]:
-            running = self._generations[name].running
-            last = self._recoveries[name][-1]
-            ready_ms = (trio.current_time() - noticed_at) * 1000
-            self._recoveries[name][-1] = replace(last, ready_ms=ready_ms, how=running.how if running else "")
-        self._apply(BecameReady(name, number))
-
-    # What it tells.
+        recovery = self._recoveries.get(name)
+        if recovery is not None and recovery.ready_ms is None:
+            recovery.ready_ms = (trio.current_time() - recovery.noticed_at) * 1000
+        self._apply(policy.BecameReady(name, number))
 
     def status(self) -> Report:
         """Everything as it is now; some 0.1 ms a service."""
         zygotes: tuple[ZygoteReport, ...] = ()
         if isinstance(self._placement, LocalPlacement):
-            zygotes = self._placement.report()
+            zygotes = tuple(zygote.report() for zygote in self._placement.zygotes.values())
         return Report(services=tuple(self._report(name) for name in self.plan.specs), zygotes=zygotes)
 
     def _report(self, name: str) -> ServiceReport:
@@ -267,28 +261,33 @@ class Supervisor:
         spec = self.plan.specs[name]
         generation = self._generations.get(name)
         running = generation.running if generation is not None else None
+        recovery = self._recoveries.get(name)
         now = trio.current_time()
-        ready_at = generation.ready_at if generation is not None else None
-        round_trip_s = generation.liveness.round_trip_s if generation is not None else None
-        retry_in_s = None if child.retry_at is None else max(0.0, child.retry_at - now)
-        return ServiceReport(
+        report = ServiceReport(
             name=name,
             state=child.state,
             reason=child.reason,
             generation=child.generation,
-            pid=running.pid if running is not None else None,
             standby_pid=self._placement.standby_pid(name),
-            how=running.how if running is not None else "",
             mode=spec.modes[child.mode] if spec.modes else "",
-            uptime_s=now - ready_at if ready_at is not None else None,
             restarts=child.restarts,
             deaths={kind.value: count for kind, count in child.deaths.items()},
-            last_death=child.last_death,
-            recoveries=tuple(self._recoveries[name]),
-            memory_bytes=running.memory_bytes() if running is not None else None,
-            rss_bytes=procfs.resident_bytes(running.pid) if running is not None else None,
-            retry_in_s=retry_in_s,
-            in_flight=generation.in_flight if generation is not None else 0,
+            last_death="" if child.last_death is None else child.last_death.text or child.last_death.kind.value,
+            retry_in_s=None if child.retry_at is None else max(0.0, child.retry_at - now),
+            recovery_ms=recovery.ready_ms if recovery is not None else None,
+            answered_ms=recovery.answered_ms if recovery is not None else None,
+        )
+        if generation is None or running is None:
+            return report
+        round_trip_s = generation.liveness.round_trip_s
+        return msgspec.structs.replace(
+            report,
+            pid=running.pid,
+            how=running.how,
+            uptime_s=now - generation.ready_at if generation.ready_at is not None else None,
+            memory_bytes=running.memory_bytes(),
+            rss_bytes=processes.resident_bytes(running.pid),
+            in_flight=generation.in_flight,
             ping_ms=round_trip_s * 1000 if round_trip_s is not None else None,
-            info=generation.info if generation is not None else {},
+            info=generation.info,
         )

@@ -11,6 +11,7 @@ import contextlib
 import enum
 import itertools
 import logging
+import math
 import os
 import random
 import signal
@@ -22,13 +23,13 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.supervisor.logs import ServiceLog
 from kernel.supervisor.placement import SpawnError
 from kernel.supervisor.policy import delay_s
-from kernel.supervisor.reaper import Reaper
-from kernel.supervisor.spawn import spawn
+from kernel.supervisor.processes import Reaper, resident_bytes
+from kernel.supervisor.spawn import ServiceLog, spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
+from proto.ops.kernel import ZygoteStatus
 
 OOM_SCORE_ADJ = 300
 """After the services, whose memory it shares, and before the kernel."""
@@ -57,6 +58,13 @@ class ZygoteState(enum.StrEnum):
     READY = "ready"
     BACKOFF = "backoff"
     UNFIT = "unfit"
+
+
+class ZygoteReport(ZygoteStatus, frozen=True, kw_only=True):
+    """What clients are told of a zygote, and what metrics and tests want beside it."""
+
+    deaths: int
+    failed_modules: dict[str, str]
 
 
 class LoadingOrder:
@@ -101,23 +109,44 @@ class Zygote:
         self._reaper = reaper
         self._loading = loading
         self._ending = False
+        self.needed_by: set[str] = set()
+        """Its services that run or will soon."""
+        self._unneeded_at = math.inf
         self._wanted = trio.Event()
-        self._unwanted = False
         self._changed = trio.Event()
         self._control: trio.socket.SocketType | None = None
         self._ids = itertools.count(1)
-        self._waiting: dict[int, tuple[trio.Event, list[Forked]]] = {}
+        self._waiting: dict[int, trio.MemorySendChannel[Forked]] = {}
 
-    def rest(self) -> None:
-        """No fork is wanted for a while: end it, once a fork under way is over; the next fork has it load again."""
-        self._unwanted = True
-        self._end_if_unwanted()
+    def no_longer_needed_by(self, service: str) -> None:
+        """That service will not be started soon."""
+        if service in self.needed_by:
+            self.needed_by.discard(service)
+            self._unneeded_at = trio.current_time()
 
-    def _end_if_unwanted(self) -> None:
-        if self._unwanted and self.state is ZygoteState.READY and not self._waiting:
+    def rest_if_unneeded(self) -> None:
+        """End it where none of its services has needed it for as long as its spec says; the next fork loads it."""
+        after_s = self.spec.rests_after_s
+        if after_s is None or self.needed_by or trio.current_time() - self._unneeded_at < after_s:
+            return
+        if self.state is ZygoteState.READY and not self._waiting:
             self._wanted = trio.Event()
             self._set(ZygoteState.IDLE)
             self._kill()
+
+    def report(self) -> ZygoteReport:
+        """As it is now."""
+        loaded = self.loaded
+        return ZygoteReport(
+            name=self.spec.name,
+            state=self.state,
+            pid=self.pid,
+            rss_bytes=resident_bytes(self.pid) if self.pid is not None else None,
+            pss_bytes=None,
+            load_ms=loaded.took_ms if loaded is not None else None,
+            deaths=self.deaths,
+            failed_modules=loaded.failed if loaded is not None else {},
+        )
 
     async def fork(self, birth: Birth, env: Mapping[str, str], fd: int, log_fd: int, *, standby: bool = False) -> int:
         """Fork a service that gets both descriptors; its pid, a child of this process.
@@ -130,7 +159,6 @@ class Zygote:
         Raises:
             ZygoteDown: no service was forked.
         """
-        self._unwanted = False
         self._wanted.set()
         with trio.move_on_after(self.spec.wait_s):
             while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
@@ -142,27 +170,24 @@ class Zygote:
         packet = _encoder.encode(request)
         if len(packet) > MAX_PACKET_BYTES:
             raise ZygoteDown(f"the birth certificate of {birth.service} has {len(packet)} bytes")
-        answered = trio.Event()
-        answers: list[Forked] = []
-        self._waiting[request.id] = (answered, answers)
+        self._waiting[request.id], answer = trio.open_memory_channel[Forked](1)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (fd, log_fd)))]
+        forked: Forked | None = None
         try:
             with trio.move_on_after(self.spec.fork_timeout_s, shield=True):
                 await control.sendmsg([packet], rights)
-                await answered.wait()
-        except OSError as error:
+                forked = await answer.receive()
+        except (OSError, trio.EndOfChannel) as error:
             raise ZygoteDown(f"zygote {self.spec.name} died: {error}") from error
         finally:
             del self._waiting[request.id]
-            self._end_if_unwanted()
-        if not answers:
-            if self.pid is not None and not answered.is_set():
-                _log.error("zygote %s did not fork within %g s and is killed", self.spec.name, self.spec.fork_timeout_s)
-                self._kill()
-            raise ZygoteDown(f"zygote {self.spec.name} died or hung")
-        if answers[0].pid is None:
-            raise ZygoteDown(f"zygote {self.spec.name}: {answers[0].error}")
-        return answers[0].pid
+        if forked is None:
+            _log.error("zygote %s did not fork within %g s and is killed", self.spec.name, self.spec.fork_timeout_s)
+            self._kill()
+            raise ZygoteDown(f"zygote {self.spec.name} hung")
+        if forked.pid is None:
+            raise ZygoteDown(f"zygote {self.spec.name}: {forked.error}")
+        return forked.pid
 
     async def run(self) -> None:
         """Keep the zygote alive from when it is first wanted, until cancelled."""
@@ -179,9 +204,9 @@ class Zygote:
                 _log.error("zygote %s: %s", self.spec.name, error)
             finally:
                 self._loading.end(self.spec.name)
-            if self._is_unfit():
+            if self._is(ZygoteState.UNFIT):
                 return
-            if self._rests():
+            if self._is(ZygoteState.IDLE):
                 continue
             self.deaths += 1
             healthy = self.loaded is not None and trio.current_time() - started >= backoff.healthy_after_s
@@ -191,11 +216,8 @@ class Zygote:
                 self._set(ZygoteState.BACKOFF)
                 await trio.sleep(delay)
 
-    def _is_unfit(self) -> bool:
-        return self.state is ZygoteState.UNFIT
-
-    def _rests(self) -> bool:
-        return self.state is ZygoteState.IDLE
+    def _is(self, state: ZygoteState) -> bool:
+        return self.state is state
 
     def _set(self, state: ZygoteState) -> None:
         self.state = state
@@ -245,11 +267,11 @@ class Zygote:
         self.pid = None
         text = f"zygote {self.spec.name} (process {process.pid}) ended with {code}"
         log.note(text)
-        if not self._is_unfit() and not self._rests() and not self._ending:
+        if self.state not in (ZygoteState.UNFIT, ZygoteState.IDLE) and not self._ending:
             _log.warning("%s", text)
             self._set(ZygoteState.LOADING)
-        for answered, _ in self._waiting.values():
-            answered.set()
+        for answers in self._waiting.values():
+            answers.close()
 
     async def _converse(self, control: trio.socket.SocketType) -> None:
         """Read its answers until it is dead."""
@@ -265,10 +287,8 @@ class Zygote:
 
     def _accept(self, message: FromZygote) -> None:
         if isinstance(message, Forked):
-            waiting = self._waiting.get(message.id)
-            if waiting is not None:
-                waiting[1].append(message)
-                waiting[0].set()
+            if message.id in self._waiting:
+                self._waiting[message.id].send_nowait(message)
             elif message.pid is not None:
                 # The caller has given up: its link is closed by now, and it would end by itself a little later.
                 with contextlib.suppress(ProcessLookupError):
@@ -289,7 +309,6 @@ class Zygote:
             return
         _log.info("zygote %s is ready after %.0f ms", self.spec.name, message.took_ms)
         self._set(ZygoteState.READY)
-        self._end_if_unwanted()
 
     def _kill(self) -> None:
         if self.pid is not None:

@@ -17,13 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from kernel import VERSION
 from kernel.ports import CauseKind, ServiceState
 from kernel.router.lane import Lane
 from kernel.router.router import Router
-from kernel.supervisor import procfs
-from kernel.supervisor.status import Report, ServiceReport
-from kernel.supervisor.supervisor import Supervisor
-from kernel.version import VERSION
+from kernel.supervisor.processes import resident_bytes
+from kernel.supervisor.supervisor import Report, ServiceReport, Supervisor
 from proto.errors import Kind
 
 _TAKES_CALLS: Final[tuple[ServiceState, ...]] = (ServiceState.READY, ServiceState.RESTING)
@@ -35,11 +34,11 @@ _OF_PROCESSES: Final[tuple[tuple[str, str, Callable[[ServiceReport], float | Non
     ("service_uptime_seconds", "Since the process was ready.", lambda each: each.uptime_s),
     (
         "service_recovery_seconds", "From the latest death's being noticed to ready again.",
-        lambda each: _seconds([None, *(one.ready_ms for one in each.recoveries if one.ready_ms is not None)][-1]),
+        lambda each: _seconds(each.recovery_ms),
     ),
     (
         "service_answered_seconds", "From the latest death's being noticed to every caller answered or queued again.",
-        lambda each: each.recoveries[-1].answered_ms / 1000 if each.recoveries else None,
+        lambda each: _seconds(each.answered_ms),
     ),
     ("service_memory_bytes", "Resident memory of the process.", lambda each: each.rss_bytes),
     ("service_ping_seconds", "Round trip of the latest ping.", lambda each: _seconds(each.ping_ms)),
@@ -60,7 +59,7 @@ def routes(supervisor: Supervisor, router: Router) -> list[BaseRoute]:
     """The endpoint, for a kernel's HTTP front."""
 
     async def metrics(request: Request) -> Response:
-        text = exposition(supervisor.status(), router, procfs.resident_bytes(os.getpid()) or 0)
+        text = exposition(supervisor.status(), router, resident_bytes(os.getpid()) or 0)
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return [Route("/metrics", metrics, methods=["GET"])]

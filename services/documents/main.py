@@ -23,9 +23,8 @@ from services.documents.sessions import SessionFollower, Sessions
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.uploads import Uploads
-from services.runtime.background import patiently
 from services.runtime.handlers import Environment, Handlers
-from services.runtime.storage import Damaged
+from services.runtime.storage import Damaged, patiently
 
 
 @contextlib.asynccontextmanager

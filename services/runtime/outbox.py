@@ -15,13 +15,11 @@ import trio
 
 from proto.errors import LinckiaError, OperationError
 from services.runtime.handlers import Environment
-from services.runtime.storage import DiskFull
+from services.runtime.storage import FULL_PAUSE_S, DiskFull
 
 D = TypeVar("D")
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
-FULL_PAUSE_S = 0.5
-"""Between two attempts on a full disk: delivery goes on within a second of room being made."""
 
 
 class Feed(Protocol[D]):
@@ -41,14 +39,14 @@ class Feed(Protocol[D]):
 
 
 class Outbox(Generic[D]):
-    """The task that delivers."""
+    """The task that delivers.
+
+    Args:
+        to: the far end in words, for `waiting`.
+        gather_s: how long a first new key waits for more of them, unless a task waits for the delivery.
+    """
 
     def __init__(self, env: Environment, to: str, feed: Feed[D], *, gather_s: float = 0.0) -> None:
-        """
-        Args:
-            to: the far end in words, for `waiting`.
-            gather_s: how long a first new key waits for more of them, unless somebody waits for the delivery.
-        """
         self._env = env
         self._to = to
         self._feed = feed
@@ -60,8 +58,7 @@ class Outbox(Generic[D]):
         self._wanted = trio.Event()
         self._passed = trio.Condition()
         self._scope = trio.CancelScope()
-        self._running = False
-        self._ended = trio.Event()
+        self._ended: trio.Event | None = None
         self.waiting: str | None = None
         """Why nothing is delivered at the moment; None where it is."""
 
@@ -71,7 +68,7 @@ class Outbox(Generic[D]):
 
     async def run(self) -> None:
         """Deliver until `stop`, or until cancelled."""
-        self._running = True
+        self._ended = trio.Event()
         pause_s = FIRST_PAUSE_S
         try:
             with self._scope:
@@ -88,7 +85,9 @@ class Outbox(Generic[D]):
                         self._in_step = self._compared
                         await self._tell(None)
                     except LinckiaError as error:
-                        if _is_full(error):
+                        # A far end whose disk is full answers a failure of its own to be retried.
+                        retried = isinstance(error, OperationError) and error.failure.retry_after_ms is not None
+                        if retried or isinstance(error, DiskFull):
                             pause_s = FULL_PAUSE_S
                         else:
                             self._compared = False
@@ -118,9 +117,7 @@ class Outbox(Generic[D]):
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
                 continue
             pause_s = FIRST_PAUSE_S
-            if found == delivered:
-                continue
-            if delivered:
+            if delivered and found != delivered:
                 self._compared = self._in_step = False
                 self._wake.set()
             async with self._passed:
@@ -131,7 +128,7 @@ class Outbox(Generic[D]):
     async def stop(self) -> None:
         """End the task; once this returns it uses the database no more."""
         self._scope.cancel()
-        if self._running:
+        if self._ended is not None:
             with trio.CancelScope(shield=True):
                 await self._ended.wait()
 
@@ -170,13 +167,6 @@ class Outbox(Generic[D]):
         self.waiting = waiting
         async with self._passed:
             self._passed.notify_all()
-
-
-def _is_full(error: LinckiaError) -> bool:
-    """Whether a disk is full: this service's, or the far end's, which answers a failure of its own to be retried."""
-    return isinstance(error, DiskFull) or (
-        isinstance(error, OperationError) and error.failure.retry_after_ms is not None
-    )
 
 
 class Page(Protocol):

@@ -26,12 +26,11 @@ import msgspec
 
 from proto import ops
 from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
-from proto.memory import HEAPS, limit_heaps
+from proto.machine import HEAPS, limit_heaps
 from services.runtime import main as service_main
-from services.runtime import parent_death, sandbox
+from services.runtime.privileges import KernelGone, die_with
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_KERNEL_GONE = 3
 
 ADOPTION_TIMEOUT_S = 5.0
@@ -56,7 +55,6 @@ def preload(names: tuple[str, ...]) -> dict[str, str]:
 
 def warm_up(names: tuple[str, ...]) -> dict[str, str]:
     """Have done what every child would do first: see `handlers.WarmUp`.  Answers what failed, as `preload` does."""
-    sandbox.survey()
     for op in ops.load().values():
         # msgspec keeps what it learns of a type with the type.
         msgspec.msgpack.Decoder(op.params)
@@ -137,7 +135,7 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         else:
             os.write(send, str(pid).encode())
         code = 0
-    except (OSError, parent_death.KernelGone):
+    except (OSError, KernelGone):
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -190,8 +188,8 @@ def _await_adoption(parent_pid: int) -> None:
 def live(birth: ZygoteBirth, control_fd: int) -> int:
     """Load, say so, and fork until the kernel closes its end; the exit code."""
     try:
-        parent_death.bind(birth.parent_pid, f"zygote-{birth.name}")
-    except parent_death.KernelGone:
+        die_with(birth.parent_pid, f"zygote-{birth.name}")
+    except KernelGone:
         return EXIT_KERNEL_GONE
     started = time.monotonic()
     with socket.socket(fileno=control_fd) as control:
@@ -213,10 +211,7 @@ def live(birth: ZygoteBirth, control_fd: int) -> int:
 
 def main(argv: list[str]) -> int:
     if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
-        sys.stderr.write(
-            "usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)\n"
-        )
-        return EXIT_USAGE
+        sys.exit("usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)")
     return live(read_birth(int(argv[1]), ZygoteBirth), int(argv[0]))
 
 

@@ -18,9 +18,8 @@ from typing import Final, TypeVar
 import trio
 
 from proto.errors import Unavailable
-from services.runtime.background import patiently
 from services.runtime.handlers import Environment
-from services.runtime.storage import DiskFull
+from services.runtime.storage import DiskFull, patiently
 from services.watch.batch import Batch, Dirty, merge
 from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, parse, system_limit
 from services.watch.store import Store, trim
@@ -65,6 +64,10 @@ def number(settings: Mapping[str, object], name: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or (value <= 0 and value != default):
         raise ValueError(f"setting `{name}` of watch: {value!r} is not a number above 0")
     return float(value)
+
+
+class _Stale(Exception):
+    """The tracker that work was meant for has been replaced."""
 
 
 class Watcher:
@@ -170,22 +173,27 @@ class Watcher:
             DiskFull: nothing was done; the watcher pauses until there is room.
             Unavailable: the watcher begins again, for its database was damaged.
         """
-        await self._decided.wait()
-        tracker = self._tracker
+        while True:
+            await self._decided.wait()
+            tracker = self._tracker
+            try:
+                # While the thread was waited for, the watcher may have begun again; then this does too.
+                return await trio.to_thread.run_sync(self._with, tracker, work, limiter=self._turn)
+            except _Stale:
+                continue
+            except (DiskFull, Unavailable) as error:
+                if tracker is self._tracker:
+                    self._fail(error)
+                raise
 
-        def run() -> T:
-            if tracker is None or tracker is not self._tracker:
-                if isinstance(self._failure, DiskFull):
-                    raise DiskFull(self.paused, retry_after_ms=RETRY_MS)
-                raise Unavailable("watch: the watcher begins again", retry_after_ms=RETRY_MS)
+    def _with(self, tracker: Tracker | None, work: Callable[[Tracker], T]) -> T:
+        if tracker is not None and tracker is self._tracker:
             return work(tracker)
-
-        try:
-            return await trio.to_thread.run_sync(run, limiter=self._turn)
-        except (DiskFull, Unavailable) as error:
-            if tracker is self._tracker:
-                self._fail(error)
-            raise
+        if isinstance(self._failure, DiskFull):
+            raise DiskFull(self.paused, retry_after_ms=RETRY_MS)
+        if self._tracker is None:
+            raise Unavailable("watch: the watcher begins again", retry_after_ms=RETRY_MS)
+        raise _Stale
 
     def _fail(self, error: DiskFull | Unavailable) -> None:
         """End the tasks, to begin again."""

@@ -30,7 +30,7 @@ class Front:
 @pytest.fixture(scope="session")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     root = tmp_path_factory.mktemp("root")
-    options = ("--http", "127.0.0.1:0", "--conformance")
+    options = ("--http", "127.0.0.1:0", "--with", "tests.conformance")
     with running(tmp_path_factory.mktemp("data"), [root], options=options) as kernel:
         url = kernel.status()["http_url"]
         assert url is not None

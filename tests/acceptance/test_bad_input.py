@@ -15,7 +15,7 @@ from tests.acceptance.bad_input import HUGE, bad_arguments, good_arguments
 from tests.acceptance.conftest import Front
 from tests.system.cli.clients import StdioClient, stdio_client
 
-TABLE = ops.load(["proto.ops.conformance"])
+TABLE = ops.load(["tests.conformance.operations"])
 TOOLS = [op for op in TABLE.values() if op.role is Role.TOOL and op.admits(CLIENT)]
 PROMPTS = [op for op in TABLE.values() if op.role is Role.PROMPT and op.admits(CLIENT)]
 

@@ -23,7 +23,7 @@ INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 
 
 def expected_tools() -> set[str]:
-    table = ops.load(["proto.ops.conformance"])
+    table = ops.load(["tests.conformance.operations"])
     return {op.name for op in table.values() if op.role is Role.TOOL and op.admits(CLIENT)}
 
 

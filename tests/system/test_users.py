@@ -50,7 +50,7 @@ def kernel(data: Path, own_users: str = "true") -> AbstractContextManager[Runnin
         found,
         "-P",
         "-c",
-        "import sys; sys.path.insert(0, '.'); from kernel.cli.main import main; main()",
+        "import sys; sys.path.insert(0, '.'); from kernel.cli.__main__ import main; main()",
         "serve",
     )
     return running(data, environment=environment, command=command, all_ready=False)

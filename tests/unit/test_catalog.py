@@ -6,8 +6,9 @@ import pytest
 
 from kernel import catalog
 from kernel.supervisor.spec import check
+from proto import ops
 
-BY_NAME = {entry.spec.name: entry for entry in catalog.entries()}
+BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
 
 
 def test_a_pool_is_as_many_supervised_processes_of_one_service() -> None:
@@ -36,7 +37,7 @@ def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> N
 
 
 def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() -> None:
-    every = catalog.entries()
+    every = catalog.ENTRIES
     assert catalog.served(every, {}) == every
     left = catalog.served(every, {"transcripts": {"enabled": False}, "yaml": {"enabled": False}})
     assert {entry.service for entry in every} - {entry.service for entry in left} == {"transcripts"}
@@ -47,7 +48,7 @@ def test_every_service_has_a_standby() -> None:
 
 
 def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_that_a_setting_says() -> None:
-    entries = catalog.served(catalog.entries(), {"rerank": {"model": "none"}})
+    entries = catalog.served(catalog.ENTRIES, {"rerank": {"model": "none"}})
     specs = {entry.spec.name: catalog.resting(entry, 60, {}).spec for entry in entries}
     assert {name for name, spec in specs.items() if spec.rests_after_s is None} == {
         "retrieve", "knowledge", "documents", "files", "watch"
@@ -91,3 +92,11 @@ def test_a_reranking_model_rests_only_where_its_own_setting_says_so(
 ) -> None:
     spec = catalog.resting(BY_NAME["rerank"], 60, settings).spec
     assert (spec.rests_after_s, spec.rests_while) == expected
+
+
+def test_a_package_from_outside_is_a_service_with_operations_of_its_own() -> None:
+    entry = catalog.from_package("tests.conformance")
+    assert (entry.service, entry.spec.module) == ("conformance", "tests.conformance.main")
+    names = {op.name for op in ops.load(entry.ops_modules).of_service("conformance")}
+    assert "test_simple_text" in names
+    assert not names & set(ops.load())

@@ -17,8 +17,8 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from proto.cores import usable_cores
 from proto.errors import Executed, LinckiaError, OperationError, from_failure
+from proto.machine import usable_cores
 from proto.ops.documents.change import AddResult
 from services.documents.add import bulk, intake
 from services.documents.add.bulk import Progress

@@ -166,7 +166,7 @@ class Batcher(Generic[T]):
     def __init__(
         self,
         width: int,
-        limits: BatchLimits | None = None,
+        limits: BatchLimits,
         *,
         verb: str = "computed",
         inline: Model[T] | None = None,
@@ -177,24 +177,20 @@ class Batcher(Generic[T]):
         self._inline_tokens = inline_tokens
         self._lost: ModelLost | None = None
         self._verb = verb
-        self._limits = limits or BatchLimits()
+        self._limits = limits
         self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
         self._arrived = trio.Event()
         self._prompt_in_a_row = 0
         self._runners = 0
         self._computing = 0
         self._crowded_until = -math.inf
-        self._tokens_per_s = self._limits.first_tokens / self._limits.target_s
+        self.tokens_per_s = limits.first_tokens / limits.target_s
+        """The speed of one model, by the batches seen lately."""
         self.last_batch_at = trio.current_time()
 
     @property
     def waiting_tokens(self) -> int:
         return sum(queue.tokens for queue in self._queues.values())
-
-    @property
-    def tokens_per_s(self) -> float:
-        """The speed of one model, by the batches seen lately."""
-        return self._tokens_per_s
 
     def admit(self, lane: Lane, tokens: int) -> None:
         """Raises Overloaded, with the time the queue will take, where `tokens` more would wait too long.
@@ -203,7 +199,7 @@ class Batcher(Generic[T]):
         """
         waiting = self._queues[lane].tokens
         if waiting and waiting + tokens > self._limits.max_waiting_tokens:
-            wait_ms = int(1000 * waiting / self._tokens_per_s)
+            wait_ms = int(1000 * waiting / self.tokens_per_s)
             raise Overloaded(f"{waiting} tokens wait for the model already", retry_after_ms=wait_ms)
 
     async def compute(self, texts: Sequence[T], lane: Lane) -> Rows:
@@ -219,17 +215,14 @@ class Batcher(Generic[T]):
         request = _Request(texts, self._width)
         if self._inline is not None and lane is Lane.PROMPT and self._may_be_inline(texts):
             await self._compute_inline(self._inline, request)
-            return self._result(request)
-        queue = self._queues[lane]
-        queue.add(request)
-        self._arrived.set()
-        try:
-            await request.done.wait()
-        finally:
-            queue.discard(request)
-        return self._result(request)
-
-    def _result(self, request: _Request[T]) -> Rows:
+        else:
+            queue = self._queues[lane]
+            queue.add(request)
+            self._arrived.set()
+            try:
+                await request.done.wait()
+            finally:
+                queue.discard(request)
         if request.failure is not None:
             index, error = request.failure
             raise OperationError(
@@ -312,13 +305,13 @@ class Batcher(Generic[T]):
     @property
     def budget(self) -> int:
         """Tokens that one batch may hold, by the speed seen so far."""
-        return max(64, min(self._limits.max_tokens, int(self._tokens_per_s * self._limits.target_s)))
+        return max(64, min(self._limits.max_tokens, int(self.tokens_per_s * self._limits.target_s)))
 
     def _learn(self, tokens: int, elapsed_s: float) -> None:
         self.last_batch_at = trio.current_time()
         # A small batch is mostly overhead and says nothing of large ones.
         if tokens >= self.budget // 2 and elapsed_s > 0:
-            self._tokens_per_s += 0.2 * (tokens / elapsed_s - self._tokens_per_s)
+            self.tokens_per_s += 0.2 * (tokens / elapsed_s - self.tokens_per_s)
 
 
 def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Exception]:
@@ -335,11 +328,8 @@ def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Except
             return [error]
         half = len(texts) // 2
         return compute_isolating(model, texts[:half]) + compute_isolating(model, texts[half:])
-    sound: list[bool] = np.atleast_1d(np.isfinite(rows).all(axis=1)).tolist()
-    return [
-        rows[row] if sound[row] else ArithmeticError("the model's answer is not a finite number")
-        for row in range(len(texts))
-    ]
+    unsound = ArithmeticError("the model's answer is not a finite number")
+    return [row if np.isfinite(row).all() else unsound for row in rows]
 
 
 async def watch_health(

@@ -9,8 +9,8 @@ import enum
 import gc
 from pathlib import Path
 
-from proto.cores import usable_cores
 from proto.errors import OperationError
+from proto.machine import usable_cores
 
 
 class Precision(enum.StrEnum):

@@ -30,7 +30,7 @@ async def test_killed_service_answers_again_from_a_zygote(tmp_path: Path) -> Non
             assert report.how == "zygote"
             assert report.deaths == {"signal": 15}
             assert report.restarts == 15
-            assert all(r.ready_ms is not None and 0 < r.answered_ms < r.ready_ms for r in report.recoveries)
+            assert 0 < (report.answered_ms or 0) < (report.recovery_ms or 0)
 
 
 async def test_every_answer_that_arrived_is_delivered_before_the_death_is_told(tmp_path: Path) -> None:

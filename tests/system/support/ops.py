@@ -6,8 +6,6 @@ import msgspec
 
 from proto.operation import Access, Params, operation
 
-OPTIONAL = True
-
 
 class Said(msgspec.Struct, frozen=True):
     """What the service said."""

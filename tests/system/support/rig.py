@@ -16,8 +16,7 @@ import trio
 from kernel.ports import Cause, ServiceState
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from kernel.supervisor.status import ServiceReport
-from kernel.supervisor.supervisor import Supervisor
+from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import frames
 from proto.birth import Birth
 from proto.channel import Channel

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from kernel.cli import completion, status
-from kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
-from kernel.cli.logs import last_lines
-from kernel.cli.main import describe, main
+from kernel.cli.__main__ import describe, main
+from kernel.cli.serve import HumanLines, JsonLines, Rotating
 from kernel.cli.tools import markdown
+from kernel.control.address import last_lines
 from kernel.control.client import CallFailed
 from proto.operation import Role
 from proto.ops import load
@@ -190,7 +190,7 @@ def test_the_log_keeps_fields_and_tracebacks_on_one_line() -> None:
 def test_stderr_follows_the_log_through_its_rotation(tmp_path: Path) -> None:
     program = (
         "import logging, os, pathlib, sys\n"
-        "import kernel.cli.kernel_log as log\n"
+        "import kernel.cli.serve as log\n"
         "log.ROTATE_BYTES = 2000\n"
         "log.open_log(pathlib.Path(sys.argv[1]), 'info', watched=False)\n"
         "for n in range(60): logging.getLogger('linckia.x').info('line %d', n)\n"

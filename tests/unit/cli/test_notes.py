@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import calls
-from kernel.cli.main import main
+from kernel.cli import terminal
+from kernel.cli.__main__ import main
 from kernel.cli.terminal import Bars
 from kernel.control.client import CallFailed
 
@@ -47,7 +47,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     kernel = Kernel()
-    monkeypatch.setattr(calls, "Client", kernel)
+    monkeypatch.setattr(terminal, "Client", kernel)
     return kernel
 
 
@@ -80,7 +80,7 @@ def test_ingest_goes_on_after_a_crash_and_names_what_failed(
     kernel: Kernel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("kernel.cli.calls.time.sleep", waits.append)
+    monkeypatch.setattr("kernel.cli.terminal.time.sleep", waits.append)
     failed = [{"path": "/n/b.md", "reason": "cannot be read"}]
     kernel.answers = [
         CallFailed({"kind": "unavailable", "message": "it is being started", "retry_after_ms": 200}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernel.cli.records import Part, parts
+from kernel.cli.import_transcripts import Part, parts
 
 ITEMS: list[Any] = [
     {"a": 'quote " and brace ] } , \\'},

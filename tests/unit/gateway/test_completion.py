@@ -8,7 +8,7 @@ import pytest
 
 from kernel.gateway.protocol.completion import completion_result, listed_values
 from proto import ops
-from services.conformance.main import open_service
+from tests.conformance.main import open_service
 from tests.unit.gateway.operations import TABLE
 from tests.unit.gateway.wire import connected, gateway_in_process
 
@@ -39,7 +39,7 @@ def test_an_answer_has_at_most_a_hundred_values_and_says_how_many_there_are() ->
 async def test_an_argument_is_completed_by_what_its_operation_names(
     ref: dict[str, Any], argument: str, values: list[str] | None
 ) -> None:
-    table = ops.load(["proto.ops.conformance"])
+    table = ops.load(["tests.conformance.operations"])
     async with gateway_in_process(table, open_service) as (gateway, _), connected(gateway) as wire:
         await wire.initialize()
         params = {"ref": ref, "argument": {"name": argument, "value": "par"}}

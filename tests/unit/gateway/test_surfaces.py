@@ -21,7 +21,7 @@ from tests.unit.gateway.wire import META, connected, gateway_in_process
 
 @pytest.fixture(scope="module")
 def everything() -> ops.Table:
-    return ops.load(["proto.ops.conformance"])
+    return ops.load(["tests.conformance.operations"])
 
 
 def test_all_shows_every_tool_that_clients_may_call_and_no_other() -> None:

@@ -21,7 +21,7 @@ from services.runtime.models.batcher import (
     Rows,
     watch_health,
 )
-from services.runtime.models.tokens import Ids
+from services.runtime.models.checkpoint import Ids
 
 POISON, FATAL, INFINITE = 13, 666, 99
 

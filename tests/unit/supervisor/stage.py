@@ -14,8 +14,7 @@ import trio
 from kernel.ports import Cause, ServiceState
 from kernel.supervisor.placement import Exit, Running, SpawnError
 from kernel.supervisor.spec import ServiceSpec
-from kernel.supervisor.status import ServiceReport
-from kernel.supervisor.supervisor import Supervisor
+from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import frames
 from proto.birth import Birth
 from proto.channel import Channel
@@ -98,9 +97,6 @@ class ActedProcess:
     def became_ready(self) -> None:
         return
 
-    def was_used(self) -> None:
-        return
-
     def signal(self, number: int) -> None:
         self.actor.signals.append((trio.current_time(), number))
         if number in self.actor.dies_of:
@@ -114,7 +110,7 @@ class ActedProcess:
     def memory_bytes(self) -> int | None:
         return self.actor.memory
 
-    async def tend(self) -> None:
+    async def tend(self, used: bool) -> None:
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.ports import Cause, ServiceState
+from kernel.supervisor.policy import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from kernel.supervisor.spec import Restart, ServiceSpec
-from kernel.supervisor.state import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 NAMES = "abcd"

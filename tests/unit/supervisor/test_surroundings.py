@@ -8,9 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernel.supervisor import procfs
-from kernel.supervisor.logs import ServiceLog
-from kernel.supervisor.spawn import environment
+from kernel.supervisor import processes
+from kernel.supervisor.spawn import ServiceLog, environment
 
 MIB = 2**20
 
@@ -56,18 +55,18 @@ def test_last_words_are_the_generations_own(tmp_path: Path) -> None:
 
 
 def test_memory_counts_what_is_its_own_and_not_what_is_mapped_from_files(tmp_path: Path) -> None:
-    before = procfs.memory_bytes(os.getpid())
+    before = processes.memory_bytes(os.getpid())
     assert before is not None
     path = tmp_path / "index"
     path.write_bytes(b"x" * 32 * MIB)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         assert mapped[:: mmap.PAGESIZE].count(b"x") == 32 * MIB // mmap.PAGESIZE
-        with_file = procfs.memory_bytes(os.getpid())
+        with_file = processes.memory_bytes(os.getpid())
     assert with_file is not None
     assert with_file - before < 8 * MIB
     with mmap.mmap(-1, 32 * MIB) as own:
         own.write(b"x" * 32 * MIB)
-        with_own = procfs.memory_bytes(os.getpid())
+        with_own = processes.memory_bytes(os.getpid())
     assert with_own is not None
     assert with_own - before > 24 * MIB
 
@@ -75,8 +74,8 @@ def test_memory_counts_what_is_its_own_and_not_what_is_mapped_from_files(tmp_pat
 def test_process_that_is_gone_has_no_memory() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert procfs.memory_bytes(process.pid) is None
-    assert procfs.session_of(process.pid) is None
+    assert processes.memory_bytes(process.pid) is None
+    assert processes.session_of(process.pid) is None
 
 
 def test_session_is_found_behind_a_name_with_parentheses() -> None:
@@ -84,11 +83,11 @@ def test_session_is_found_behind_a_name_with_parentheses() -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert procfs.session_of(process.pid) == os.getsid(0)
+        assert processes.session_of(process.pid) == os.getsid(0)
 
 
 def test_kills_for_want_of_memory_are_counted_by_somebody() -> None:
-    assert procfs.OomCounter().read() >= 0
+    assert processes.OomCounter().read() >= 0
 
 
 def test_environment_of_a_child_has_our_code_and_not_our_settings() -> None:
@@ -99,5 +98,5 @@ def test_environment_of_a_child_has_our_code_and_not_our_settings() -> None:
         del os.environ["LINCKIA_HTTP_TOKEN"]
     assert "LINCKIA_HTTP_TOKEN" not in child
     assert child["OWN"] == "1"
-    script = "import services.runtime.handlers, kernel.version"
+    script = "import services.runtime.handlers, kernel"
     assert subprocess.run([sys.executable, "-P", "-c", script], env=child, cwd="/", check=False).returncode == 0

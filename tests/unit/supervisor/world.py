@@ -5,22 +5,8 @@ from __future__ import annotations
 import heapq
 
 from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.supervisor.policy import decide
+from kernel.supervisor.policy import BecameReady, Boot, Child, Died, End, Happening, Plan, Spawn, Wake, decide
 from kernel.supervisor.spec import ServiceSpec
-from kernel.supervisor.state import (
-    BecameReady,
-    Boot,
-    Child,
-    ClimbDue,
-    Died,
-    Due,
-    End,
-    Happening,
-    Plan,
-    Spawn,
-    Wake,
-    WakeToClimb,
-)
 
 CRASH = Cause(CauseKind.EXIT, 1, "exit code 1")
 NORMAL = Cause(CauseKind.EXIT, 0, "exit code 0")
@@ -76,10 +62,8 @@ class World:
                             queue.append(Died(name, generation, RESTED if rests else STOPPED))
                         else:
                             self.ending[name] = generation
-                    case Wake(at, name):
-                        self._plan_timer(at, Due(name))
-                    case WakeToClimb(at, name, generation):
-                        self._plan_timer(at, ClimbDue(name, generation))
+                    case Wake(at, later):
+                        self._plan_timer(at, later)
 
     def _plan_timer(self, at: float, happening: Happening) -> None:
         self._n += 1

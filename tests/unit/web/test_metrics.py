@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import re
 
-from kernel.ports import Cause, CauseKind, ServiceState
+import msgspec
+
+from kernel.ports import ServiceState
 from kernel.router.instance import Limits
 from kernel.router.router import Router
-from kernel.supervisor.status import Recovery, Report, ServiceReport, ZygoteReport
+from kernel.supervisor.supervisor import Report, ServiceReport
+from kernel.supervisor.zygote import ZygoteReport
 from kernel.web.metrics import exposition
 from proto import ops
 
-KILLED = Cause(CauseKind.SIGNAL, 9, "killed")
 LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
 
 
 def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceReport:
-    recovery = Recovery(generation=1, cause=KILLED, answered_ms=1.5, ready_ms=12.5)
-    return ServiceReport(
-        name=name, state=state, reason="", generation=1 + deaths, pid=7, standby_pid=None, how="zygote",
-        mode="", uptime_s=3.0,
-        restarts=deaths, deaths={"signal": deaths} if deaths else {}, last_death=KILLED if deaths else None,
-        recoveries=(recovery,) * deaths, memory_bytes=None, rss_bytes=1024, retry_in_s=None, in_flight=0, ping_ms=0.25,
-        info={},
+    dead = {"deaths": {"signal": deaths}, "answered_ms": 1.5, "recovery_ms": 12.5} if deaths else {}
+    report = ServiceReport(
+        name=name, state=state, generation=1 + deaths, pid=7, uptime_s=3.0, restarts=deaths, rss_bytes=1024,
+        ping_ms=0.25,
     )  # fmt: skip
+    return msgspec.structs.replace(report, **dead)
 
 
 def series(text: str) -> dict[str, float]:
@@ -44,7 +44,9 @@ def exposed() -> str:
     lane.calls, lane.replays = 12, 3
     lane.failures["overloaded"] = 2
     services = (service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED))
-    zygote = ZygoteReport(name="torch", state="ready", pid=9, deaths=0, load_ms=1.0, failed_modules={})
+    zygote = ZygoteReport(
+        name="torch", state="ready", pid=9, rss_bytes=None, pss_bytes=None, deaths=0, load_ms=1.0, failed_modules={}
+    )
     return exposition(Report(services=services, zygotes=(zygote,)), router, 4096).decode()
 
 
