@@ -15,8 +15,14 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, GrepResult, SearchResult
-from proto.ops.documents.graph import DocumentsGraph, GraphAnswer
+from proto.ops.documents.find import (
+    DocumentsGraph,
+    DocumentsGrep,
+    DocumentsSearch,
+    GraphAnswer,
+    GrepResult,
+    SearchResult,
+)
 from proto.ops.documents.reading import (
     CORPUS,
     CollectionCount,
@@ -31,7 +37,6 @@ from proto.ops.documents.reading import (
     ListResult,
     SnapshotsResult,
     SortBy,
-    SortOrder,
     StatusResult,
     VerifyResult,
     pairs,
@@ -162,7 +167,7 @@ def _listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
     order = "document.id"
     if params.sort_by is not None or params.sort_order is not None or params.recent is not None:
         by = params.sort_by or SortBy.INDEXED
-        downwards = params.sort_order is SortOrder.DESC if params.sort_order is not None else by is not SortBy.NAME
+        downwards = params.sort_order == "desc" if params.sort_order is not None else by is not SortBy.NAME
         direction = "DESC" if downwards else "ASC"
         order = f"{_ORDERS[by].format(direction)}, document.id {direction}"
     total = rows.total(db, found)

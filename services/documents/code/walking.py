@@ -11,7 +11,7 @@ from itertools import islice
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.graph import DocumentsGraph, GraphAnswer
+from proto.ops.documents.find import DocumentsGraph, GraphAnswer
 from proto.ops.documents.reading import GraphEdge, GraphNode
 from services.documents.code.imports import Doc
 from services.documents.code.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
