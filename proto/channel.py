@@ -106,11 +106,6 @@ class Channel:
             await self._idle.wait()
             await trio.lowlevel.checkpoint()
 
-    @property
-    def backlog(self) -> int:
-        """Frames that wait for room."""
-        return len(self._small) + sum(len(queue) for queue in self._large.values())
-
     def try_receive(self) -> AnyFrame | None:
         """The next whole frame if one has arrived.  Raises LinkClosed, ProtocolViolation."""
         try:

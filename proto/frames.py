@@ -7,6 +7,7 @@ and put together again at the other end; no handler ever sees a part.
 
 from __future__ import annotations
 
+import os
 from typing import Any, TypeAlias
 
 import msgspec
@@ -156,6 +157,11 @@ AnyFrame: TypeAlias = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def new_trace() -> str:
+    """A W3C traceparent of a new trace."""
+    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
 
 
 def encode(frame: AnyFrame) -> bytes:

@@ -7,24 +7,15 @@ wire (`mimeType`, `isError`) and Python's in code.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
 
 # Content
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """Base of content: absent means absent on the wire, never null."""
-
-
-class Annotations(Wire, frozen=True, kw_only=True):
-    """Who a piece of content is for, and how much it matters (0 to 1)."""
-
-    audience: list[Literal["user", "assistant"]] | None = None
-    priority: Annotated[float, Meta(ge=0, le=1)] | None = None
-    last_modified: Annotated[str, Meta(description="ISO 8601")] | None = None
 
 
 class TextContents(Wire, frozen=True, kw_only=True):
@@ -43,47 +34,33 @@ class BlobContents(Wire, frozen=True, kw_only=True):
     mime_type: str | None = None
 
 
-class _Block(Wire, frozen=True, kw_only=True, tag_field="type"):
-    annotations: Annotations | None = None
-
-
-class Text(_Block, frozen=True, kw_only=True, tag="text"):
+class Text(Wire, frozen=True, kw_only=True, tag_field="type", tag="text"):
     """A text block."""
 
     text: str
 
 
-class Image(_Block, frozen=True, kw_only=True, tag="image"):
+class Image(Wire, frozen=True, kw_only=True, tag_field="type", tag="image"):
     """An image block."""
 
     data: bytes
     mime_type: str
 
 
-class Audio(_Block, frozen=True, kw_only=True, tag="audio"):
+class Audio(Wire, frozen=True, kw_only=True, tag_field="type", tag="audio"):
     """An audio block."""
 
     data: bytes
     mime_type: str
 
 
-class Link(_Block, frozen=True, kw_only=True, tag="resource_link"):
-    """A block that points to a resource the client may read."""
-
-    uri: str
-    name: str
-    title: str | None = None
-    description: str | None = None
-    mime_type: str | None = None
-
-
-class Embedded(_Block, frozen=True, kw_only=True, tag="resource"):
+class Embedded(Wire, frozen=True, kw_only=True, tag_field="type", tag="resource"):
     """A resource within the content itself; `Embedded(resource=TextContents(…))`."""
 
     resource: Any
 
 
-Block: TypeAlias = Text | Image | Audio | Link | Embedded
+Block: TypeAlias = Text | Image | Audio | Embedded
 
 
 class Content(Wire, frozen=True, kw_only=True):

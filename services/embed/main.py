@@ -147,13 +147,7 @@ class EmbedService:
         self._encoder, self._tokenizer = loaded.encoder, loaded.tokenizer
         self._on_gpu = loaded.encoder.device == "cuda"
         limits = _limits(settings, self._on_gpu)
-        self._batcher: Batcher[Ids] = Batcher(
-            self._encoder.width,
-            limits,
-            verb="embedded",
-            # Not on a GPU, whose failure may be a hang.
-            inline=None if self._on_gpu else self._encoder,
-        )
+        self._batcher: Batcher[Ids] = Batcher(self._encoder.width, limits, verb="embedded")
         self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
         # Queries have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
         self._limiters = {kind: trio.CapacityLimiter(1) for kind in TextKind}
