@@ -66,7 +66,7 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     ] = []
     exclude: Annotated[list[Glob], Meta(max_length=256, description="Of a directory: no files that match a glob")] = []
     no_ignore: Annotated[bool, Meta(description="Of a directory: also what .gitignore and .ignore leave out")] = False
-    snapshot_label: Annotated[str | None, Meta(max_length=256, description="Of a directory: its label")] = None
+    snapshot_label: Annotated[str, Meta(max_length=256, description="Of a directory: its label")] | None = None
     session: SessionToAdd | None = None
 
     def check(self) -> None:

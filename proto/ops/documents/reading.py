@@ -69,6 +69,9 @@ Collection = Annotated[str, Meta(min_length=1, max_length=256, description="Name
 Session = Annotated[str, Meta(min_length=1, max_length=128, description="Only documents added in this session")]
 
 
+Length = Annotated[int, Meta(ge=0, le=8 * 1024 * 1024, description="Bytes at most; 1 MiB where not said")]
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A document without its content; times are RFC 3339 in UTC."""
 
@@ -225,14 +228,12 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     hash: Hash | None = None
     name: Name | None = None
     path: Name | None = None
-    outputPath: Annotated[str | None, Meta(max_length=4096, description="File to write to, below a root")] = None
+    outputPath: Annotated[str, Meta(max_length=4096, description="File to write to, below a root")] | None = None
     graph: Annotated[bool, Meta(description="Answer what it is related to")] = False
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps in the graph")] = 2
     include_content: Annotated[bool, Meta(description="Answer the content")] = False
     offset: Annotated[int, Meta(ge=0, description="First byte of the content to answer")] = 0
-    length: Annotated[
-        int | None, Meta(ge=0, le=8 * 1024 * 1024, description="Bytes of the content at most; 1 MiB where not said")
-    ] = None
+    length: Length | None = None
 
 
 class TypeCount(msgspec.Struct, frozen=True, kw_only=True):
