@@ -6,16 +6,9 @@ from urllib.parse import quote
 
 from proto.errors import LinckiaError, OperationError
 from proto.http import CONTENT_PATH
+from proto.ops import media as ops
 from proto.ops.files.reading import Artifact
 from proto.ops.kernel import KernelContentUrl
-from proto.ops.media import (
-    THUMBNAIL,
-    TIMELINE,
-    MediaArtifact,
-    MediaArtifactParams,
-    MediaInspect,
-    MediaThumbnails,
-)
 from services.runtime.handlers import Context
 
 LIMIT_S = 45.0
@@ -28,7 +21,7 @@ KNOWN_LIMIT_S = 1.0
 async def artifacts(ctx: Context, path: str) -> list[Artifact]:
     """Pictures and metadata of a file's content."""
     try:
-        found = await ctx.call(MediaInspect(path=path), timeout_s=LIMIT_S)
+        found = await ctx.call(ops.MediaInspect(path=path), timeout_s=LIMIT_S)
     except LinckiaError as error:
         ctx.log("info", f"no media of {path}: {error}")
         return []
@@ -42,17 +35,17 @@ async def artifacts(ctx: Context, path: str) -> list[Artifact]:
 
 async def thumbnail(ctx: Context, path: str) -> bytes:
     """A JPEG. Raises LinckiaError where there is none, and says why."""
-    found = await ctx.call(MediaInspect(path=path), timeout_s=LIMIT_S)
-    made = next((each for each in found.artifacts if each.type == THUMBNAIL), None)
+    found = await ctx.call(ops.MediaInspect(path=path), timeout_s=LIMIT_S)
+    made = next((each for each in found.artifacts if each.type == ops.THUMBNAIL), None)
     if made is None or found.hash is None:
         raise OperationError(f"there is no thumbnail of {path[:200]!r}: {found.problem or f'it is {found.mime_type}'}")
-    return (await ctx.call(MediaArtifactParams(hash=found.hash, name=made.name))).data
+    return (await ctx.call(ops.MediaArtifactParams(hash=found.hash, name=made.name))).data
 
 
 async def known_thumbnails(ctx: Context, versions: list[str]) -> list[str | None]:
     """Where the thumbnail is, of each file that has one already; `media` knows files by these versions."""
     try:
-        found = await ctx.call(MediaThumbnails(versions=versions), timeout_s=KNOWN_LIMIT_S)
+        found = await ctx.call(ops.MediaThumbnails(versions=versions), timeout_s=KNOWN_LIMIT_S)
     except LinckiaError as error:
         ctx.log("info", f"no thumbnails: {error}")
         return [None] * len(versions)
@@ -67,7 +60,7 @@ def first(of: list[Artifact], kind: str) -> str | None:
     return next((each.url for each in of if each.type == kind), None)
 
 
-def _artifact(made: MediaArtifact, url: str) -> Artifact:
+def _artifact(made: ops.MediaArtifact, url: str) -> Artifact:
     metadata = made.metadata | {"width": made.width, "height": made.height, "size": made.size}
     return Artifact(type=made.type, mime_type=made.mime_type, url=_of(url, made.path), metadata=metadata)
 
@@ -83,6 +76,3 @@ async def _content_url(ctx: Context) -> str:
 
 def _of(url: str, path: str) -> str:
     return f"{url}?path={quote(path)}"
-
-
-__all__ = ["THUMBNAIL", "TIMELINE", "artifacts", "first", "known_thumbnails", "thumbnail"]

@@ -14,22 +14,11 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.files.reading import (
-    DbDiagnose,
-    Diagnosis,
-    Inspect,
-    InspectResult,
-    Navigate,
-    NavigateEntry,
-    NavigateResult,
-    Preferences,
-    SessionInfo,
-    SessionInfoResult,
-    SessionSetPreferences,
-)
+from proto.ops.files import reading as ops
+from proto.ops.media import THUMBNAIL, TIMELINE
 from services.files import paths, times
 from services.files.browse import media
-from services.files.core import Core
+from services.files.core import Family, reads
 from services.files.index.history import last_scan
 from services.files.index.listing import birth_ns
 from services.files.query.entries import MAX_BYTES, find_indexed, fitting, node_uri
@@ -50,14 +39,11 @@ PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
 _ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
 
-class Reading:
+class Reading(Family):
     """The operations of `proto.ops.files.reading`."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    @handles(Navigate)
-    async def navigate(self, params: Navigate, ctx: Context) -> NavigateResult:
+    @handles(ops.Navigate)
+    async def navigate(self, params: ops.Navigate, ctx: Context) -> ops.NavigateResult:
         column = _ORDERS[params.sort]
         path, folder = await self._core.database.read(lambda db: find_indexed(db, params.path, follow=True))
         if folder.kind != schema.DIRECTORY:
@@ -69,7 +55,7 @@ class Reading:
 
         pictured: list[tuple[int, str]] = []
 
-        def query(db: apsw.Connection) -> NavigateResult:
+        def query(db: apsw.Connection) -> ops.NavigateResult:
             total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
             rows = db.execute(
                 "SELECT name, path, size, kind, mtime, extension, device, inode, ctime FROM node WHERE parent = ?"
@@ -82,7 +68,7 @@ class Reading:
                 f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
                 f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
             )
-            return NavigateResult(
+            return ops.NavigateResult(
                 path=path,
                 entries=entries,
                 total=total,
@@ -94,19 +80,19 @@ class Reading:
         found = await self._core.database.read(query)
         return await _with_thumbnails(ctx, found, pictured) if pictured else found
 
-    @handles(Inspect)
-    async def inspect(self, params: Inspect, ctx: Context) -> InspectResult:
+    @handles(ops.Inspect)
+    async def inspect(self, params: ops.Inspect, ctx: Context) -> ops.InspectResult:
         path, entry = await self._core.database.read(lambda db: find_indexed(db, params.path))
         within = paths.is_within(path, self._core.roots.paths)
         born = await trio.to_thread.run_sync(birth_ns, path) if within else None
         target = await trio.to_thread.run_sync(_target, path) if within and entry.kind == schema.SYMLINK else None
 
-        def query(db: apsw.Connection) -> InspectResult:
+        def query(db: apsw.Connection) -> ops.InspectResult:
             scanned = max(entry.scanned, last_scan(db, path) or 0)
             is_folder = entry.kind == schema.DIRECTORY
             problem = fetch_value(db, "SELECT problem FROM folder WHERE id = ?", (entry.id,)) if is_folder else None
             uri = node_uri(path)
-            return InspectResult(
+            return ops.InspectResult(
                 path=path,
                 kind=schema.KINDS[entry.kind],
                 size=entry.size,
@@ -137,40 +123,32 @@ class Reading:
             found,
             metadata_count=len(made),
             metadata=made,
-            thumbnail_uri=media.first(made, media.THUMBNAIL),
-            timeline_uri=media.first(made, media.TIMELINE),
+            thumbnail_uri=media.first(made, THUMBNAIL),
+            timeline_uri=media.first(made, TIMELINE),
         )
 
-    @handles(DbDiagnose)
-    async def diagnose(self, params: DbDiagnose, ctx: Context) -> Diagnosis:
-        size = await trio.to_thread.run_sync(self._core.database.size_bytes)
+    @reads(ops.DbDiagnose)
+    def diagnose(self, db: apsw.Connection, params: ops.DbDiagnose) -> ops.Diagnosis:
+        wrong = [row[0] for row in fetch_all(db, "PRAGMA integrity_check(10)")]
+        orphaned = fetch_value(db, "SELECT count(*) FROM entry WHERE parent NOT IN (SELECT id FROM folder)")
+        return ops.Diagnosis(
+            database_path=str(self._core.database.path),
+            database_size=self._core.database.size_bytes(),
+            integrity_check="; ".join(wrong),
+            entry_count=_count(db, "node"),
+            resource_set_count=_count(db, "resource_set"),
+            orphaned_entries=orphaned,
+            stale_entries=_stale(db, time.time_ns() - STALE_S * times.NS),
+            wrong_sums=fetch_value(db, _WRONG_SUMS),
+            rebuilt=bool(self._core.database.rebuilt),
+        )
 
-        def query(db: apsw.Connection) -> Diagnosis:
-            wrong = [row[0] for row in fetch_all(db, "PRAGMA integrity_check(10)")]
-            return Diagnosis(
+    @handles(ops.SessionInfo)
+    async def session_info(self, params: ops.SessionInfo, ctx: Context) -> ops.SessionInfoResult:
+        def query(db: apsw.Connection) -> ops.SessionInfoResult:
+            return ops.SessionInfoResult(
                 database_path=str(self._core.database.path),
-                database_size=size,
-                integrity_check="; ".join(wrong),
-                entry_count=_count(db, "node"),
-                resource_set_count=_count(db, "resource_set"),
-                orphaned_entries=fetch_value(
-                    db, "SELECT count(*) FROM entry WHERE parent NOT IN (SELECT id FROM folder)"
-                ),
-                stale_entries=_stale(db, time.time_ns() - STALE_S * times.NS),
-                wrong_sums=fetch_value(db, _WRONG_SUMS),
-                rebuilt=bool(self._core.database.rebuilt),
-            )
-
-        return await self._core.database.read(query)
-
-    @handles(SessionInfo)
-    async def session_info(self, params: SessionInfo, ctx: Context) -> SessionInfoResult:
-        size = await trio.to_thread.run_sync(self._core.database.size_bytes)
-
-        def query(db: apsw.Connection) -> SessionInfoResult:
-            return SessionInfoResult(
-                database_path=str(self._core.database.path),
-                database_size=size,
+                database_size=self._core.database.size_bytes(),
                 entry_count=_count(db, "node"),
                 resource_set_count=_count(db, "resource_set"),
                 source_count=_count(db, "source"),
@@ -182,11 +160,11 @@ class Reading:
 
         return await self._core.database.read(query)
 
-    @handles(SessionSetPreferences)
-    async def set_preferences(self, params: SessionSetPreferences, ctx: Context) -> Preferences:
+    @handles(ops.SessionSetPreferences)
+    async def set_preferences(self, params: ops.SessionSetPreferences, ctx: Context) -> ops.Preferences:
         now = time.time_ns()
 
-        def change(db: apsw.Connection) -> Preferences:
+        def change(db: apsw.Connection) -> ops.Preferences:
             for name, value in params.preferences.items():
                 if value is None:
                     db.execute("DELETE FROM session_preference WHERE session = ? AND name = ?", (ctx.session, name))
@@ -197,7 +175,7 @@ class Reading:
                     )
             # The end of a session is not announced.
             db.execute("DELETE FROM session_preference WHERE session <> '' AND at < ?", (now - PREFERENCES_KEPT_NS,))
-            return Preferences(preferences=_preferences(db, ctx.session))
+            return ops.Preferences(preferences=_preferences(db, ctx.session))
 
         return await self._core.database.write(change)
 
@@ -205,14 +183,16 @@ class Reading:
 def _navigated(
     pictured: list[tuple[int, str]], at: int, name: str, path: str, size: int, kind: int, mtime: int, extension: str,
     device: int, inode: int, ctime: int,
-) -> NavigateEntry:  # fmt: skip
+) -> ops.NavigateEntry:  # fmt: skip
     """An entry of a directory, `at` its place on the page; what may have a thumbnail is noted in `pictured`."""
     if kind == schema.FILE and extension in PICTURED:
         pictured.append((at, f"{device}-{inode}-{size}-{mtime}-{ctime}"))
-    return NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
+    return ops.NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
 
 
-async def _with_thumbnails(ctx: Context, result: NavigateResult, pictured: Sequence[tuple[int, str]]) -> NavigateResult:
+async def _with_thumbnails(
+    ctx: Context, result: ops.NavigateResult, pictured: Sequence[tuple[int, str]]
+) -> ops.NavigateResult:
     """With where the thumbnails are that were made already."""
     entries = list(result.entries)
     some = [(at, version) for at, version in pictured if at < len(entries)]

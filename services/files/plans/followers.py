@@ -19,16 +19,7 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.watch import (
-    MAX_WAIT_S,
-    Change,
-    ChangeKind,
-    EntryKind,
-    WatchChanges,
-    WatchStatus,
-    WatchSubscribe,
-    WatchUnsubscribe,
-)
+from proto.ops import watch as ops
 from services.files import paths
 from services.files.core import Core
 from services.files.index.listing import look, without_files
@@ -103,7 +94,7 @@ class Follower:
         followed = self._followed
         try:
             await self._core.env.call(
-                WatchSubscribe(
+                ops.WatchSubscribe(
                     name=followed.subscription,
                     paths=[paths.to_os(followed.path)],
                     recursive=followed.recursive,
@@ -126,14 +117,14 @@ class Follower:
         sequence: int | None = None if stored is None else stored[0]
         while True:
             doubts = self.in_step and bool((await self._core.database.read(partial(doubted, root=followed.path)))[0])
-            settled = doubts and (await self._core.env.call(WatchStatus())).settled
-            wait_s = 0.0 if settled or not self.in_step else SETTLE_S if doubts else MAX_WAIT_S
+            settled = doubts and (await self._core.env.call(ops.WatchStatus())).settled
+            wait_s = 0.0 if settled or not self.in_step else SETTLE_S if doubts else ops.MAX_WAIT_S
             answer = await self._core.env.call(
-                WatchChanges(
+                ops.WatchChanges(
                     subscription=followed.subscription,
                     after=0 if sequence is None else sequence,
                     # The first time there is a state to be taken, which is told at once.
-                    wait_s=wait_s if sequence is not None else MAX_WAIT_S,
+                    wait_s=wait_s if sequence is not None else ops.MAX_WAIT_S,
                     limit=BATCH,
                 )
             )
@@ -159,7 +150,7 @@ class Follower:
                 # What comes close upon a change is taken together.
                 await trio.sleep_until(began + followed.debounce_s)
 
-    async def _take(self, changes: Sequence[Change], sequence: int) -> None:
+    async def _take(self, changes: Sequence[ops.Change], sequence: int) -> None:
         live = self._live()
 
         def note(db: apsw.Connection) -> None:
@@ -168,7 +159,7 @@ class Follower:
 
         await trio.to_thread.run_sync(live.apply, [hint_of(change) for change in changes], note)
         if self._deal is not None:
-            news = [hint_of(change).path for change in changes if change.change is not ChangeKind.DELETED]
+            news = [hint_of(change).path for change in changes if change.change is not ops.ChangeKind.DELETED]
             await self._deal(list(dict.fromkeys(news)))
 
     async def _make_sure(self) -> None:
@@ -269,7 +260,7 @@ class Followers:
         left = 0
         for (subscription,) in rows:
             try:
-                await self._core.env.call(WatchUnsubscribe(name=subscription))
+                await self._core.env.call(ops.WatchUnsubscribe(name=subscription))
             except LinckiaError as error:
                 left += 1
                 _log.info("the subscription %s is still to be ended: %s", subscription, error)
@@ -307,10 +298,10 @@ def _store(db: apsw.Connection, subscription: str, sequence: int) -> None:
     )
 
 
-def hint_of(change: Change) -> Hint:
+def hint_of(change: ops.Change) -> Hint:
     """A change of the watcher's as the index takes it."""
     old = _text(change.old_path, change.raw_old_path) if change.old_path is not None else None
-    left = change.change is ChangeKind.DELETED and change.kind is EntryKind.FOLDER
+    left = change.change is ops.ChangeKind.DELETED and change.kind is ops.EntryKind.FOLDER
     return Hint(_text(change.path, change.raw_path), old, change.inode, left)
 
 
