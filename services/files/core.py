@@ -12,8 +12,7 @@ from msgspec import Meta
 
 from proto.operation import Params
 from services.files.index.jobs import Jobs
-from services.files.index.listing import Ignored
-from services.files.index.tree import Invalidations
+from services.files.index.tree import Tree
 from services.files.paths import Roots
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, handles
@@ -45,9 +44,8 @@ class Core:
     env: Environment
     settings: Settings
     database: Database
+    tree: Tree
     roots: Roots
-    invalidations: Invalidations
-    ignored: Ignored | None
     jobs: Jobs
 
 

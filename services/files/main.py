@@ -24,12 +24,11 @@ from services.files.browse.uris import Uris
 from services.files.changes import following
 from services.files.changes.changes import Changes
 from services.files.changes.changing import Changing, rejoin
-from services.files.changes.following import Follow
 from services.files.core import Core, read_settings
 from services.files.index.comparing import COLLECTIONS, CompareClient
 from services.files.index.jobs import Jobs
 from services.files.index.listing import ignore_rules
-from services.files.index.tree import Invalidations
+from services.files.index.tree import Invalidations, Tree
 from services.files.paths import Roots
 from services.files.plans.classifying import ClassifierTools, Classifying
 from services.files.plans.executions import Executions
@@ -64,11 +63,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.at_rest(database.give_back)
     try:
         async with trio.open_nursery() as tasks:
-            invalidations = Invalidations()
-            compare_client = CompareClient(env, tasks, chosen.ignore)
-            jobs = Jobs(env, database, invalidations, ignored, tasks, compare_client, partial(_tell, env))
-            core = Core(env, chosen, database, roots, invalidations, ignored, jobs)
-            changes = Changes(database, roots, Follow(invalidations, ignored), env.data_dir)
+            tree = Tree(database, Invalidations(), ignored)
+            jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_tell, env))
+            core = Core(env, chosen, database, tree, roots, jobs)
+            changes = Changes(tree, roots, env.data_dir)
             await _take_up(core, changes, tasks)
             tasks.start_soon(recovery.run, core)
             followers = Followers(core, tasks)

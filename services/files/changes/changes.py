@@ -25,11 +25,10 @@ from services.files.changes.copying import PREFIX, Copy
 from services.files.changes.disk import Place, Refused, opened, placed
 from services.files.changes.following import Follow
 from services.files.index.listing import MAX_INT, Found, look
-from services.files.index.tree import find
+from services.files.index.tree import Tree, find
 from services.files.paths import Roots
 from services.files.store import trash_notes
 from services.files.store.sql import fetch_all
-from services.runtime.database import Database
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""
@@ -77,10 +76,10 @@ class _Opened:
 class Changes:
     """Makes changes, one call at a time; blocks."""
 
-    def __init__(self, database: Database, roots: Roots, follow: Follow, data_dir: Path) -> None:
-        self._database = database
+    def __init__(self, tree: Tree, roots: Roots, data_dir: Path) -> None:
+        self._database = tree.database
         self._roots = roots
-        self._follow = follow
+        self._follow = Follow(tree)
         self._trash = data_dir / "trash"
         # What belongs to this program is not to be moved from under it.
         services = data_dir.parent

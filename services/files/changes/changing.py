@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import apsw
@@ -26,7 +26,7 @@ from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, handles
 
-T = TypeVar("T", ops.RelocationOutcome, ops.DeletionOutcome)
+T = TypeVar("T", ops.Relocations, ops.Deletions)
 
 MAX_TOLD = 100
 """Changed paths of one call that are published to subscribers."""
@@ -90,26 +90,16 @@ class Changing(Family):
             )
             for path, item in zip(params.paths, items, strict=True)
         ]
-        failed = sum(item.error is not None for item in items)
-        shown, summary = _shown(results)
-        return ops.Deletions(
-            results=shown, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=params.dry_run,
-            summary=summary,
-        )  # fmt: skip
+        return _told(ops.Deletions, results, params.dry_run)
 
     @handles(ops.RestoreFiles)
     async def restore(self, params: ops.RestoreFiles, ctx: Context) -> ops.Relocations:
         if not params.paths and not params.items:
-            raise InvalidParams(
-                "`paths`: name what is to be restored, by its path or, in `items`, its id", field="paths"
-            )
-        wanted: list[tuple[str, int | None, str | None]] = [
-            *((path, None, None) for path in params.paths),
-            *(("", each.trash_id, each.to) for each in params.items),
-        ]
+            raise InvalidParams("`paths`: name what is to be restored, by its path or in `items` its id", field="paths")
 
         def find(db: apsw.Connection) -> list[Item]:
-            return [_restorable(db, *each) for each in wanted]
+            by_path = [_restorable(db, path, None, None) for path in params.paths]
+            return by_path + [_restorable(db, "", each.trash_id, each.to) for each in params.items]
 
         items = await self._core.database.read(find)
         there = [item for item in items if item.error is None]
@@ -190,23 +180,23 @@ def _relocations(given: Sequence[tuple[str, str]], items: Sequence[Item], dry_ru
         ops.RelocationOutcome(from_=source, to=target, status=_status(item, dry_run), error=item.error)
         for (source, target), item in zip(given, items, strict=True)
     ]
-    failed = sum(item.error is not None for item in items)
-    shown, summary = _shown(results)
-    return ops.Relocations(
-        results=shown, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=dry_run, summary=summary
-    )
+    return _told(ops.Relocations, results, dry_run)
 
 
-def _shown(results: list[T]) -> tuple[list[T], str | None]:
+def _told(answer: Callable[..., T], results: Sequence[ops.Outcome], dry_run: bool) -> T:
     """All outcomes; where these are too long for an answer, those that failed before the others, and what was left."""
     shown, cut = fitting(results)
-    if not cut:
-        return results, None
-    shown, _ = fitting(sorted(results, key=lambda result: result.status != "error"))
-    return shown, (
+    if cut:
+        shown, _ = fitting(sorted(results, key=lambda result: result.status != "error"))
+    summary = (
         f"These are {len(shown)} of {len(results)} outcomes, those that failed first, as many as fit into {MAX_BYTES}"
         " bytes; `succeeded` and `failed` count all."
     )
+    failed = sum(result.status == "error" for result in results)
+    return answer(
+        results=shown, total=len(results), succeeded=len(results) - failed, failed=failed, dry_run=dry_run,
+        summary=summary if cut else None,
+    )  # fmt: skip
 
 
 class _Preview:

@@ -23,12 +23,11 @@ from proto.ops.files.index import Job, JobStatus
 from services.files import paths, times
 from services.files.index import history
 from services.files.index.comparing import CompareClient
-from services.files.index.listing import Ignored, look, without_files
+from services.files.index.listing import look, without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
-from services.files.index.tree import Invalidations, below
+from services.files.index.tree import Tree, below
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
-from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
 
@@ -89,8 +88,8 @@ class Jobs:
     """All jobs. `start` and `wait` belong to trio's thread."""
 
     def __init__(
-        self, env: Environment, database: Database, invalidations: Invalidations, ignored: Ignored | None,
-        nursery: trio.Nursery, compare_client: CompareClient, on_change: Callable[[int, str, str], None],
+        self, env: Environment, tree: Tree, nursery: trio.Nursery, compare_client: CompareClient,
+        on_change: Callable[[int, str, str], None],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -98,9 +97,8 @@ class Jobs:
             on_change: called for each job whose status changed, with its id, its status and its root.
         """
         self._env = env
-        self._database = database
-        self._invalidations = invalidations
-        self._ignored = ignored
+        self._tree = tree
+        self._database = tree.database
         self._nursery = nursery
         self._compare_client = compare_client
         self._on_change = on_change
@@ -383,8 +381,8 @@ class Jobs:
         self._on_change(job.id, "running", job.root)
         empty = without_files(job.root)
         job.scan = Scan(
-            self._database, job.root, self._invalidations, self._ignored,
-            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._compare_client.ask(folders, empty),
+            self._tree, job.root, skipped_devices=empty, on_batch=on_batch,
+            ask=lambda folders: self._compare_client.ask(folders, empty),
         )  # fmt: skip
         if job.cancelled:
             job.scan.cancel()
@@ -413,7 +411,7 @@ class Jobs:
         scanned = status == "completed" and not skipped
         now = time.time_ns()
         counts = job.counts or Counts()
-        mark = self._invalidations.mark
+        mark = self._tree.invalidations.mark
 
         def finish(db: apsw.Connection) -> None:
             db.execute(

@@ -20,11 +20,10 @@ import apsw
 
 from services.files import paths
 from services.files.index.edit import Edit
-from services.files.index.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
-from services.files.index.tree import Invalidations, Stored, below, find, find_scanned
+from services.files.index.listing import MAX_INT, Found, is_at, look, open_folder, read_folder
+from services.files.index.tree import Stored, Tree, below, find, find_scanned
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
-from services.runtime.database import Database
 
 TURN_S = 0.2
 """How long one transaction may keep others from writing."""
@@ -49,9 +48,7 @@ class Live:
 
     def __init__(
         self,
-        database: Database,
-        invalidations: Invalidations,
-        ignored: Ignored | None,
+        tree: Tree,
         root: str,
         *,
         recursive: bool = True,
@@ -62,9 +59,7 @@ class Live:
             recursive: whether the content of the directories below `root` is examined.
             skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
         """
-        self._database = database
-        self._invalidations = invalidations
-        self._ignored = ignored
+        self._database, self._invalidations, self._ignored = tree
         self._root = root
         self._recursive = recursive
         self._skipped_devices = skipped_devices

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import apsw
 
 from services.files import paths
+from services.files.index.listing import Ignored
 from services.files.store.sql import fetch_one, fetch_value
+from services.runtime.database import Database
 
 
 class Stored(NamedTuple):
@@ -62,6 +64,14 @@ def below(folder: str) -> tuple[str, str]:
     """The bounds of all folder paths at or below a folder's: `path >= first AND path < second`."""
     # "0" is what follows "/".
     return folder, folder[:-1] + "0"
+
+
+class Tree(NamedTuple):
+    """What is needed to bring the stored tree in step with the disk."""
+
+    database: Database
+    invalidations: Invalidations
+    ignored: Ignored | None
 
 
 class Invalidations:

@@ -271,8 +271,7 @@ class Followers:
 
 def live(core: Core, path: str, *, recursive: bool) -> Live:
     """What brings the index in step with the changes below a path."""
-    skipped = without_files(path)
-    return Live(core.database, core.invalidations, core.ignored, path, recursive=recursive, skipped_devices=skipped)
+    return Live(core.tree, path, recursive=recursive, skipped_devices=without_files(path))
 
 
 def begin(db: apsw.Connection, subscription: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
@@ -25,18 +25,6 @@ _COLUMNS = (
     "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"
     " (SELECT max(started) FROM execution WHERE plan = name)"
 )
-
-
-class _Stored(NamedTuple):
-    """A row of `plan`, and how often and when last it was begun."""
-
-    name: str
-    definition: Definition
-    created: int
-    updated: int
-    status: ops.PlanStatus
-    executions: int
-    last: int | None
 
 
 class PlanTools(Family):
@@ -69,14 +57,14 @@ class PlanTools(Family):
 
     @handles(ops.PlanCreate)
     async def create(self, params: ops.PlanCreate, ctx: Context) -> ops.Plan:
-        definition = await self._checked(msgspec.convert(params, Definition, from_attributes=True))
+        definition = await self._checked(_definition_of(params))
 
         def change(db: apsw.Connection) -> ops.Plan:
             named.require_free(db, "plan", params.name)
             now = time.time_ns()
             text = msgspec.json.encode(definition).decode()
             db.execute("INSERT INTO plan VALUES(?,?,?,?,'active')", (params.name, text, now, now))
-            return _plan(_find(db, params.name))
+            return _find(db, params.name)
 
         made = await self._core.database.write(change)
         self._tell(params.name)
@@ -85,15 +73,16 @@ class PlanTools(Family):
     @handles(ops.PlanExecute)
     async def execute(self, params: ops.PlanExecute, ctx: Context) -> ops.Started:
         def change(db: apsw.Connection) -> tuple[int, int, Definition | None]:
-            stored = _find(db, params.name)
-            if stored.status != "active":
+            plan = _find(db, params.name)
+            if plan.status != "active":
                 raise OperationError(
-                    f"plan {params.name!r} is {stored.status}; plan-update with status active lets it run"
+                    f"plan {params.name!r} is {plan.status}; plan-update with status active lets it run"
                 )
+            definition = _definition_of(plan)
             running = executions.running(db, params.name)
-            id_ = running[0][0] if running else executions.begin(db, params.name, stored.definition)
+            id_ = running[0][0] if running else executions.begin(db, params.name, definition)
             started = fetch_value(db, "SELECT started FROM execution WHERE id = ?", (id_,))
-            return id_, started, None if running else stored.definition
+            return id_, started, None if running else definition
 
         async with self._changing:
             id_, started, definition = await self._core.database.write(change)
@@ -104,12 +93,12 @@ class PlanTools(Family):
 
     @reads(ops.PlanList)
     def listing(self, db: apsw.Connection, params: ops.PlanList) -> ops.Plans:
-        plans = [_plan(_stored(row)) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM plan ORDER BY name")]
+        plans = [_plan(row) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM plan ORDER BY name")]
         return ops.Plans(plans=plans, total=len(plans))
 
     @reads(ops.PlanGet)
     def get(self, db: apsw.Connection, params: ops.PlanGet) -> ops.PlanDetails:
-        plan = _plan(_find(db, params.name))
+        plan = _find(db, params.name)
         query = f"SELECT definition, {EXECUTION} FROM execution WHERE plan = ? ORDER BY id DESC LIMIT ?"
         rows = fetch_all(db, query, (params.name, params.execution_limit)) if params.include_executions else None
         found = None if rows is None else [_execution(*row) for row in rows]
@@ -121,7 +110,6 @@ class PlanTools(Family):
             raise InvalidParams("`clear_conditions`: give new `conditions`, or clear them", field="clear_conditions")
         async with self._changing:
             before = await self._core.database.read(lambda db: _find(db, params.name))
-            definition = before.definition
             given = {
                 name: value
                 for name in ("description", "mode", "sources", "conditions", "outcomes")
@@ -129,7 +117,7 @@ class PlanTools(Family):
             }
             if params.clear_conditions:
                 given["conditions"] = None
-            definition = await self._checked(structs.replace(definition, **given))
+            definition = await self._checked(structs.replace(_definition_of(before), **given))
             status = before.status if params.status is None else params.status
             # An execution of the previous definition is ended, and restarted with this one if it was to run on.
             restarts = bool(given.keys() - {"description"})
@@ -150,7 +138,7 @@ class PlanTools(Family):
                         stopped.append((id_, plan))
                         _end(db, id_, plan, "the plan was changed")
                         begun = executions.begin(db, params.name, definition)
-                return _plan(_find(db, params.name)), stopped, begun
+                return _find(db, params.name), stopped, begun
 
             plan, stopped, begun = await self._core.database.write(change)
             for id_, old in stopped:
@@ -183,31 +171,26 @@ def _end(db: apsw.Connection, id_: int, plan: Definition, why: str) -> None:
         followers.end(db, subscription)
 
 
-def _find(db: apsw.Connection, name: str) -> _Stored:
+def _definition_of(given: ops.PlanCreate | ops.Plan) -> Definition:
+    return msgspec.convert(given, Definition, from_attributes=True)
+
+
+def _find(db: apsw.Connection, name: str) -> ops.Plan:
     named.find(db, "plan", name)
     (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM plan WHERE name = ?", (name,))
-    return _stored(row)
+    return _plan(row)
 
 
-def _stored(row: Row) -> _Stored:
+def _plan(row: Row) -> ops.Plan:
     name, text, created, updated, status, count, last = row
-    return _Stored(name, msgspec.json.decode(text, type=Definition), created, updated, status, count, last)
-
-
-def _plan(stored: _Stored) -> ops.Plan:
-    definition = stored.definition
     return ops.Plan(
-        name=stored.name,
-        description=definition.description,
-        mode=definition.mode,
-        status=stored.status,
-        sources=definition.sources,
-        conditions=definition.conditions,
-        outcomes=definition.outcomes,
-        created_at=times.rfc3339(stored.created),
-        updated_at=times.rfc3339(stored.updated),
-        execution_count=stored.executions,
-        last_execution_at=times.rfc3339_or_none(stored.last),
+        name=name,
+        status=status,
+        **structs.asdict(msgspec.json.decode(text, type=Definition)),
+        created_at=times.rfc3339(created),
+        updated_at=times.rfc3339(updated),
+        execution_count=count,
+        last_execution_at=times.rfc3339_or_none(last),
     )
 
 
