@@ -18,6 +18,7 @@ from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, handles
 
 P = TypeVar("P", bound=Params[Any])
+A = TypeVar("A")
 R = TypeVar("R")
 F = TypeVar("F", bound="Family")
 
@@ -60,7 +61,7 @@ class Family:
 
 
 Query = Callable[[F, apsw.Connection, P], R]
-Handler = Callable[[F, P, Context], Awaitable[R]]
+Handler = Callable[[F, A, Context], Awaitable[R]]
 
 
 def reads(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:

@@ -10,10 +10,10 @@ from proto.errors import OperationError
 from proto.ops.files import index as ops
 from services.files import paths
 from services.files.core import Core
-from services.files.index.history import skip_reason
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.scan import Counts
+from services.files.index.tree import skip_reason
 from services.files.query.entries import MAX_BYTES, fitting
 from services.runtime.handlers import Context, handles
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import mimetypes
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import apsw
 import trio
@@ -16,11 +18,10 @@ from proto.errors import InvalidParams
 from proto.ops.files import space as ops
 from services.files import paths, times
 from services.files.browse import treemap
-from services.files.browse.duplicates import File, Search
+from services.files.changes.disk import Refused, open_at, opened
 from services.files.core import Family, reads
-from services.files.index import history
 from services.files.index.listing import holds_files, mounts
-from services.files.index.tree import Stored, below
+from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now
 from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting, instant
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_value
@@ -191,16 +192,16 @@ def _same_size(db: apsw.Connection, params: ops.FindDuplicates) -> list[list[Fil
 
 def _compared(db: apsw.Connection, since: int | None, until: int | None, params: ops.CompareScans) -> ops.Comparison:
     path, _ = _folder(db, params.path)
-    there = history.scans(db, path)
+    there = scans_of(db, path)
     shown = [times.rfc3339(at) for at in there]
     if not there:
         raise InvalidParams(f"`path`: {paths.shown(path)} was never scanned to its end; `index` scans it", field="path")
     later = there[0] if until is None else next((at for at in there if at <= until), there[-1])
     older = [at for at in there if at < later] or [later]
     start = older[0] if since is None else next((at for at in there if at <= since), there[-1])
-    before = history.at_time(db, path, start)
-    after = history.now(db, path) if until is None else history.at_time(db, path, later)
-    nothing = history.Sizes(0, 0)
+    before = sizes_at(db, path, start)
+    after = sizes_now(db, path) if until is None else sizes_at(db, path, later)
+    nothing = Sizes(0, 0)
     level = paths.as_folder(path).count("/")
     changed = []
     for each in before.keys() | after.keys():
@@ -292,3 +293,83 @@ def _type_of(extension: str) -> str:
         words = ("pdf", "word", "document", "presentation", "sheet", "excel", "powerpoint", "rtf", "epub")
         return "document" if any(word in rest for word in words) else "application"
     return kind
+
+
+# Files with the same content: candidates by size from the index, then by both ends, then by a hash of all. Names of one
+# inode are one file. A file that changed since it was scanned, or cannot be read, is left out and counted.
+
+END_BYTES = 16_384
+"""Of each end, for the first comparison."""
+
+CHUNK = 1 << 20
+
+
+class File(NamedTuple):
+    """A candidate, as it is in the index."""
+
+    path: str
+    size: int
+    inode: int
+    device: int
+
+
+class Search:
+    """One search; blocks."""
+
+    def __init__(self, roots: paths.Roots, go_on: Callable[[int], None]) -> None:
+        """`go_on` is told how many files were read so far, and may raise to stop."""
+        self._roots = roots
+        self._go_on = go_on
+        self.compared = 0
+        self.unreadable = 0
+
+    def groups(self, same_size: Iterable[list[File]]) -> list[list[File]]:
+        """Those equal in content, the groups that waste most first, each in the order of its paths."""
+        found = []
+        for files in same_size:
+            size = files[0].size
+            for ends in self._split(files, END_BYTES):
+                # What is not longer than both ends has been read whole.
+                found += [ends] if size <= 2 * END_BYTES else self._split(ends, None)
+        found = [sorted(group) for group in found]
+        return sorted(found, key=lambda group: (-group[0].size * (len(group) - 1), group[0].path))
+
+    def _split(self, files: list[File], ends: int | None) -> list[list[File]]:
+        alike: dict[bytes, list[File]] = defaultdict(list)
+        for file in files:
+            if ends is not None:
+                self.compared += 1
+            self._go_on(self.compared)
+            digest = self._digest(file, ends)
+            if digest is not None:
+                alike[digest].append(file)
+        return [group for group in alike.values() if len(group) > 1]
+
+    def _digest(self, file: File, ends: int | None) -> bytes | None:
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with (
+                opened(self._roots, file.path, "path") as place,
+                open_at(place.name, flags, place.folder) as descriptor,
+            ):
+                status = os.fstat(descriptor)
+                digest = self._of(descriptor, file.size, ends)
+                after = os.fstat(descriptor)
+        except (Refused, OSError):
+            self.unreadable += 1
+            return None
+        same = (status.st_size, status.st_ino, status.st_mtime_ns) == (file.size, file.inode, after.st_mtime_ns)
+        if not same:
+            self.unreadable += 1
+        return digest if same else None
+
+    def _of(self, descriptor: int, size: int, ends: int | None) -> bytes:
+        hashed = hashlib.blake2b(digest_size=32)
+        if ends is not None and size > 2 * ends:
+            hashed.update(os.pread(descriptor, ends, 0))
+            hashed.update(os.pread(descriptor, ends, size - ends))
+            return hashed.digest()
+        while chunk := os.read(descriptor, CHUNK):
+            hashed.update(chunk)
+            self._go_on(self.compared)
+        return hashed.digest()

@@ -17,10 +17,9 @@ from proto.ops.files.resources import Children, Metric, Parents, ResourceChildre
 from proto.ops.files.sets import ResourceSet
 from proto.ops.pages import JSON, Paged, place
 from services.files import times
-from services.files.browse import media
 from services.files.browse.indexing import Indexing
-from services.files.browse.reading import Reading
-from services.files.core import Core, Family, reads
+from services.files.browse.reading import Reading, artifacts, thumbnail
+from services.files.core import Core, Family, Handler, reads
 from services.files.plans.executions import EXECUTION, execution_of
 from services.files.query import named, sets
 from services.files.query.entries import SELECTED, Select, entry_of, fitting
@@ -30,6 +29,14 @@ from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Context, handles
 
 METRICS: tuple[Metric, ...] = ("size", "count", "files", "directories")
+
+
+def _jobs(*statuses: JobStatus) -> Handler[Family, Paged, JobList]:
+    async def jobs(self: Family, params: Paged, ctx: Context) -> JobList:
+        found, total = await self._core.jobs.list(statuses, None, None, params.offset + params.limit)
+        return JobList(jobs=fitting(found[params.offset :])[0], total=total)
+
+    return jobs
 
 
 class Uris(Family):
@@ -77,14 +84,14 @@ class Uris(Family):
     @handles(ops.NodeMetadata)
     async def node_metadata(self, params: ops.NodeMetadata, ctx: Context) -> ResourceResult:
         async def made(path: str) -> bytes:
-            found = await media.artifacts(ctx, path)
+            found = await artifacts(ctx, path)
             return msgspec.json.encode({"path": path, "metadataCount": len(found), "metadata": found})
 
         return await self._of_file(params.path, "metadata", JSON, ctx, made)
 
     @handles(ops.NodeThumbnail)
     async def node_thumbnail(self, params: ops.NodeThumbnail, ctx: Context) -> ResourceResult:
-        return await self._of_file(params.path, "thumbnail", "image/jpeg", ctx, lambda path: media.thumbnail(ctx, path))
+        return await self._of_file(params.path, "thumbnail", "image/jpeg", ctx, lambda path: thumbnail(ctx, path))
 
     # Resource sets
 
@@ -124,33 +131,12 @@ class Uris(Family):
 
     # Jobs
 
-    async def _jobs(self, params: Paged, *statuses: JobStatus) -> JobList:
-        found, total = await self._core.jobs.list(statuses, None, None, params.offset + params.limit)
-        return JobList(jobs=fitting(found[params.offset :])[0], total=total)
-
-    @handles(ops.Jobs)
-    async def all_jobs(self, params: ops.Jobs, ctx: Context) -> JobList:
-        return await self._jobs(params)
-
-    @handles(ops.PendingJobs)
-    async def pending_jobs(self, params: ops.PendingJobs, ctx: Context) -> JobList:
-        return await self._jobs(params, "pending")
-
-    @handles(ops.RunningJobs)
-    async def running_jobs(self, params: ops.RunningJobs, ctx: Context) -> JobList:
-        return await self._jobs(params, "running")
-
-    @handles(ops.CompletedJobs)
-    async def completed_jobs(self, params: ops.CompletedJobs, ctx: Context) -> JobList:
-        return await self._jobs(params, "completed")
-
-    @handles(ops.FailedJobs)
-    async def failed_jobs(self, params: ops.FailedJobs, ctx: Context) -> JobList:
-        return await self._jobs(params, "failed")
-
-    @handles(ops.CancelledJobs)
-    async def cancelled_jobs(self, params: ops.CancelledJobs, ctx: Context) -> JobList:
-        return await self._jobs(params, "cancelled")
+    all_jobs = handles(ops.Jobs)(_jobs())
+    pending_jobs = handles(ops.PendingJobs)(_jobs("pending"))
+    running_jobs = handles(ops.RunningJobs)(_jobs("running"))
+    completed_jobs = handles(ops.CompletedJobs)(_jobs("completed"))
+    failed_jobs = handles(ops.FailedJobs)(_jobs("failed"))
+    cancelled_jobs = handles(ops.CancelledJobs)(_jobs("cancelled"))
 
     @handles(ops.OneJob)
     async def one_job(self, params: ops.OneJob, ctx: Context) -> Job:

@@ -13,7 +13,6 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams
-from proto.notices import RESOURCE_UPDATED, ResourceUpdated
 from proto.ops.files import changes as ops
 from services.files import paths, times
 from services.files.changes import disk, following
@@ -21,7 +20,8 @@ from services.files.changes.changes import Changes, Item, check_not_inside, exis
 from services.files.changes.disk import Refused, placed
 from services.files.core import Core, Family, reads
 from services.files.paths import Roots
-from services.files.query.entries import MAX_BYTES, fitting, node_uri
+from services.files.query import named
+from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, handles
@@ -61,8 +61,7 @@ class Changing(Family):
                         self._core, [item.trash_id for item in items if item.kind == "restore" and item.trash_id]
                     )
                 changed = [path for item in items if item.done for path in item.paths()]
-                for path in dict.fromkeys(changed[:MAX_TOLD]):
-                    self._core.env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=node_uri(path)))
+                named.tell(self._core.env, *(f"nodes{path}" for path in dict.fromkeys(changed[:MAX_TOLD])))
 
     async def _relocate(
         self, given: Sequence[ops.Relocation], dry_run: bool, make: bool, ctx: Context

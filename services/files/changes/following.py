@@ -13,9 +13,8 @@ import apsw
 
 from services.files import paths
 from services.files.index.edit import Edit
-from services.files.index.history import last_scan
 from services.files.index.listing import Found, look
-from services.files.index.tree import Stored, Tree, below, find, find_scanned
+from services.files.index.tree import Stored, Tree, below, find, find_scanned, last_scan
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
 

@@ -21,11 +21,10 @@ import trio
 from proto.errors import OperationError, Unavailable
 from proto.ops.files.index import Job, JobStatus
 from services.files import paths, times
-from services.files.index import history
 from services.files.index.comparing import CompareClient
 from services.files.index.listing import look, without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
-from services.files.index.tree import Tree, below
+from services.files.index.tree import Tree, below, record_sizes, skip_reason
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Environment
@@ -328,7 +327,7 @@ class Jobs:
         if not job.force and job.max_age_s and job.attempt == 1:
             # Another job, for which this one waited, may have done it.
             age, now = job.max_age_s, time.time_ns()
-            skipped = await self._database.read(lambda db: history.skip_reason(db, job.root, age, now))
+            skipped = await self._database.read(lambda db: skip_reason(db, job.root, age, now))
             if skipped:
                 return _Outcome("completed", skipped=skipped)
         while True:
@@ -428,7 +427,7 @@ class Jobs:
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))
                 if counts.changed or self._recorded.get(job.root) != mark:
-                    history.record(db, job.root, now)
+                    record_sizes(db, job.root, now)
 
         with trio.CancelScope(shield=True):
             await self._database.write(finish)

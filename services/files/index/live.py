@@ -47,12 +47,7 @@ class Live:
     """The changes below one path, which is real and below the roots. `apply` blocks; one at a time."""
 
     def __init__(
-        self,
-        tree: Tree,
-        root: str,
-        *,
-        recursive: bool = True,
-        skipped_devices: frozenset[int] = frozenset(),
+        self, tree: Tree, root: str, *, recursive: bool = True, skipped_devices: frozenset[int] = frozenset()
     ) -> None:
         """
         Args:

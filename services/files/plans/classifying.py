@@ -31,11 +31,11 @@ KEPT_JOBS = 10_000
 """Ended ones; older ones are forgotten."""
 
 
-class Classifying:
-    """The worker. Its methods belong to trio's thread."""
+class Classifying(Family):
+    """The operations of `proto.ops.files.classifier`, and the worker. Its methods belong to trio's thread."""
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        super().__init__(core)
         self._news = trio.Event()
 
     def wake(self) -> None:
@@ -62,14 +62,6 @@ class Classifying:
                 problem = str(error)
             await database.write(partial(_finish, id_=row[0], error=problem))
 
-
-class ClassifierTools(Family):
-    """The operations of `proto.ops.files.classifier`."""
-
-    def __init__(self, core: Core, classifying: Classifying) -> None:
-        super().__init__(core)
-        self._classifying = classifying
-
     @handles(ops.RerunClassifier)
     async def rerun(self, params: ops.RerunClassifier, ctx: Context) -> ops.ClassifierStarted:
         path = paths.clean(params.source_path, "sourcePath")
@@ -84,7 +76,7 @@ class ClassifierTools(Family):
             return put(db, path, params.operations)
 
         id_ = await self._core.database.write(change)
-        self._classifying.wake()
+        self.wake()
         return ops.ClassifierStarted(
             job_id=id_, source_path=path, operations=params.operations or [*CLASSIFIERS], status="pending"
         )

@@ -112,11 +112,12 @@ class Executions:
         except (LinckiaError, OSError, apsw.Error) as failure:
             _log.warning("execution %d failed: %s", execution.id, failure)
             status, error = "failed", str(failure)
-        await steadily(self._core.env, "plans", partial(self._finish, execution.id, status, error))
-        named.tell(self._core.env, "plan-executions", "plans")
 
-    async def _finish(self, id_: int, status: ExecutionStatus, error: str | None) -> None:
-        await self._core.database.write(lambda db: finish(db, id_, status, error))
+        async def end() -> None:
+            await self._core.database.write(lambda db: finish(db, execution.id, status, error))
+
+        await steadily(self._core.env, "plans", end)
+        named.tell(self._core.env, "plan-executions", "plans")
 
 
 class _Execution:

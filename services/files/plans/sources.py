@@ -17,10 +17,9 @@ from proto.ops.files import sources as ops
 from proto.ops.files.shared import Deleted
 from services.files import paths, times
 from services.files.core import Core
-from services.files.index.history import last_scan
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
-from services.files.index.tree import below, find_scanned
+from services.files.index.tree import below, find_scanned, last_scan
 from services.files.plans import followers
 from services.files.plans.followers import Followed, Followers
 from services.files.query import named

@@ -74,10 +74,7 @@ def _times(condition: ops.TimeCondition, field: str) -> list[matching.Condition]
     def at(name: str) -> int | None:
         return instant(getattr(condition, name), f"{field}.{name}", end=name.startswith("max"))
 
-    return [
-        *between("mtime", at("minMtime"), at("maxMtime")),
-        *between("ctime", at("minCtime"), at("maxCtime")),
-    ]
+    return [*between("mtime", at("minMtime"), at("maxMtime")), *between("ctime", at("minCtime"), at("maxCtime"))]
 
 
 def _path(condition: ops.PathCondition, field: str) -> list[matching.Condition]:

@@ -155,8 +155,6 @@ def _of(row: Row) -> ops.ResourceSet:
 def _linked(db: apsw.Connection, id_: int, *, down: bool) -> list[str]:
     there, here = ("child", "parent") if down else ("parent", "child")
     rows = fetch_all(
-        db,
-        f"SELECT s.name FROM edge JOIN resource_set s ON s.id = {there} WHERE {here} = ? ORDER BY s.name",
-        (id_,),
+        db, f"SELECT s.name FROM edge JOIN resource_set s ON s.id = {there} WHERE {here} = ? ORDER BY s.name", (id_,)
     )
     return [name for (name,) in rows]

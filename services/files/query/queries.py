@@ -13,7 +13,7 @@ from proto.ops.files.shared import Deleted, Filter
 from services.files import times
 from services.files.core import Family, reads, writes
 from services.files.query import named
-from services.files.query.entries import Order, Select, conditions, ordering, page
+from services.files.query.entries import Order, Select, conditions, page
 from services.files.store.sql import Row, fetch_all
 
 
@@ -84,7 +84,7 @@ def _check(query: Filter) -> None:
 def selection(db: apsw.Connection, name: str, field: str = "name") -> tuple[Select, Order]:
     """What a saved query finds, and its order. Raises InvalidParams where there is none of that name."""
     query = _find(db, name, field).query
-    return Select(conditions(query)), ordering(query)
+    return Select(conditions(query)), Order(query.sort_by, query.sort_desc)
 
 
 def _find(db: apsw.Connection, name: str, field: str = "name") -> ops.SavedQuery:

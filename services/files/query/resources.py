@@ -25,7 +25,6 @@ from services.files.query.entries import (
     fitting,
     has_extension,
     instant,
-    ordering,
     page,
 )
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
@@ -70,8 +69,6 @@ class SetSearch(Family):
     def time_range(self, db: apsw.Connection, params: ops.ResourceTimeRange) -> ops.SetEntryPage:
         times = instant(params.min, "min"), instant(params.max, "max", end=True)
         order = Order(params.field, descending=True)
-        if params.field == "added_at":
-            return _found(db, params, (), order, times)
         return _found(db, params, between(params.field, *times), order)
 
     @reads(ops.ResourceMetricRange)
@@ -90,20 +87,15 @@ class SetSearch(Family):
 
     @reads(ops.ResourceSearch)
     def search(self, db: apsw.Connection, params: ops.ResourceSearch) -> ops.SetEntryPage:
-        return _found(db, params, conditions(params), ordering(params))
+        return _found(db, params, conditions(params), Order(params.sort_by, params.sort_desc))
 
 
 def _found(
-    db: apsw.Connection,
-    params: ops.Wanted | ops.ResourceSearch,
-    criteria: Sequence[Condition],
-    order: Order = BY_PATH,
-    added: tuple[int | None, int | None] = (None, None),
+    db: apsw.Connection, params: ops.Wanted | ops.ResourceSearch, criteria: Sequence[Condition], order: Order = BY_PATH
 ) -> ops.SetEntryPage:
-    """A page of what meets the criteria; `added` is the range of when an entry came into the sets, ends inclusive."""
+    """A page of what meets the criteria."""
     start = sets.find(db, params.name)
     select = Select(criteria, sets.with_children(db, start) if params.include_children else [start])
-    select.where_added(*added)
     found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
     return ops.SetEntryPage(resource_set=params.name, **found)
 
