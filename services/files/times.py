@@ -26,11 +26,8 @@ EXAMPLES = "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15` or Unix sec
 
 
 def parse(given: str | int | float, *, end: bool = False) -> int:
-    """Nanoseconds since 1970; a date is its first instant, or with `end` its last.
-
-    Raises:
-        ValueError: it is no time.
-    """
+    """Nanoseconds since 1970; a date is its first instant, or with `end` its last. Raises ValueError where it is no
+    time."""
     if isinstance(given, int | float):
         return _unix(str(given))
     text = given.strip()

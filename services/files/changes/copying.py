@@ -59,11 +59,8 @@ class Copy:
         self._top = -1
 
     def make(self) -> None:
-        """Copy and verify.
-
-        Raises:
-            Refused: it cannot be copied, or changed meanwhile; nothing is left of the copy.
-        """
+        """Copy and verify. Raises Refused where it cannot be copied, or changed meanwhile; nothing is left of the
+        copy."""
         try:
             self._copy(self._source.folder, self._source.name, self._target.folder, self._target.name, "", 0)
             disk.sync(self._target.folder)
@@ -75,11 +72,8 @@ class Copy:
             raise
 
     def delete_original(self) -> None:
-        """Delete what was copied.
-
-        Raises:
-            Refused: something changed since or cannot be deleted; that, and what holds it, is still there.
-        """
+        """Delete what was copied. Raises Refused where something changed since or cannot be deleted; that, and what
+        holds it, is still there."""
         left = self._delete(self._source.folder, self._source.name, "")
         disk.sync(self._source.folder)
         if left:

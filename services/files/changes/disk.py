@@ -175,11 +175,8 @@ def is_empty(place: Place) -> bool:
 
 
 def remove(place: Place, *, force: bool) -> None:
-    """Remove an entry; with `force` also a directory with all its content.
-
-    Raises:
-        OSError: it, or something in it, cannot be removed; what could be is gone.
-    """
+    """Remove an entry; with `force` also a directory with all its content. Raises OSError where it, or something in it,
+    cannot be removed; what could be is gone."""
     status = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(place.name, dir_fd=place.folder)

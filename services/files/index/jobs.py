@@ -165,11 +165,8 @@ class Jobs:
 
     async def wait(self, job: Running, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
         """Until a job has ended. A caller that is cancelled here, and was the last to wait for it, cancels it too,
-        unless it was started to run in the background.
-
-        Raises:
-            DiskFull: the job was not started in the background, and the disk has no room for what it would write.
-        """
+        unless it was started to run in the background. Raises DiskFull where the job was not started in the background,
+        and the disk has no room for what it would write."""
         job.waiting += 1
         try:
             while not job.ended.is_set():
@@ -230,11 +227,8 @@ class Jobs:
         return next((job for job in self._running.values() if paths.overlap(job.root, path)), None)
 
     async def cancel(self, id_: int) -> None:
-        """Stop a job and wait until it has stopped.
-
-        Raises:
-            OperationError: it has ended already, or there is none.
-        """
+        """Stop a job and wait until it has stopped. Raises OperationError where it has ended already, or there is
+        none."""
         job = self._running.get(id_)
         if job is not None:
             job.cancel()

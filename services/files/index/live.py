@@ -68,11 +68,8 @@ class Live:
         """Entries that were not found and stay, not being of `_gone`."""
 
     def apply(self, hints: Iterable[Hint], note: Callable[[apsw.Connection], None] = lambda db: None) -> None:
-        """Look at all that is named; `note` is called in the last transaction, with which all of it is stored.
-
-        Raises:
-            OSError: the disk cannot be read; what was stored until then is right.
-        """
+        """Look at all that is named; `note` is called in the last transaction, with which all of it is stored. Raises
+        OSError where the disk cannot be read; what was stored until then is right."""
         self._names.clear()
         self._whole.clear()
         self._doubtful.clear()

@@ -133,11 +133,8 @@ class _Execution:
         self._size = CAREFUL_BATCH if tools else BATCH
 
     async def go_through(self) -> None:
-        """All sources that are not followed, from where it was.
-
-        Raises:
-            LinckiaError, OSError: a source cannot be read.
-        """
+        """All sources that are not followed, from where it was. Raises LinckiaError, OSError where a source cannot be
+        read."""
         first, after = await self._core.database.write(self._take_up)
         for number, source in enumerate(self.plan.sources):
             if number < first or is_followed(self.plan, source):

@@ -46,11 +46,8 @@ def entry_of(row: Row) -> FileEntry:
 
 
 def find_indexed(db: apsw.Connection, given: str, field: str = "path", *, follow: bool = False) -> tuple[str, Stored]:
-    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to.
-
-    Raises:
-        InvalidParams: it is not in the index.
-    """
+    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to. Raises
+    InvalidParams where it is not in the index."""
     path = paths.clean(given, field)
     found = find_scanned(db, path)
     if found is not None and not (follow and found.kind == schema.SYMLINK):

@@ -43,10 +43,7 @@ _log = logging.getLogger("linckia.files")
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. `on_rebuilt` is called on trio's thread when it was begun again while in use.
-
-    Raises:
-        OSError, apsw.CantOpenError: it can neither be opened nor begun.
-    """
+    Raises OSError, apsw.CantOpenError where it can neither be opened nor begun."""
     tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1}, begin=_begin)
     return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
 
@@ -79,11 +76,8 @@ def _migrate_1(db: apsw.Connection) -> None:
 
 
 def _begin(db: apsw.Connection) -> None:
-    """Fill tables that were just created, in their transaction.
-
-    Raises:
-        apsw.FullError: there is no room for the mark that a database was begun here.
-    """
+    """Fill tables that were just created, in their transaction. Raises apsw.FullError where there is no room for the
+    mark that a database was begun here."""
     path = Path(db.filename)
     aside = {int(each.name.rpartition("-")[2]): each for each in path.parent.glob(f"{path.name}.damaged-*")}
     if aside and max(aside) > time.time_ns() - RECENT_NS:
