@@ -16,8 +16,7 @@ import msgspec
 from msgspec import structs
 
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from proto.cores import usable_cores
-from proto.memory import HEAPS
+from proto.machine import HEAPS, usable_cores
 
 GIB = 1024**3
 

@@ -7,6 +7,7 @@ and put together again at the other end; no handler ever sees a part.
 
 from __future__ import annotations
 
+import os
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec import Raw
 
 from proto.errors import Failure
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -31,7 +32,7 @@ MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of every frame."""
+    """Base of every frame; `id` is that of the call."""
 
 
 class Hello(Frame, frozen=True, tag=1):
@@ -53,7 +54,8 @@ class Ready(Frame, frozen=True, tag=2):
 class Call(Frame, frozen=True, tag=3):
     """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
 
-    `left_ms` is the time left, not an instant: the two clocks are never compared.  `trace` is a W3C traceparent.
+    `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
+    `session` an opaque name of the client's session, '' for calls that are of none.
     """
 
     id: int
@@ -66,7 +68,6 @@ class Call(Frame, frozen=True, tag=3):
     parent: int | None = None
     progress: bool = False
     session: str = ""
-    """An opaque name of the client's session; empty for calls that are of none."""
 
 
 class Return(Frame, frozen=True, tag=4):
@@ -100,10 +101,9 @@ class Cancel(Frame, frozen=True, tag=9):
 
 
 class Event(Frame, frozen=True, tag=10):
-    """Something happened in a service that others subscribed to (`topic`), in order, numbered."""
+    """Something happened in a service that others subscribed to (`topic`); in order."""
 
     topic: str
-    sequence: int
     body: Raw
 
 
@@ -159,6 +159,11 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyFrame)
 
 
+def new_trace() -> str:
+    """A W3C traceparent of a new trace."""
+    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+
+
 def encode(frame: AnyFrame) -> bytes:
     return _encoder.encode(frame)
 
@@ -172,14 +177,13 @@ def decode(message: bytes) -> AnyFrame:
 class Written(msgspec.Struct, frozen=True, gc=False):
     """A result that its handler has written as JSON already, since it is kept as JSON: a client gets these very bytes.
 
-    `json` must be what encoding the operation's own result would come to, on one line.  Only a caller that is no client
-    decodes it.
+    `json` is what encoding the operation's own result would come to, on one line.
     """
 
     json: bytes
 
 
-_WRITTEN_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
+_EXTENSION_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 """First bytes of a msgpack extension."""
 
 
@@ -193,7 +197,7 @@ def pack_body(value: object) -> Raw:
 def written(body: Raw) -> Raw | None:
     """The JSON of a body that is `Written`; None of any other.  Raises msgspec.DecodeError."""
     view = memoryview(body)
-    if not view or view[0] not in _WRITTEN_MARKS:
+    if not view or view[0] not in _EXTENSION_MARKS:
         return None
     extension = msgspec.msgpack.decode(view, type=msgspec.msgpack.Ext)
     if extension.code != WRITTEN:
@@ -209,6 +213,4 @@ def read_body(body: Raw, tp: Any = Any) -> Any:
     """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
     # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).
     json = written(body)
-    if json is not None:
-        return msgspec.json.decode(json, type=tp)
-    return msgspec.msgpack.decode(body, type=tp)
+    return msgspec.msgpack.decode(body, type=tp) if json is None else msgspec.json.decode(json, type=tp)

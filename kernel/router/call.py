@@ -7,7 +7,6 @@ goes with a call to the calls made while serving it.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -101,11 +100,6 @@ class Waiting:
             wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
             raise operation.failure(Internal(wrong)) from error
         return result
-
-
-def new_trace() -> str:
-    """A traceparent of a new trace."""
-    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
 
 
 def accept_trace(value: object) -> str | None:

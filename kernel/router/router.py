@@ -16,7 +16,7 @@ import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, ClientRequests, ServiceState
-from kernel.router.call import RoutedCall, Waiting, current_session, new_trace
+from kernel.router.call import RoutedCall, Waiting, current_session
 from kernel.router.instance import Limits
 from kernel.router.lane import Lane
 from proto import frames
@@ -140,7 +140,7 @@ class Router:
             operation,
             body,
             caller=caller,
-            trace=trace or new_trace(),
+            trace=trace or frames.new_trace(),
             deadline=trio.current_time() + limit_s,
             done=waiting.done,
             progress=None if client_requests is None else waiting.progress,

@@ -20,7 +20,7 @@ import trio
 
 import proto
 from kernel.supervisor.placement import SpawnError
-from proto.memory import HEAPS
+from proto.machine import HEAPS
 
 MALLOC = {
     # Large messages are allocated and freed all the time; glibc's defaults map and unmap each one, which makes 1 MB

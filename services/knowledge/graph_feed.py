@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import apsw
 import trio
 
-from proto.ops.graph import GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
+from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
 from services.knowledge import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
@@ -45,7 +45,7 @@ class GraphFeed:
 
     async def compare(self) -> None:
         """Queue every note where the graph is not the one that was fed."""
-        epoch = (await self._env.call(GraphNodes(corpus=CORPUS, limit=0))).epoch
+        epoch = await self._present_epoch()
         if epoch == await self._database.read(lambda db: nodes.setting(db, _EPOCH)):
             return
         theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
@@ -61,9 +61,11 @@ class GraphFeed:
     async def epoch(self, known: str) -> str:
         """The graph's epoch, now and then. A change of a note notices another one sooner."""
         if known:
-            # Not by a call that waits at the graph: that would keep its process, which rests while it is not called.
             await trio.sleep(RECHECK_S)
-        return (await self._env.call(GraphEpoch())).epoch
+        return await self._present_epoch()
+
+    async def _present_epoch(self) -> str:
+        return (await self._env.call(GraphNodes(corpus=CORPUS, limit=0))).epoch
 
     async def take(self) -> Due | None:
         due = await self._database.read(take)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-import os
 from typing import TypeVar
 
 import trio
@@ -18,11 +18,6 @@ from proto.link import LinkClosed
 from proto.operation import Params, operation_of
 
 R = TypeVar("R")
-
-
-def new_trace() -> str:
-    """A W3C traceparent of a new trace."""
-    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
 
 
 class _Pending:
@@ -77,8 +72,8 @@ class Outgoing:
         try:
             self.channel.post(
                 Call(
-                    id=call_id, op=op, params=params, left_ms=max(1, int(limit_s * 1000)), trace=trace or new_trace(),
-                    caller=self._service, generation=self._generation, parent=parent,
+                    id=call_id, op=op, params=params, left_ms=max(1, int(limit_s * 1000)), caller=self._service,
+                    trace=trace or frames.new_trace(), generation=self._generation, parent=parent,
                 )
             )  # fmt: skip
             with trio.move_on_after(limit_s):
@@ -87,7 +82,8 @@ class Outgoing:
                 self.channel.post(Cancel(call_id, "deadline"))
                 raise Timeout(f"{op}: no answer within {limit_s:.3g} s")
         except trio.Cancelled:
-            self._cancel(call_id)
+            with contextlib.suppress(LinkClosed):
+                self.channel.post(Cancel(call_id, "caller cancelled"))
             raise
         except LinkClosed:
             raise Unavailable(f"{op}: the link to the kernel is closed") from None
@@ -96,12 +92,6 @@ class Outgoing:
         if isinstance(pending.answer, Fault):
             raise from_failure(pending.answer.failure)
         return pending.answer.body
-
-    def _cancel(self, call_id: int) -> None:
-        try:
-            self.channel.post(Cancel(call_id, "caller cancelled"))
-        except LinkClosed:
-            return  # The kernel is gone.
 
     def answer(self, frame: Return | Fault) -> None:
         """An answer arrived; one for a call given up is dropped."""

@@ -57,9 +57,8 @@ class Follower:
         self._away_since = math.inf
         self._pause_s = FIRST_PAUSE_S
         self._turn = trio.CancelScope()
-        """Of the read that is under way."""
+        """Of the read that is under way; `follow` interrupts it, unless the listener is being told."""
         self._listening = False
-        """The listener is being told, and `follow` does not interrupt it."""
         self._scope = trio.CancelScope()
         self._wake = trio.Event()
         self._ended: trio.Event | None = None

@@ -130,7 +130,6 @@ class Environment:
         self.shown: dict[str, str] = {}
         self.resting: list[GiveBack] = []
         self._outgoing = outgoing
-        self._sequence = 0
 
     async def after_the_rush(self) -> None:
         """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
@@ -149,8 +148,7 @@ class Environment:
 
     def publish(self, topic: str, body: object) -> None:
         """An event for the subscribers of `topic`."""
-        self._sequence += 1
-        self._outgoing.channel.post(Event(topic, self._sequence, frames.pack_body(body)))
+        self._outgoing.channel.post(Event(topic, frames.pack_body(body)))
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service on this service's own account."""

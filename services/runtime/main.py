@@ -21,7 +21,7 @@ import trio
 
 from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, NngLink
-from proto.memory import give_back_at_rest
+from proto.machine import give_back_at_rest
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 from services.runtime.privileges import KernelGone, die_with
 from services.runtime.sandbox import confine

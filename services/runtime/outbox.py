@@ -51,9 +51,8 @@ class Outbox(Generic[D]):
         self._to = to
         self._feed = feed
         self._gather_s = gather_s
-        self._compared = False
-        self._in_step = False
-        """Whether both sides were compared, and nothing waits."""
+        self._compared = self._in_step = False
+        """Whether both sides were compared; whether nothing waits, either."""
         self._wake = trio.Event()
         self._wanted = trio.Event()
         self._passed = trio.Condition()
@@ -133,8 +132,7 @@ class Outbox(Generic[D]):
                 await self._ended.wait()
 
     async def until(self, condition: Callable[[], Awaitable[bool]], patience_s: float) -> bool:
-        """Wait until `condition` holds, looked at after each batch; False where it does not after `patience_s`, or
-        where the far end is away."""
+        """Wait until `condition` holds, looked at after each batch, for `patience_s` or until the far end is away."""
         self._wanted.set()
         with trio.move_on_after(patience_s):
             async with self._passed:
@@ -154,8 +152,7 @@ class Outbox(Generic[D]):
             except BaseException:
                 self._compared = False
                 raise
-        due = await self._feed.take()
-        if due is None:
+        if (due := await self._feed.take()) is None:
             return False
         if await self._feed.deliver(due):
             await self._feed.strike(due)
@@ -170,7 +167,7 @@ class Outbox(Generic[D]):
 
 
 class Page(Protocol):
-    """A part of a sorted list of ids."""
+    """A part of a sorted list of ids, and whether there is more."""
 
     @property
     def ids(self) -> Sequence[str]: ...
@@ -181,9 +178,9 @@ class Page(Protocol):
 
 async def pages(page: Callable[[str], Awaitable[Page]]) -> list[str]:
     """All ids of a far end, page by page; `page` gets the last id of the page before, '' at first."""
-    found: list[str] = []
-    while True:
-        one = await page(found[-1] if found else "")
+    one = await page("")
+    found = [*one.ids]
+    while one.more and one.ids:
+        one = await page(found[-1])
         found += one.ids
-        if not one.more or not one.ids:
-            return found
+    return found

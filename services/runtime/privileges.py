@@ -105,15 +105,9 @@ def give_up(user: User | None, *, files: bool) -> str:
         # Or /proc/self would belong to root, where this process looks at itself.
         prctl(_PR_SET_DUMPABLE, 1)
         return f"user {user.uid}"
-    held = _permitted() & (_FILE_CAPABILITIES if files else 0)
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    header, now = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    checked(libc().capget(header, now), "capget")
+    # Of those that are permitted now; a container's root lacks some.
+    held = struct.unpack("=6I", now)[1] & (_FILE_CAPABILITIES if files else 0)
     checked(libc().capset(header, struct.pack("=IIIIII", held, held, 0, 0, 0, 0)), "capset")
     return "root's access to files only" if files else "no privileges of root"
-
-
-def _permitted() -> int:
-    """Of the capabilities, those that this process has; a container's root lacks some."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapPrm:"):
-            return int(line.split()[1], 16)
-    return 0

@@ -40,27 +40,22 @@ class FileLocks:
 
     def __init__(self) -> None:
         self._guard = Lock()
-        self._locks: WeakValueDictionary[str, _PathLock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
     @contextmanager
     def hold(self, path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> Iterator[None]:
         """Hold a file against every other edit, of this process or another. Raises CannotReplace at the timeout."""
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
-            lock = self._locks.get(str(path)) or self._locks.setdefault(str(path), _PathLock())
-        if not lock.lock.acquire(timeout=timeout_seconds):
+            lock = self._locks.get(str(path)) or self._locks.setdefault(str(path), Lock())
+        if not lock.acquire(timeout=timeout_seconds):
             raise CannotReplace(f"{path} is being edited by another call: try again")
         try:
             with _flock(path.parent, os.O_DIRECTORY, deadline), _flock(path, 0, deadline):
                 _remove_leftovers(path.parent)
                 yield
         finally:
-            lock.lock.release()
-
-
-class _PathLock:
-    def __init__(self) -> None:
-        self.lock = Lock()
+            lock.release()
 
 
 @contextmanager

@@ -35,7 +35,6 @@ from proto.errors import Unavailable
 from proto.frames import Bye, ByeAck, Call, Drain, Fault, Ready, Return
 from proto.link import LinkClosed, NngLink, socket_pair
 from proto.operation import Params, operation_of
-from services.runtime.calls import new_trace
 from services.runtime.handlers import Rehearse
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 
@@ -48,7 +47,6 @@ LEAVE_S = 1.0
 CALL_MS = 2000
 EXIT_STUCK = 1
 
-_IN_MEMORY = Path("/dev/shm")
 _PREFIX = "linckia-rehearsal-"
 
 _decoder = msgspec.msgpack.Decoder(Wake)
@@ -119,13 +117,12 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
         nursery.cancel_scope.cancel()
 
 
-async def rehearse(birth: Birth, module: ModuleType, memory: Path = _IN_MEMORY) -> None:
+async def rehearse(birth: Birth, module: ModuleType, memory: Path = Path("/dev/shm")) -> None:
     """Serve the service's rehearsal, to the end or for `REHEARSAL_S`; nothing is left of it but warm memory.
 
-    Args:
-        memory: where its folder is made, if that can be written to.
+    Its folder is made in `memory` if that can be written to. Cancellation: given up.
 
-    Raises whatever the service's `rehearse` or its start-up raises.  Cancellation: given up.
+    Raises whatever the service's `rehearse` or its start-up raises.
     """
     hook: Rehearse | None = getattr(module, "rehearse", None)
     if hook is None:
@@ -197,7 +194,7 @@ async def _play_kernel(channel: Channel, calls: Sequence[Params[Any]]) -> None:
                         channel.post(Drain(0))
                     else:
                         name, body = operation_of(call[1]).name, frames.pack_body(call[1])
-                        channel.post(Call(call[0], name, body, CALL_MS, new_trace(), "client", 0))
+                        channel.post(Call(call[0], name, body, CALL_MS, frames.new_trace(), "client", 0))
                 case Call(id=number, op=op):
                     channel.post(Fault(number, Unavailable(f"{op}: a rehearsal has no other services").failure))
                 case Bye():

@@ -32,10 +32,10 @@ R = TypeVar("R")
 
 
 class _Running:
-    def __init__(self, channel: Channel, outgoing: Outgoing, scope: trio.CancelScope) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.outgoing = outgoing
-        self.scope = scope
+        self.outgoing = Outgoing(channel, "client", 0)
+        self.scope = trio.CancelScope()
         self.ready = trio.Event()
         self.ended = trio.Event()
         self.info: dict[str, str] = {}
@@ -68,8 +68,7 @@ class Bench:
         await trio.Path(birth.data_dir).mkdir(parents=True, exist_ok=True)
         ours, theirs = memory_link()
         channel = Channel(ours)
-        running = _Running(channel, Outgoing(channel, "client", 0), trio.CancelScope())
-        self.running[name] = running
+        running = self.running[name] = _Running(channel)
 
         async def serve() -> None:
             with running.scope:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import trio
 
-from proto.cores import usable_cores
+from proto.machine import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.encoder import Vectors
 from services.embed.main import Loaded, Settings, load

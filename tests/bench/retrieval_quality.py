@@ -29,9 +29,17 @@ import msgspec
 import numpy as np
 import trio
 
-from proto.arrays import pack
 from proto.operation import Params
-from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, TextKind
+from proto.ops.embed import (
+    EmbedMaxSim,
+    EmbedModel,
+    EmbedModelParams,
+    EmbedResult,
+    EmbedTexts,
+    MaxSimResult,
+    TextKind,
+    pack,
+)
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.embed.encoder import Backend

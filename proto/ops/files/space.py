@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.content import Content
+from proto.mcp import Content
 from proto.operation import Params
 from proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, tool
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.content import ResourceResult
+from proto.mcp import ResourceResult
 from proto.operation import Params
 from proto.ops.files.index import Job, JobId, JobList
 from proto.ops.files.plans import ExecutionRecord, PlanName

@@ -6,7 +6,6 @@ import json
 import mimetypes
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +21,7 @@ from services.files import paths, times
 from services.files.core import Family, reads
 from services.files.index.listing import birth_ns
 from services.files.index.tree import last_scan
-from services.files.query.entries import MAX_BYTES, find_indexed, fitting, node_uri
+from services.files.query.entries import ENOUGH, MAX_BYTES, find_indexed, fitting, node_uri
 from services.files.query.matching import EXTENSIONS
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
@@ -46,36 +45,46 @@ class Reading(Family):
     @handles(ops.Navigate)
     async def navigate(self, params: ops.Navigate, ctx: Context) -> ops.NavigateResult:
         order = f"{_ORDERS[params.sort]} {'DESC' if params.desc else 'ASC'}, {key('name')}, name"
-        pictured: list[tuple[int, str]] = []
 
-        def query(db: apsw.Connection) -> ops.NavigateResult:
+        def query(db: apsw.Connection) -> tuple[ops.NavigateResult, dict[int, str]]:
             path, folder = find_indexed(db, params.path, follow=True)
             if folder.kind != schema.DIRECTORY:
                 why = f"is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it"
                 raise InvalidParams(f"`path`: {paths.shown(path)} {why}", field="path")
             total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
-            rows = db.execute(
-                "SELECT name, path, size, kind, mtime, extension, device, inode, ctime FROM node WHERE parent = ?"
-                f" ORDER BY {order} LIMIT ? OFFSET ?",
-                (folder.id, params.limit, params.offset),
+            rows = fetch_all(
+                db,
+                "SELECT name, path, size, kind, mtime, extension, format('%d-%d-%d-%d-%d', device, inode, size, mtime,"
+                f" ctime) FROM node WHERE parent = ? ORDER BY {order} LIMIT ? OFFSET ?",
+                (folder.id, min(params.limit, ENOUGH), params.offset),
             )
-            entries, cut = fitting(_navigated(pictured, n, *row) for n, row in enumerate(rows))
+            entries, cut = fitting(
+                ops.NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
+                for name, path, size, kind, mtime, *_ in rows
+            )
             end = params.offset + len(entries)
             summary = (
                 f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
                 f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
             )
-            return ops.NavigateResult(
-                path=path,
-                entries=entries,
-                total=total,
-                has_more=end < total,
-                scanning=job.id if (job := self._core.jobs.scanning(path)) else None,
-                summary=summary if cut else None,
-            )
+            job = self._core.jobs.scanning(path)
+            result = ops.NavigateResult(
+                path=path, entries=entries, total=total, has_more=end < total,
+                scanning=None if job is None else job.id, summary=summary if cut else None,
+            )  # fmt: skip
+            pictured = {
+                at: version
+                for at, (_, _, _, kind, _, extension, version) in enumerate(rows[: len(entries)])
+                if kind == schema.FILE and extension in PICTURED
+            }
+            return result, pictured
 
-        found = await self._core.database.read(query)
-        return await _with_thumbnails(ctx, found, pictured) if pictured else found
+        found, pictured = await self._core.database.read(query)
+        if pictured:
+            made = await known_thumbnails(ctx, list(pictured.values()))
+            for at, url in zip(pictured, made, strict=True):
+                found.entries[at] = msgspec.structs.replace(found.entries[at], thumbnail_url=url)
+        return found
 
     @handles(ops.Inspect)
     async def inspect(self, params: ops.Inspect, ctx: Context) -> ops.InspectResult:
@@ -175,28 +184,6 @@ class Reading(Family):
             return ops.Preferences(preferences=_preferences(db, ctx.session))
 
         return await self._core.database.write(change)
-
-
-def _navigated(
-    pictured: list[tuple[int, str]], at: int, name: str, path: str, size: int, kind: int, mtime: int, extension: str,
-    device: int, inode: int, ctime: int,
-) -> ops.NavigateEntry:  # fmt: skip
-    """An entry of a directory, `at` its place on the page; what may have a thumbnail is noted in `pictured`."""
-    if kind == schema.FILE and extension in PICTURED:
-        pictured.append((at, f"{device}-{inode}-{size}-{mtime}-{ctime}"))
-    return ops.NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
-
-
-async def _with_thumbnails(
-    ctx: Context, result: ops.NavigateResult, pictured: Sequence[tuple[int, str]]
-) -> ops.NavigateResult:
-    """With where the thumbnails are that were made already."""
-    entries = list(result.entries)
-    some = [(at, version) for at, version in pictured if at < len(entries)]
-    made = await known_thumbnails(ctx, [version for _, version in some])
-    for (at, _), url in zip(some, made, strict=True):
-        entries[at] = msgspec.structs.replace(entries[at], thumbnail_url=url)
-    return msgspec.structs.replace(result, entries=entries)
 
 
 def _target(path: str) -> str | None:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import apsw
 import trio
 
-from proto.content import Content, Image, Text
 from proto.errors import InvalidParams
+from proto.mcp import Content, Image, Text
 from proto.ops.files import space as ops
 from services.files import paths, times
 from services.files.browse import treemap

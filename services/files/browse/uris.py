@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import apsw
 import msgspec
 
-from proto.content import BlobContents, ResourceResult, TextContents
+from proto.mcp import BlobContents, ResourceResult, TextContents
 from proto.ops.files import uris as ops
 from proto.ops.files.index import Job, JobList, JobProgress, JobStatus
 from proto.ops.files.reading import Inspect, InspectResult

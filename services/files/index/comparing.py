@@ -22,7 +22,7 @@ import apsw
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from proto.ops.compare import Compared, CompareFolders
+from proto.ops.files.index import Compared, CompareFolders
 from services.files import paths
 from services.files.index.listing import NOTHING, Ignored, ignore_rules, open_folder, read_folder
 from services.files.index.tree import below

@@ -7,7 +7,7 @@ import urllib.parse
 import apsw
 
 from proto.errors import InvalidParams
-from proto.notices import RESOURCE_UPDATED, ResourceUpdated
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
 from services.files.store.sql import Row, fetch_all, fetch_one
 from services.runtime.handlers import Environment
 

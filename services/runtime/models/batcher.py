@@ -11,7 +11,6 @@ from __future__ import annotations
 import bisect
 import collections
 import enum
-import math
 from collections.abc import Callable, Sequence, Sized
 from typing import Generic, Protocol, TypeVar
 
@@ -30,15 +29,6 @@ Rows = npt.NDArray[np.float32]
 
 MAX_PROMPT_BATCHES_IN_A_ROW = 8
 """After so many, one batch of the bulk lane is computed: queries without end must not starve ingestion."""
-
-INLINE_S = 0.02
-"""Work that takes no longer may be done in the event loop, which serves no other task meanwhile."""
-
-CROWDED_S = 0.5
-"""How long nothing is done in the event loop after calls were seen to wait for it."""
-
-_BACK_TO_BACK_S = 0.0003
-"""A caller that waits for an answer before the next request takes longer than that; a sooner one was waiting."""
 
 _LEAST_SHARE = 512
 """Tokens that are worth a batch of their own where they could share one."""
@@ -159,31 +149,16 @@ class Batcher(Generic[T]):
     Args:
         width: numbers that the model answers for each text.
         verb: the model's work on a text, for error messages (`embedded`, `ranked`).
-        inline: a model that computes a query of up to `inline_tokens` in the event loop, in the caller's task, where
-            nothing else is computed or waits: the switch to a thread and back takes a quarter of a short query's time.
     """
 
-    def __init__(
-        self,
-        width: int,
-        limits: BatchLimits,
-        *,
-        verb: str = "computed",
-        inline: Model[T] | None = None,
-        inline_tokens: int = 64,
-    ) -> None:
+    def __init__(self, width: int, limits: BatchLimits, *, verb: str = "computed") -> None:
         self._width = width
-        self._inline = inline
-        self._inline_tokens = inline_tokens
-        self._lost: ModelLost | None = None
         self._verb = verb
         self._limits = limits
         self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
         self._arrived = trio.Event()
         self._prompt_in_a_row = 0
         self._runners = 0
-        self._computing = 0
-        self._crowded_until = -math.inf
         self.tokens_per_s = limits.first_tokens / limits.target_s
         """The speed of one model, by the batches seen lately."""
         self.last_batch_at = trio.current_time()
@@ -213,16 +188,13 @@ class Batcher(Generic[T]):
         """
         self.admit(lane, sum(len(text) for text in texts))
         request = _Request(texts, self._width)
-        if self._inline is not None and lane is Lane.PROMPT and self._may_be_inline(texts):
-            await self._compute_inline(self._inline, request)
-        else:
-            queue = self._queues[lane]
-            queue.add(request)
-            self._arrived.set()
-            try:
-                await request.done.wait()
-            finally:
-                queue.discard(request)
+        queue = self._queues[lane]
+        queue.add(request)
+        self._arrived.set()
+        try:
+            await request.done.wait()
+        finally:
+            queue.discard(request)
         if request.failure is not None:
             index, error = request.failure
             raise OperationError(
@@ -232,36 +204,11 @@ class Batcher(Generic[T]):
             ) from error
         return request.rows
 
-    def _may_be_inline(self, texts: Sequence[T]) -> bool:
-        """Whether this is one short text, nothing else waits, and it did not wait for the event loop itself."""
-        if len(texts) != 1 or len(texts[0]) > self._inline_tokens or self._lost is not None:
-            return False
-        now = trio.current_time()
-        if now - self.last_batch_at < _BACK_TO_BACK_S:
-            self._crowded_until = now + CROWDED_S
-        return not (self._computing or self.waiting_tokens or now < self._crowded_until)
-
-    async def _compute_inline(self, model: Model[T], request: _Request[T]) -> None:
-        started = trio.current_time()
-        try:
-            (outcome,) = compute_isolating(model, request.texts)
-        except ModelLost as error:
-            # It must end the process, not this call: `run` raises it, and the next generation answers.
-            self._lost = error
-            self._arrived.set()
-            await trio.sleep_forever()
-        request.settle(0, outcome)
-        self._learn(len(request.texts[0]), trio.current_time() - started)
-        if trio.current_time() - started > INLINE_S:
-            self._crowded_until = trio.current_time() + CROWDED_S
-
     async def run(self, model: Model[T], only: Lane | None = None) -> None:
         """Feed `model` until cancelled, from one lane alone where `only` names it.  Raises ModelLost."""
         limiter = trio.CapacityLimiter(1)
         self._runners += only is None
         while True:
-            if self._lost is not None:
-                raise self._lost
             batch = self._take() if only is None else self._queues[only].take(self._share(only))
             if not batch:
                 # One event for all runners: replaced before it is set, it would wake only the last of them.
@@ -273,16 +220,12 @@ class Batcher(Generic[T]):
             tokens = sum(len(text) for text in texts)
             started = trio.current_time()
             outcomes: list[Rows | Exception] | None = None
-            if len(batch) > 1:
-                self._crowded_until = started + CROWDED_S
-            self._computing += 1
             # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
             # interpreter. A thread in a kernel that hangs cannot be stopped; it is abandoned, and the process crashes.
             with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
                 outcomes = await trio.to_thread.run_sync(
                     compute_isolating, model, texts, abandon_on_cancel=True, limiter=limiter
                 )
-            self._computing -= 1
             if outcomes is None:
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
             self._learn(tokens, trio.current_time() - started)

@@ -56,28 +56,18 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def hub() -> Path:
     """The local Hugging Face cache, by the variables that its own tools read."""
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if value := os.environ.get(variable):
-            return Path(value).expanduser()
-    home = os.environ.get("HF_HOME")
-    if home:
-        return Path(home).expanduser() / "hub"
-    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(cache).expanduser() / "huggingface" / "hub"
+    home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(named or f"{home}/hub").expanduser()
 
 
 def cached(model: str) -> Path | None:
     """The folder of the model `model` (an id) in the local cache."""
     repository = hub() / ("models--" + model.replace("/", "--"))
-    snapshots = repository / "snapshots"
     reference = repository / "refs" / "main"
-    if reference.is_file():
-        folder = snapshots / reference.read_text().strip()
-        return folder if (folder / "config.json").is_file() else None
-    if not snapshots.is_dir():
-        return None
     # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
-    folders = [folder for folder in snapshots.iterdir() if (folder / "config.json").is_file()]
+    wanted = reference.read_text().strip() if reference.is_file() else "*"
+    folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
@@ -98,11 +88,8 @@ def locate(model: str) -> tuple[str, Path] | None:
 
 def not_cached(model: str) -> ModelMissing:
     """The error for an id that is not in the local cache."""
-    return ModelMissing(
-        f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
-        f"`hf download {model}` once, or set `model` to a folder or to `auto`",
-        field="model",
-    )
+    why = f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
+    return ModelMissing(f"{why}`hf download {model}` once, or set `model` to a folder or to `auto`", field="model")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -128,13 +115,9 @@ def read_checkpoint(name: str, folder: Path) -> Checkpoint:
     if not tokenizer.is_file():
         raise ModelMissing(f"{folder} holds no tokenizer.json; save the model's fast tokenizer there", field="model")
     return Checkpoint(
-        name=name,
-        folder=folder,
-        weights=_weights(folder),
-        tokenizer=tokenizer,
-        config=config,
+        name=name, folder=folder, weights=_weights(folder), tokenizer=tokenizer, config=config,
         max_tokens=_max_tokens(folder, config),
-    )
+    )  # fmt: skip
 
 
 def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
@@ -166,10 +149,8 @@ def fingerprint(files: Checkpoint, *rest: object) -> str:
     for path in (*files.weights, files.tokenizer):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    architecture = {
-        key: value for key, value in files.config.items() if key not in ("_name_or_path", "transformers_version")
-    }
-    digest.update(msgspec.json.encode((architecture, *rest), order="deterministic"))
+    said = {key: value for key, value in files.config.items() if key not in ("_name_or_path", "transformers_version")}
+    digest.update(msgspec.json.encode((said, *rest), order="deterministic"))
     return f"{files.name.rsplit('/', 1)[-1]}:{digest.hexdigest()[:16]}"
 
 
@@ -184,11 +165,8 @@ def _weights(folder: Path) -> tuple[Path, ...]:
             raise ModelMissing(f"{folder} lacks {', '.join(missing)} of its weights", field="model")
         return paths
     if pickles := [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern)]:
-        raise ModelMissing(
-            f"{folder} holds its weights only as a pickle ({pickles[0]}), which runs code when it is read and is "
-            "never loaded; save them as model.safetensors",
-            field="model",
-        )
+        why = f"{folder} holds its weights only as a pickle ({pickles[0]}), which runs code when it is read"
+        raise ModelMissing(f"{why} and is never loaded; save them as model.safetensors", field="model")
     raise ModelMissing(f"{folder} holds no model.safetensors", field="model")
 
 
@@ -200,8 +178,7 @@ def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
         offset = int(config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
         limits.append(positions - offset)
     stated = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    if stated is None:
-        stated = read_json(folder / "tokenizer_config.json").get("model_max_length")
+    stated = read_json(folder / "tokenizer_config.json").get("model_max_length") if stated is None else stated
     if isinstance(stated, int | float) and 0 < stated < 1e6:
         limits.append(int(stated))
     return min(limits, default=512)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from proto.ops.compare import Compared, CompareFolders
+from proto.ops.files.index import Compared, CompareFolders
 from services.files.index import comparing
 from services.files.index.comparing import open_service as open_compare
 from services.files.index.listing import open_folder

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image as Picture
 
-from proto.content import Image
 from proto.errors import InvalidParams
+from proto.mcp import Image
 from proto.ops.files.changes import DeleteFiles
 from proto.ops.files.space import (
     CompareScans,

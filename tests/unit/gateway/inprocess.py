@@ -71,7 +71,7 @@ class InProcess:
     def publish(self, topic: str, body: object) -> None:
         for prefix, receive in self._subscribers:
             if topic.startswith(prefix):
-                pending = receive(Event(topic, 1, pack_body(body)))
+                pending = receive(Event(topic, pack_body(body)))
                 if pending is not None and self._nursery is not None:
                     self._nursery.start_soon(_await, pending)
 

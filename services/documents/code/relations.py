@@ -1,0 +1,384 @@
+"""The edges of the graph of documents, found out from the names that texts define and use, as the store is now.
+
+A call is `resolved` where the language's rules leave one definition: in the same file, in what the file imports, on
+`self` or on a named type.  Where they leave several, or what the call is on is not known, each definition that it may
+be is an edge marked `ambiguous`.  What is defined nowhere in the store has no edge.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from services.documents.code.imports import Doc, Paths, meant, nearest
+from services.documents.code.symbols import CALLS, EXTENDS, IMPORTS, LINKS_TO, stem
+
+DEFINES = "DEFINES"
+RELATIONS = (DEFINES, CALLS, IMPORTS, LINKS_TO)
+RESOLVED, AMBIGUOUS = "resolved", "ambiguous"
+MAX_CANDIDATES = 16
+"""A name with more definitions says nothing about which is meant."""
+MAX_USES = 2000
+"""Uses of a name that are looked at to find who means a definition."""
+
+_CALLABLE = frozenset({"function", "method", "class", "struct", "macro", "type"})
+_SELF = frozenset({"self", "this", "cls", "Self", "super", "super()"})
+_SUPER_OF = re.compile(r"super\(\s*(\w+)\s*,")
+_CLASSES = frozenset({"class", "struct", "interface", "trait", "enum"})
+_BUILTINS = frozenset(dir(builtins))
+_BUILTIN_METHODS = frozenset(
+    name for type_ in (str, bytes, list, tuple, dict, set, int, float, io.TextIOWrapper, io.BytesIO)
+    for name in dir(type_) if not name.startswith("__")
+)  # fmt: skip
+_USE = "SELECT object, symbol, kind, name, target, tentative FROM idx.reference"
+_SYMBOL = (
+    "SELECT symbol.id, symbol.object, symbol.name, qualified, kind, first, last, parent, family"
+    " FROM idx.symbol JOIN idx.code ON code.object=symbol.object"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A row of `symbol`; `parent` is 0 where the file is around it."""
+
+    id: int
+    object: int
+    name: str
+    qualified: str
+    kind: str
+    first: int
+    last: int
+    parent: int
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A file, a definition in one, or a module that is not stored."""
+
+    key: str
+    type: str
+    label: str
+    doc: Doc | None = None
+    symbol: Definition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`certainty`, of a call, is `resolved` or `ambiguous`; else empty."""
+
+    source: Node
+    relation: str
+    target: Node
+    certainty: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A row of `reference`."""
+
+    object: int
+    symbol: int
+    kind: str
+    name: str
+    target: str
+    tentative: bool
+
+
+def file_node(doc: Doc) -> Node:
+    return Node(f"file:{doc.path}", "file", doc.name, doc)
+
+
+def symbol_node(doc: Doc, symbol: Definition) -> Node:
+    return Node(f"symbol:{doc.path}#{symbol.qualified}@{symbol.first}", symbol.kind, symbol.qualified, doc, symbol)
+
+
+def _module_node(name: str) -> Node:
+    return Node(f"module:{name}", "module", name)
+
+
+class Relations:
+    """The edges, in one consistent state of the store."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self.paths = Paths(db)
+        self._holders: dict[int, list[Doc]] = {}
+        self._definitions: dict[tuple[str, str], list[Definition]] = {}
+        self._uses: dict[int, list[Use]] = {}
+        self._symbols: dict[int, list[Definition]] = {}
+        self._imported: dict[int, list[tuple[Use, list[Doc]]]] = {}
+
+    # Nodes
+
+    def node(self, key: str) -> Node | None:
+        """By its key, or by the path of a document."""
+        kind, _, rest = key.partition(":")
+        if kind == "symbol" and "#" in rest:
+            path, _, inner = rest.rpartition("#")
+            doc = self.paths.exact(path)
+            qualified, at, line = inner.rpartition("@")
+            if doc is None:
+                return None
+            found = (
+                symbol_node(doc, symbol)
+                for symbol in self.symbols(doc.object)
+                if (symbol.qualified, str(symbol.first)) == (qualified, line) or (not at and symbol.qualified == inner)
+            )
+            return next(found, None)
+        if kind == "module" and rest:
+            query = "SELECT 1 FROM idx.reference WHERE kind=? AND target=? LIMIT 1"
+            return _module_node(rest) if self._db.execute(query, (IMPORTS, rest)).get else None
+        doc = self.paths.exact(rest if kind == "file" else key)
+        return None if doc is None else file_node(doc)
+
+    def symbols(self, object_: int) -> list[Definition]:
+        """What a content defines, in its order."""
+        if object_ not in self._symbols:
+            query = f"{_SYMBOL} WHERE symbol.object=? ORDER BY symbol.id"
+            self._symbols[object_] = [Definition(*row) for row in self._db.execute(query, (object_,))]
+        return self._symbols[object_]
+
+    # Edges
+
+    def out(self, node: Node) -> Iterator[Edge]:
+        """The edges that start here."""
+        if node.doc is None:
+            return
+        doc, symbol = node.doc, node.symbol
+        for one in self.symbols(doc.object):
+            if symbol is None or one.parent == symbol.id:
+                yield Edge(node, DEFINES, symbol_node(doc, one))
+        for use in self._uses_of(doc.object):
+            if use.kind == CALLS:
+                if use.symbol == (0 if symbol is None else symbol.id):
+                    yield from self._calls(node, use)
+            elif symbol is None and use.kind != EXTENDS:
+                yield from self._imports(node, use)
+
+    def into(self, node: Node) -> Iterator[Edge]:
+        """The edges that end here."""
+        if node.symbol is not None and node.doc is not None:
+            yield Edge(file_node(node.doc), DEFINES, node)
+            if node.symbol.parent:
+                around = next(one for one in self.symbols(node.doc.object) if one.id == node.symbol.parent)
+                yield Edge(symbol_node(node.doc, around), DEFINES, node)
+            for use in self._using((node.symbol.name,), CALLS):
+                for source in self._sources(use):
+                    yield from (edge for edge in self._calls(source, use) if edge.target.key == node.key)
+            return
+        if node.doc is not None:
+            names = {node.doc.name, stem(node.doc.name), node.doc.folder.rsplit("/", 1)[-1], "__init__"}
+        else:
+            last = re.split(r"[./]|::", node.label.strip("<>"))
+            names = {last[-1], last[-2] if len(last) > 1 else last[-1], node.label.rsplit("/", 1)[-1]}
+        for kind in (IMPORTS, LINKS_TO):
+            for use in self._using(sorted(names), kind):
+                for source in self._sources(use):
+                    yield from (edge for edge in self._imports(source, use) if edge.target.key == node.key)
+
+    def _sources(self, use: Use) -> Iterator[Node]:
+        """Who uses it: the same content may be in several documents."""
+        symbol = next((one for one in self.symbols(use.object) if one.id == use.symbol), None) if use.symbol else None
+        for doc in self.holders(use.object):
+            yield file_node(doc) if symbol is None else symbol_node(doc, symbol)
+
+    def _imports(self, node: Node, use: Use) -> Iterator[Edge]:
+        assert node.doc is not None
+        found = meant(self.paths, node.doc, use.kind, use.target)
+        for doc in found:
+            if doc.id != node.doc.id:
+                yield Edge(node, use.kind, file_node(doc))
+        if not found and use.kind == IMPORTS and not use.tentative:
+            yield Edge(node, IMPORTS, _module_node(use.target))
+
+    def _calls(self, node: Node, use: Use) -> Iterator[Edge]:
+        assert node.doc is not None
+        found, certain = self._called(node.doc, node.symbol, use)
+        if len(found) > MAX_CANDIDATES:
+            return
+        targets = [symbol_node(doc, one) for one in found for doc in self._nearest_holders(one.object, node.doc)]
+        certainty = RESOLVED if certain and len(targets) == 1 else AMBIGUOUS
+        for target in targets:
+            yield Edge(node, CALLS, target, certainty)
+
+    # What a call means
+
+    def _called(self, doc: Doc, caller: Definition | None, use: Use) -> tuple[list[Definition], bool]:
+        """The definitions that a call may mean; and whether the one, if it is one, is surely meant."""
+        family = doc.family
+        candidates = [one for one in self._defined(use.name, family) if one.kind in _CALLABLE]
+        if not candidates:
+            return [], False
+        on = re.sub(r"^new\s+", "", use.target)
+        explicit = _SUPER_OF.match(on)
+        if explicit is not None:
+            around = self._class_around(caller)
+            if around is None or around.name != explicit[1]:
+                # What another class than the one around extends.
+                return [], False
+            on = "super()"
+        on = re.sub(r"\(.*\)$", "", on, flags=re.DOTALL) if on not in _SELF else on
+        if not on:
+            return self._bare(doc, caller, use, candidates)
+        if on in _SELF:
+            return self._on_self(doc, caller, candidates, inherited=on.startswith("super"))
+        last = re.split(r"\.|::|->", on)[-1]
+        typed = [one for one in candidates if f".{one.qualified}".endswith(f".{last}.{one.name}")]
+        if typed:
+            return self._preferred(doc, typed), True
+        modules = [docs for use_, docs in self._imports_of(doc) if last == use_.name or on == use_.target]
+        if modules:
+            objects = {one.object for docs in modules for one in docs}
+            return [one for one in candidates if one.object in objects and one.kind != "method"], True
+        if family == "python" and use.name in _BUILTIN_METHODS:
+            # It is hardly ever anything else that is split, joined, or got something from.
+            return [], False
+        return [one for one in candidates if one.kind == "method"], False
+
+    def _on_self(
+        self, doc: Doc, caller: Definition | None, candidates: Sequence[Definition], *, inherited: bool
+    ) -> tuple[list[Definition], bool]:
+        """A method of the class around, or else of the nearest that it extends; with `inherited`, only of those.
+
+        Certain only where everything that is nearer is stored and known.
+        """
+        methods = [one for one in candidates if one.kind == "method"]
+        holder = self._class_around(caller)
+        if holder is None:
+            owner = "" if caller is None else caller.qualified.rpartition(".")[0]
+            here = [one for one in methods if owner and one.object == doc.object
+                    and one.qualified == f"{owner}.{one.name}"]  # fmt: skip
+            return (here, True) if here and not inherited else (methods, False)
+        known = True
+        border = self._bases(doc, holder) if inherited else [(doc, holder)]
+        seen: set[int] = set()
+        while border:
+            following: list[tuple[Doc, Definition] | None] = []
+            for place in border:
+                if place is None:
+                    known = False
+                    continue
+                where, one = place
+                if one.id in seen:
+                    continue
+                seen.add(one.id)
+                here = [method for method in methods if method.parent == one.id]
+                if here:
+                    return here, known
+                following += self._bases(where, one)
+            border = following
+        # What it extends is elsewhere: it may be any of that name there, which is none that is stored.
+        return ([], False) if known or inherited else (methods, False)
+
+    def _around(self, caller: Definition | None) -> Iterator[Definition]:
+        """The definitions around one, outwards."""
+        by_id = {one.id: one for one in self.symbols(caller.object)} if caller is not None else {}
+        while caller is not None and (caller := by_id.get(caller.parent)) is not None:
+            yield caller
+
+    def _class_around(self, caller: Definition | None) -> Definition | None:
+        """The innermost class that a definition stands in."""
+        return next((one for one in self._around(caller) if one.kind in _CLASSES), None)
+
+    def _bases(self, doc: Doc, holder: Definition) -> list[tuple[Doc, Definition] | None]:
+        """What a class extends, in order; None for what is not stored, or may be one of several."""
+        found: list[tuple[Doc, Definition] | None] = []
+        for use in self._uses_of(doc.object):
+            if use.kind == EXTENDS and use.symbol == holder.id:
+                classes = [one for one in self._defined(use.name, doc.family) if one.kind in _CLASSES]
+                on = use.target[: -len(use.name)].rstrip(".:")
+                if on:
+                    last = re.split(r"\.|::", on)[-1]
+                    objects = {one.object for use_, docs in self._imports_of(doc) if last == use_.name for one in docs}
+                    meant_, certain = [one for one in classes if one.object in objects], True
+                else:
+                    meant_, certain = self._bare(doc, None, use, classes)
+                meant_ = [one for one in meant_ if one.id != holder.id]
+                homes = self._nearest_holders(meant_[0].object, doc) if certain and len(meant_) == 1 else []
+                found.append((homes[0], meant_[0]) if len(homes) == 1 else None)
+        return found
+
+    def _bare(
+        self, doc: Doc, caller: Definition | None, use: Use, candidates: Sequence[Definition]
+    ) -> tuple[list[Definition], bool]:
+        family = doc.family
+        # A constructor is called by its class's name.
+        plain = [one for one in candidates if not one.qualified.endswith(f"{one.name}.{one.name}")]
+        usable = plain if family in ("java", "c") else [one for one in plain if one.kind != "method"]
+        local = [one for one in usable if one.object == doc.object]
+        if local:
+            around = {one.id for one in (caller, *self._around(caller)) if one is not None}
+            return [one for one in local if one.parent in around] or local, True
+        imported = self._imports_of(doc)
+        objects = {one.object for _, docs in imported for one in docs}
+        found = [one for one in usable if one.object in objects]
+        if found:
+            return found, True
+        named = [(use_, docs) for use_, docs in imported if use_.name == use.name]
+        if family in ("python", "javascript"):
+            if use.name in _BUILTINS and not named:
+                return [], False
+            if named:
+                # Imported by name: from a package that has it from elsewhere, or from a module that is not stored.
+                parents = [docs for use_, docs in imported if any(
+                    other.target == f"{use_.target}.{use.name}" for other, _ in named) and docs]  # fmt: skip
+                return (usable, True) if parents else ([], False)
+            return usable, False
+        return self._preferred(doc, usable), True
+
+    def _preferred(self, doc: Doc, found: list[Definition]) -> list[Definition]:
+        """Those of the same file, else of what it imports, else all."""
+        if len(found) < 2:
+            return found
+        local = [one for one in found if one.object == doc.object]
+        if local:
+            return local
+        objects = {one.object for _, docs in self._imports_of(doc) for one in docs}
+        return [one for one in found if one.object in objects] or found
+
+    # Rows, read once
+
+    def _uses_of(self, object_: int) -> list[Use]:
+        if object_ not in self._uses:
+            rows = self._db.execute(f"{_USE} WHERE object=? ORDER BY number", (object_,))
+            self._uses[object_] = [Use(*row) for row in rows]
+        return self._uses[object_]
+
+    def _using(self, names: Sequence[str], kind: str) -> Iterator[Use]:
+        for name in names:
+            rows = self._db.execute(f"{_USE} WHERE name=? AND kind=? LIMIT ?", (name, kind, MAX_USES))
+            yield from [Use(*row) for row in rows]
+
+    def _imports_of(self, doc: Doc) -> list[tuple[Use, list[Doc]]]:
+        if doc.id not in self._imported:
+            uses = [use for use in self._uses_of(doc.object) if use.kind == IMPORTS]
+            self._imported[doc.id] = [(use, meant(self.paths, doc, IMPORTS, use.target)) for use in uses]
+        return self._imported[doc.id]
+
+    def _defined(self, name: str, family: str) -> list[Definition]:
+        key = (name, family)
+        if key not in self._definitions:
+            # What no document holds any more is not there, though it may wait to be collected.
+            query = (
+                f"{_SYMBOL} WHERE symbol.name=? AND family=?"
+                " AND EXISTS(SELECT 1 FROM document WHERE document.object=symbol.object) ORDER BY symbol.id LIMIT ?"
+            )
+            self._definitions[key] = [Definition(*row) for row in self._db.execute(query, (name, family, MAX_USES))]
+        return self._definitions[key]
+
+    def holders(self, object_: int) -> list[Doc]:
+        """The documents that hold a content."""
+        if object_ not in self._holders:
+            rows = self._db.execute("SELECT path FROM document WHERE object=? ORDER BY id", (object_,))
+            docs = [self.paths.exact(path) for (path,) in rows]
+            self._holders[object_] = [doc for doc in docs if doc is not None]
+        return self._holders[object_]
+
+    def _nearest_holders(self, object_: int, near: Doc) -> list[Doc]:
+        return [near] if object_ == near.object else nearest(self.holders(object_), near)

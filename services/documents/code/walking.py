@@ -1,0 +1,187 @@
+"""Walking the graph of documents, nearest first, within bounds that the answer tells of."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import apsw
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents.find import DocumentsGraph, GraphAnswer
+from proto.ops.documents.reading import GraphEdge, GraphNode
+from services.documents.code.imports import Doc
+from services.documents.code.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
+from services.documents.code.symbols import CALLS
+from services.documents.store import rows
+
+FAN_OUT = 1000
+TIME_LIMIT_S = 5.0
+MAX_EDGES = 20_000
+
+
+@dataclass(slots=True)
+class Walk:
+    """What was reached, by key in order of distance."""
+
+    nodes: dict[str, tuple[Node, int]] = field(default_factory=dict)
+    edges: dict[tuple[str, str, str], Edge] = field(default_factory=dict)
+    cut: bool = False
+
+
+def walk(relations: Relations, origin: Node, *, depth: int, limit: int, relation: str | None = None, out: bool = True,
+         into: bool = False) -> Walk:  # fmt: skip
+    """All within `depth` steps; of a file, what its symbols call, and who calls them, counts as the file's own."""
+    found = Walk()
+    give_up = time.monotonic() + TIME_LIMIT_S
+    start = [origin]
+    if relation == CALLS and origin.symbol is None and origin.doc is not None:
+        start += [symbol_node(origin.doc, symbol) for symbol in relations.symbols(origin.doc.object)]
+    began = {node.key for node in start}
+    border = start
+    for distance in range(1, depth + 1):
+        following: list[Node] = []
+        for node in border:
+            if time.monotonic() > give_up or len(found.edges) > MAX_EDGES:
+                found.cut = True
+                return found
+            count = 0
+            for edge, other in _edges(relations, node, out=out, into=into):
+                if relation is not None and edge.relation != relation:
+                    continue
+                count += 1
+                if count > FAN_OUT:
+                    found.cut = True
+                    break
+                if other.key not in found.nodes and other.key != origin.key:
+                    if len(found.nodes) >= limit:
+                        found.cut = True
+                        continue
+                    found.nodes[other.key] = (other, distance)
+                    if other.key not in began:
+                        following.append(other)
+                found.edges.setdefault((edge.source.key, edge.relation, edge.target.key), edge)
+        if not following:
+            break
+        border = following
+    return found
+
+
+def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterator[tuple[Edge, Node]]:
+    if out:
+        for edge in relations.out(node):
+            yield edge, edge.target
+    if into:
+        for edge in relations.into(node):
+            yield edge, edge.source
+
+
+def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
+    """As answers have it."""
+    hash_ = path = None
+    if node.doc is not None:
+        path = node.doc.path
+        hash_ = db.execute("SELECT lower(hex(hash)) FROM object WHERE id=?", (node.doc.object,)).get
+    return GraphNode(
+        node_key=node.key, type=node.type, label=node.label, distance=distance, hash=hash_, path=path,
+        line=None if node.symbol is None else node.symbol.first,
+    )  # fmt: skip
+
+
+def told(db: apsw.Connection, found: Walk) -> tuple[list[GraphNode], list[GraphEdge]]:
+    """Nodes, nearest first and those that are stored before those that are not; and edges."""
+    ordered = sorted(found.nodes.values(), key=lambda one: (one[1], one[0].doc is None))
+    edges = [
+        GraphEdge(
+            source=edge.source.key, target=edge.target.key, relation=edge.relation,
+            resolved=edge.certainty == RESOLVED if edge.certainty else None, certainty=edge.certainty or None,
+        )
+        for edge in found.edges.values()
+    ]  # fmt: skip
+    return [shown(db, node, distance) for node, distance in ordered], edges
+
+
+def around(
+    db: apsw.Connection, path: str, depth: int, limit: int = 200
+) -> tuple[list[GraphNode], list[GraphEdge], bool]:
+    """What is related to a document, in either direction; and whether that is not all."""
+    relations = Relations(db)
+    doc = relations.paths.exact(path)
+    assert doc is not None
+    found = walk(relations, file_node(doc), depth=depth, limit=limit, into=True)
+    return *told(db, found), found.cut
+
+
+def answer(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> GraphAnswer:
+    """Raises InvalidParams; OperationError where there is no such node."""
+    if params.list_types or params.list_type is not None:
+        return _types(db, params, degraded)
+    relation = None if params.relation is None else params.relation.upper()
+    if relation is not None and relation not in RELATIONS:
+        raise InvalidParams(
+            f"parameter `relation`: there is no relation {params.relation!r}; there are {', '.join(RELATIONS)}",
+            field="relation",
+        )
+    relations = Relations(db)
+    origin = _origin(db, relations, params)
+    found = walk(
+        relations, origin, depth=params.depth, limit=params.limit, relation=relation, out=not params.reverse,
+        into=params.reverse,
+    )  # fmt: skip
+    nodes, edges = told(db, found)
+    return GraphAnswer(
+        origin=shown(db, origin, 0), connected_nodes=nodes, nodes=nodes, edges=edges,
+        node_type_counts=dict(Counter(node.type for node in nodes)), total=len(nodes), truncated=found.cut,
+        degraded=degraded,
+    )  # fmt: skip
+
+
+def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -> Node:
+    if params.node_key is not None:
+        node = relations.node(params.node_key)
+        if node is None:
+            raise OperationError(f"Node not found: {params.node_key[:300]}", field="node_key")
+        return node
+    if params.hash is None and params.name is None:
+        raise InvalidParams("missing parameter: give `hash`, `name` or `node_key`", field="hash")
+    document = rows.pick(db, hash_=params.hash, name=params.name)[0]
+    doc = relations.paths.exact(document.path)
+    assert doc is not None
+    return file_node(doc)
+
+
+def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> GraphAnswer:
+    counts: dict[str, int] = {"file": db.execute("SELECT count(*) FROM document").get}
+    joined = "FROM idx.symbol JOIN document ON document.object = symbol.object"
+    counts |= dict(db.execute(f"SELECT kind, count(*) {joined} GROUP BY kind ORDER BY 2 DESC, 1"))
+    nodes: list[GraphNode] = []
+    total = 0
+    if params.list_type is not None:
+        wanted = params.list_type.lower()
+        if wanted not in counts:
+            raise OperationError(
+                f"no node is of type {params.list_type!r}; there are: {', '.join(counts)}", field="list_type"
+            )
+        total = counts[wanted]
+        listed = _files(db) if wanted == "file" else _symbols(db, wanted)
+        nodes = [shown(db, node, 0) for node in islice(listed, params.limit)]
+    return GraphAnswer(
+        origin=None, connected_nodes=nodes, nodes=nodes, edges=[], node_type_counts=counts, total=total,
+        truncated=total > len(nodes), degraded=degraded,
+    )  # fmt: skip
+
+
+def _files(db: apsw.Connection) -> Iterator[Node]:
+    for row in db.execute("SELECT id, path, name, object FROM document ORDER BY path"):
+        yield file_node(Doc(*row))
+
+
+def _symbols(db: apsw.Connection, kind: str) -> Iterator[Node]:
+    relations = Relations(db)
+    query = "SELECT DISTINCT symbol.object FROM idx.symbol WHERE kind=? ORDER BY 1"
+    for (object_,) in db.execute(query, (kind,)):
+        for doc in relations.holders(object_):
+            yield from (symbol_node(doc, one) for one in relations.symbols(doc.object) if one.kind == kind)
