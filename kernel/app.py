@@ -27,7 +27,7 @@ from kernel.gateway import prompts, scratchpad
 from kernel.gateway.gateway import Gateway, open_gateway
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
-from kernel.router.instance import Limits
+from kernel.router.lane import Limits
 from kernel.router.router import Router
 from kernel.settings import ConfigError
 from kernel.supervisor.supervisor import Supervisor
@@ -93,7 +93,7 @@ class _Kernel:
         self.config = config
         self.listener = listener
         self.linger_s = linger_s
-        pools = _pools(config, all_entries)
+        pools = catalog.pools(all_entries, config.services, rest_after_s=config.rest_after_s, standbys=config.standbys)
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
         self.declared = ops.load(module for entry in self.entries for module in entry.ops_modules)
@@ -224,25 +224,6 @@ async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> Non
                 return
             _log.info("%s received", signal.Signals(number).name)
             stop.set()
-
-
-def _pools(config: Config, entries: tuple[Entry, ...]) -> dict[str, tuple[Entry, ...]]:
-    """The processes of each service that is served, by its name.  Raises ConfigError."""
-    known = [entry.spec.name for entry in entries]
-    for name in config.services:
-        if name not in known:
-            raise ConfigError(f"settings: there is no service {name!r}; services: {', '.join(known)}")
-    pools = {}
-    for entry in catalog.served(entries, config.services):
-        settings = config.services.get(entry.service, {})
-        try:
-            pool = catalog.pool(entry, catalog.workers(entry, settings))
-        except ValueError as error:
-            raise ConfigError(f"settings: {error}") from None
-        pools[entry.service] = tuple(
-            catalog.resting(each, config.rest_after_s, settings, standby=config.standbys) for each in pool
-        )
-    return pools
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from kernel.settings import ConfigError, nearest
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from proto.cores import usable_cores
 from proto.memory import HEAPS
@@ -69,6 +70,11 @@ _COSTLY = frozenset({"torch"})
 
 _LONG_PAUSE = 5
 """Times as long as their services wait do they wait after them: half an hour by default until both are gone."""
+
+MAX_WORKERS = 64
+
+CORES_A_WORKER = 8
+"""Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
@@ -199,6 +205,30 @@ def from_package(package: str) -> Entry:
     return Entry(spec, ops_modules=(f"{package}.operations",))
 
 
+def pools(
+    entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]], *, rest_after_s: float, standbys: bool
+) -> dict[str, tuple[Entry, ...]]:
+    """The processes of each service that is served, by its name.
+
+    Args:
+        settings: the services' own tables.
+
+    Raises:
+        ConfigError: a table is of no service, or asks for a pool of no possible size.
+    """
+    known = [entry.service for entry in entries]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"settings: there is no service {name!r}{nearest(name, known)}")
+    found = {}
+    for entry in served(entries, settings):
+        own = settings.get(entry.service, {})
+        found[entry.service] = tuple(
+            resting(each, rest_after_s, own, standby=standbys) for each in pool(entry, workers(entry, own))
+        )
+    return found
+
+
 def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
     """Without the services that the settings switch off, and each from the zygote that suits its settings."""
     chosen = []
@@ -227,24 +257,19 @@ def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpe
     )
 
 
-MAX_WORKERS = 64
-
-CORES_A_WORKER = 8
-"""Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
-
-
 def workers(entry: Entry, settings: Mapping[str, object]) -> int:
     """How many processes the settings of a service ask for; 1 where they do not say.
 
     Raises:
-        ValueError: the setting is neither a number in range nor `auto`; says what would be right.
+        ConfigError: the setting is neither a number in range nor `auto`.
     """
     asked = settings.get("workers", 1) if entry.pooled else 1
     if asked == "auto":
         # One process feeds a GPU; more only where a measurement shows that they help.
         return 1 if gpu_present() else max(1, usable_cores() // CORES_A_WORKER)
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
-        raise ValueError(f"services.{entry.spec.name}.workers is {asked!r}; it is 1 to {MAX_WORKERS}, or auto")
+        what = f"services.{entry.spec.name}.workers is {asked!r}"
+        raise ConfigError(f"settings: {what}; it is 1 to {MAX_WORKERS}, or auto")
     return asked
 
 

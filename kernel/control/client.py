@@ -9,7 +9,6 @@ import json
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kernel.control.address import connect, socket_path
@@ -62,9 +61,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -79,7 +76,6 @@ class Client:
         *,
         timeout_s: float | None = None,
         on_progress: Callable[[JsonObject], None] | None = None,
-        on_log: Callable[[JsonObject], None] | None = None,
     ) -> Any:
         """The result of one call, as decoded JSON.
 
@@ -96,26 +92,18 @@ class Client:
                 return message["result"]
             if on_progress is not None and "progress" in message:
                 on_progress(message["progress"])
-            if on_log is not None and "log" in message:
-                on_log(message["log"])
         raise KernelGone(f"the kernel ended while {name} was running; whether it was done is not known")
 
     def attach(
-        self,
-        surface: str,
-        roots: Sequence[str] | None,
-        fd_in: int,
-        fd_out: int,
-        memory: int | None = None,
-        *,
-        timeout_s: float | None = None,
+        self, surface: str, roots: Sequence[str] | None, *descriptors: int, timeout_s: float | None = None
     ) -> JsonObject:
         """Hand the descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
 
         Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
 
         Args:
-            memory: the session's, for the kernel to note it in (`kernel.gateway.transport.session_memory`).
+            descriptors: the client's input and output, and the memory for the kernel to note the session in, if there
+                is one (`kernel.gateway.transport.session_memory`).
 
         Raises:
             CallFailed: it does not serve this surface, or has other roots.
@@ -123,10 +111,7 @@ class Client:
             TimeoutError: after `timeout_s`.
         """
         self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
-        attachment: JsonObject = {"surface": surface}
-        if roots is not None:
-            attachment["roots"] = list(roots)
-        self._send({"attach": attachment}, (fd_in, fd_out) if memory is None else (fd_in, fd_out, memory))
+        self._send({"attach": {"surface": surface, "roots": roots}}, descriptors)
         for message in self._messages():
             if "attached" in message:
                 self._socket.settimeout(None)
@@ -167,6 +152,3 @@ class Client:
             if "failure" in message:
                 raise CallFailed(message["failure"])
             yield message
-
-
-__all__ = ["CallFailed", "Client", "ControlError", "KernelGone", "NoKernel"]

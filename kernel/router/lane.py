@@ -20,24 +20,15 @@ import math
 import signal
 from collections.abc import Callable, Sequence
 
+import msgspec
 import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
-from kernel.router.instance import Instance, Limits
+from proto import errors
 from proto.channel import Channel
-from proto.errors import (
-    Executed,
-    Internal,
-    LinckiaError,
-    MaybeExecuted,
-    Overloaded,
-    Quarantined,
-    Timeout,
-    Unavailable,
-    from_failure,
-)  # fmt: skip
+from proto.errors import Executed, LinckiaError
 from proto.frames import Call, Cancel, Credit, Fault, Item, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Access
@@ -59,6 +50,35 @@ QUARANTINE_ENTRIES = 1024
 
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
+
+    in_flight: int
+    queue: int
+
+
+class Instance(msgspec.Struct, eq=False):
+    """One process of the service, from generation to generation; `channel` is None while none takes calls."""
+
+    name: str
+    channel: Channel | None = None
+    generation: int = 0
+    in_flight: int = 0
+    used: bool = False
+    """Whether a client's call was sent to it since that was last asked."""
+    busy_at: float = -math.inf
+    """When it last had a call in hand, on trio's clock."""
+    state: ServiceState = ServiceState.WAITING
+    reason: str = "it has not been started yet"
+    retry_at: float | None = None
+
+    def is_hopeless(self, deadline: float) -> bool:
+        """Whether a call of this deadline would wait for it in vain."""
+        if self.state in (ServiceState.FAILED, ServiceState.STOPPED):
+            return True
+        return self.state is ServiceState.BACKOFF and self.retry_at is not None and self.retry_at > deadline
 
 
 class Lane:
@@ -137,7 +157,7 @@ class Lane:
             raise call.op.failure(error)
         if self.queued >= self._limits.queue:
             self.failures["overloaded"] += 1
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"service {self.service} has {self.in_flight} calls in flight and {self.queued} waiting; "
                 "try again shortly",
                 retry_after_ms=100,
@@ -201,12 +221,12 @@ class Lane:
         again: list[RoutedCall] = []
         for call in lost:
             call.frame_id = 0
-            if not call.withdrawn:
-                error = self._after_death(call, cause)
-                if error is None:
-                    again.append(call)
-                else:
-                    self._finish(call, error)
+            if call.withdrawn:
+                continue
+            if (error := self._after_death(call, cause)) is None:
+                again.append(call)
+            else:
+                self._finish(call, error)
         # They have waited longest.
         self._suspects.extend(call for call in again if call.suspect)
         self._queue.extendleft(reversed([call for call in again if not call.suspect]))
@@ -219,19 +239,21 @@ class Lane:
         text = f"service {self.service} died ({cause.text or cause.kind}) while serving {call.op.name}"
         if not call.is_repeatable():
             if call.op.access is Access.READ:
-                return Unavailable(f"{text}; nothing was changed: call again")
-            return MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
+                return errors.Unavailable(f"{text}; nothing was changed: call again")
+            return errors.MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
         from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
         if not from_outside:
             if call.suspect:
                 self._convict(call)
-                return Quarantined(
+                return errors.Quarantined(
                     f"{text}, for the second time; this request is refused for {QUARANTINE_S / 60:.0f} minutes",
                     retry_after_ms=int(QUARANTINE_S * 1000),
                 )
             call.suspect = True
         if call.deaths > (REPLAYS_AFTER_KILL if from_outside else REPLAYS_AFTER_CRASH):
-            return Unavailable(f"{text}, for the {call.deaths}th time; it was not sent again", executed=_executed(call))
+            return errors.Unavailable(
+                f"{text}, for the {call.deaths}th time; it was not sent again", executed=_executed(call)
+            )
         self.replays += 1
         return None
 
@@ -247,7 +269,7 @@ class Lane:
                 self._finish(call, body)
             case Fault(failure=failure):
                 self._release(call)
-                self._finish(call, from_failure(failure))
+                self._finish(call, errors.from_failure(failure))
             case Item(body=body):
                 if not call.withdrawn:
                     call.item(body)
@@ -285,7 +307,8 @@ class Lane:
             else:
                 return
             if call.deadline <= now:
-                self._finish(call, self._too_late(call))
+                late = f"{call.op.name}: the deadline passed before service {self.service} took it"
+                self._finish(call, errors.Timeout(late, executed=_executed(call)))
                 continue
             self._send(call, instance, now)
 
@@ -340,18 +363,14 @@ class Lane:
             # The supervisor sees the death too and says so through `down`, which decides what becomes of the calls.
             instance.channel = None
 
-    def _too_late(self, call: RoutedCall) -> Timeout:
-        message = f"{call.op.name}: the deadline passed before service {self.service} took it"
-        return Timeout(message, executed=_executed(call))
-
-    def _unavailable(self, call: RoutedCall) -> Unavailable | None:
+    def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
         """Why there is no use in waiting, if there is none."""
         if not all(each.is_hopeless(call.deadline) for each in self._instances.values()):
             return None
         first = min(self._instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)
         wait = None if first.retry_at is None else max(0.0, first.retry_at - trio.current_time())
         when = "" if wait is None else f"; the next start is tried in {wait:.1f} s"
-        return Unavailable(
+        return errors.Unavailable(
             f"service {first.name} is {first.state}: {first.reason}{when}",
             retry_after_ms=None if wait is None else int(wait * 1000),
             executed=_executed(call),
@@ -359,13 +378,10 @@ class Lane:
 
     def _fail_waiting(self) -> None:
         for waiting in (self._queue, self._suspects):
-            kept = [call for call in waiting if self._unavailable(call) is None]
-            failed = [call for call in waiting if call not in kept]
-            waiting.clear()
-            waiting.extend(kept)
-            for call in failed:
-                error = self._unavailable(call)
-                self._finish(call, error or Internal(f"service {self.service} does not run"))
+            for call in list(waiting):
+                if (error := self._unavailable(call)) is not None:
+                    waiting.remove(call)
+                    self._finish(call, error)
 
     def _convict(self, call: RoutedCall) -> None:
         self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S
@@ -376,15 +392,12 @@ class Lane:
         if not self._convicted:
             return
         digest = call.digest()
-        until = self._convicted.get(digest)
-        if until is None:
-            return
-        left = until - trio.current_time()
+        left = self._convicted.get(digest, -math.inf) - trio.current_time()
         if left <= 0:
-            del self._convicted[digest]
+            self._convicted.pop(digest, None)
             return
         self.failures["quarantined"] += 1
-        raise Quarantined(
+        raise errors.Quarantined(
             f"this {call.op.name} request was in flight when two generations of service {self.service} crashed; "
             f"it is refused for another {left:.0f} s",
             executed=Executed.NO,

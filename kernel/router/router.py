@@ -17,34 +17,11 @@ from msgspec import Raw
 
 from kernel.ports import Cause, ClientRequests, ServiceState
 from kernel.router.call import RoutedCall, Waiting, current_session, new_trace
-from kernel.router.instance import Limits
-from kernel.router.lane import Lane
-from proto import frames
+from kernel.router.lane import Lane, Limits
+from proto import errors, frames
 from proto.channel import Channel
-from proto.errors import (
-    Executed,
-    Forbidden,
-    Internal,
-    InvalidParams,
-    LinckiaError,
-    Timeout,
-    Unavailable,
-    UnknownOperation,
-)
-from proto.frames import (
-    ASK_CLIENT,
-    AnyFrame,
-    Call,
-    Cancel,
-    Credit,
-    Event,
-    Fault,
-    Hello,
-    Item,
-    Log,
-    Progress,
-    Return,
-)  # fmt: skip
+from proto.errors import Executed, Forbidden, Internal, LinckiaError
+from proto.frames import AnyFrame, Call, Event, Fault, Item, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Operation, Params
 from proto.ops import Table
@@ -139,7 +116,7 @@ class Router:
         lane = self._lane_of(operation)
         body = frames.pack_body(params)
         if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
-            raise InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
+            raise errors.InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         waiting = Waiting(lambda: lane.grant(routed, 1), client_requests)
         routed = RoutedCall(
             operation,
@@ -163,7 +140,7 @@ class Router:
         if waiting.outcome is None:
             lane.failures["timeout"] += 1
             late = f"{operation.name}: no answer from service {operation.service} within {limit_s:.3g} s"
-            raise operation.failure(Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
+            raise operation.failure(errors.Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
         return waiting.result(operation, written=written)
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
@@ -181,7 +158,7 @@ class Router:
 
     # ---- GenerationSink -------------------------------------------------------------------------------------------
 
-    def up(self, hello: Hello, channel: Channel) -> None:
+    def up(self, hello: frames.Hello, channel: Channel) -> None:
         self._channels[hello.service, hello.generation] = channel
         self._lanes[hello.service].up(hello.service, hello.generation, channel)
 
@@ -213,15 +190,15 @@ class Router:
                 self._lanes[service].frame(service, generation, frame)
             case Call():
                 self._from_service(service, generation, frame)
-            case Cancel(id=call_id):
+            case frames.Cancel(id=call_id):
                 self._cancel_made(service, generation, call_id)
-            case Credit(id=call_id, n=n):
+            case frames.Credit(id=call_id, n=n):
                 made = self._made.get((service, generation), {}).get(call_id)
                 if made is not None:
                     made[0].grant(made[1], n)
             case Event():
                 self._publish(frame)
-            case Log():
+            case frames.Log():
                 self._relay_log(service, generation, frame)
             case _:
                 _log.warning("service %s sent an unexpected %s", service, type(frame).__name__)
@@ -232,7 +209,7 @@ class Router:
         parent = self._lanes[service].find(service, generation, call.parent)
         client_requests = parent.client_requests if parent is not None else None
         try:
-            if call.op == ASK_CLIENT:
+            if call.op == frames.ASK_CLIENT:
                 self._ask_client(service, generation, call, client_requests)
             else:
                 self._pass_on(service, generation, call, parent)
@@ -242,7 +219,7 @@ class Router:
     def _pass_on(self, service: str, generation: int, call: Call, parent: RoutedCall | None) -> None:
         operation = self._table.get(call.op)
         if operation is None:
-            raise UnknownOperation(f"unknown operation {call.op!r}")
+            raise errors.UnknownOperation(f"unknown operation {call.op!r}")
         caller = self._lanes[service].service
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by service {caller}")
@@ -293,7 +270,7 @@ class Router:
 
     def _ask_client(self, service: str, generation: int, call: Call, client_requests: ClientRequests | None) -> None:
         if client_requests is None:
-            raise Unavailable("the call being served was not made by a client that can be asked")
+            raise errors.Unavailable("the call being served was not made by a client that can be asked")
         request = msgspec.msgpack.decode(call.params, type=dict[str, Any])
         scope = self._asks[service, generation, call.id] = trio.CancelScope()
 
@@ -315,7 +292,7 @@ class Router:
             params = msgspec.msgpack.decode(call.params, type=operation.params)
             outcome = frames.pack_body(await self._call_local(operation, params, service, call.left_ms / 1000))
         except msgspec.DecodeError as error:
-            outcome = InvalidParams(f"{operation.name}: {error}")
+            outcome = errors.InvalidParams(f"{operation.name}: {error}")
         except LinckiaError as error:
             outcome = error
         self._answer(service, generation, call.id, outcome)
@@ -323,11 +300,11 @@ class Router:
     async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
         handler = self._local.get(operation.name)
         if handler is None:
-            raise UnknownOperation(f"the kernel does not answer {operation.name!r}")
+            raise errors.UnknownOperation(f"the kernel does not answer {operation.name!r}")
         try:
             with trio.move_on_after(limit_s):
                 return msgspec.to_builtins(await handler(params, caller))
-            raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
+            raise errors.Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
 
@@ -336,7 +313,9 @@ class Router:
     def _lane_of(self, operation: Operation[Any]) -> Lane:
         lane = self._lanes.get(operation.service)
         if lane is None:
-            raise Unavailable(f"service {operation.service}, which owns {operation.name}, is not part of this system")
+            raise errors.Unavailable(
+                f"service {operation.service}, which owns {operation.name}, is not part of this system"
+            )
         return lane
 
     def _answer(self, service: str, generation: int, call_id: int, outcome: Raw | LinckiaError) -> None:
@@ -361,14 +340,14 @@ class Router:
             if pattern == event.topic or (pattern.endswith("*") and event.topic.startswith(pattern[:-1])):
                 deliver(event)
 
-    def _relay_log(self, service: str, generation: int, frame: Log) -> None:
+    def _relay_log(self, service: str, generation: int, frame: frames.Log) -> None:
         call = self._lanes[service].find(service, generation, frame.call)
         if call is not None and call.client_requests is not None:
             call.client_requests.log(frame.level, frame.logger or service, frame.message)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         if self._nursery is None:
-            raise Unavailable("the kernel is ending")
+            raise errors.Unavailable("the kernel is ending")
         self._nursery.start_soon(task, *args)
 
 
