@@ -7,8 +7,8 @@ front can still deliver their answers.
 
 from __future__ import annotations
 
-import functools
 import gc
+import importlib
 import logging
 import secrets
 import signal
@@ -86,10 +86,6 @@ class _Kernel:
     def __init__(
         self, config: Config, listener: socket.socket, all_entries: tuple[Entry, ...], linger_s: float | None
     ) -> None:
-        """
-        Args:
-            linger_s: for an ephemeral kernel: how long it stays after its last client.
-        """
         self.config = config
         self.listener = listener
         self.linger_s = linger_s
@@ -139,7 +135,6 @@ class _Kernel:
                 operations.http_url, operations.page_url = f"{url}/mcp", f"{url}/#{key}"
             _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
             nursery.start_soon(_collect_garbage, gateway.loaded)
-            nursery.start_soon(functools.partial(give_back_at_rest, _collect, rests_s=RESTS_S))
             on_ready(operations.http_url, operations.page_url)
             await self.stop.wait()
             _log.info("ending in order")
@@ -179,7 +174,9 @@ class _Kernel:
         self, gateway: Gateway, settings: Http, key: str, *, task_status: trio.TaskStatus[list[str]]
     ) -> None:
         await gateway.loaded.wait()
-        await trio.to_thread.run_sync(_load_http)
+        # In a thread: it takes a tenth of a second, which calls need not wait.
+        await trio.to_thread.run_sync(importlib.import_module, "kernel.gateway.transport.http")
+        await trio.to_thread.run_sync(importlib.import_module, "kernel.web.page")
         from kernel.gateway.transport.http import serve_http
         from kernel.web import metrics, page, routes
 
@@ -194,22 +191,16 @@ class _Kernel:
         return all(self.supervisor.state(entry.spec.name) in settled for entry in self.entries)
 
 
-def _load_http() -> None:
-    import kernel.gateway.transport.http
-    import kernel.web.metrics
-    import kernel.web.page
-    import kernel.web.routes  # noqa: F401
-
-
 async def _collect_garbage(loaded: trio.Event) -> None:
-    """From when everything is there: that stays, and the collector need not look at it ever again."""
     await loaded.wait()
+    # What is there now stays: the collector need not look at it ever again.
     gc.freeze()
     gc.enable()
+    await give_back_at_rest(_collect, rests_s=RESTS_S)
 
 
 async def _collect() -> None:
-    """What has come since then and hangs together; some milliseconds, while the kernel rests."""
+    """What has come since the start and hangs together; some milliseconds, while the kernel rests."""
     gc.collect()
     await trio.lowlevel.checkpoint()
 

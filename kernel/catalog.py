@@ -69,7 +69,7 @@ _COSTLY = frozenset({"torch"})
 """Zygotes of over a hundred megabytes, whose loading a search would wait for."""
 
 _LONG_PAUSE = 5
-"""Times as long as their services wait do they wait after them: half an hour by default until both are gone."""
+"""Times `rest_after_s` that they stay after their services: half an hour by default until both are gone."""
 
 MAX_WORKERS = 64
 
@@ -104,7 +104,7 @@ class Entry(msgspec.Struct, frozen=True):
     """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
     has no process while it is not called."""
     rests_by: str = ""
-    """Its own setting, if it has one, for the time after which it rests, whatever the general one is; 0: never."""
+    """Its own setting, if any, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
@@ -249,12 +249,8 @@ def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpe
         rest_after_s: as `resting` has it; the costly ones rest too, after a pause that is so much longer.
     """
     needed = {entry.spec.zygote for entry in chosen}
-    late_s = _LONG_PAUSE * rest_after_s or None
-    return tuple(
-        structs.replace(spec, rests_after_s=late_s) if spec.name in _COSTLY else spec
-        for spec in ZYGOTES
-        if spec.name in needed
-    )
+    late = {name: {"rests_after_s": _LONG_PAUSE * rest_after_s or None} for name in _COSTLY}
+    return tuple(structs.replace(spec, **late.get(spec.name, {})) for spec in ZYGOTES if spec.name in needed)
 
 
 def workers(entry: Entry, settings: Mapping[str, object]) -> int:

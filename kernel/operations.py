@@ -17,7 +17,7 @@ from kernel.ports import ServiceState
 from kernel.router.router import LocalHandler, Router
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
-from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
+from proto.errors import Forbidden, OperationError, Unavailable
 from proto.http import CONTENT_PATH
 from proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
 from proto.ops import kernel as ops
@@ -99,7 +99,6 @@ class KernelOperations:
         return {"in_flight": lane.in_flight_of(name), "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
-        self._known(params.service)
         done: list[ops.Done] = []
         # One after the other: those of a pool that are not its turn go on answering.
         for name in self._processes_of(params.service):
@@ -109,7 +108,6 @@ class KernelOperations:
         return _all(done)
 
     async def _start(self, params: ops.KernelStart, caller: str) -> ops.Done:
-        self._known(params.service)
         done: list[ops.Done] = []
         for name in self._processes_of(params.service):
             if self._supervisor.state(name) is ServiceState.READY:
@@ -128,7 +126,6 @@ class KernelOperations:
         return ops.Done(message=f"{name} is ready, generation {self._supervisor.generation(name)}")
 
     async def _stop(self, params: ops.KernelStop, caller: str) -> ops.Done:
-        self._known(params.service)
         names = self._processes_of(params.service)
         for name in names:
             self._supervisor.stop(name)
@@ -138,12 +135,10 @@ class KernelOperations:
 
     async def _logs(self, params: ops.KernelLogs, caller: str) -> ops.LogLines:
         if params.service != "kernel":
-            self._known(params.service)
+            self._supervisor.known(params.service)
         path = log_dir(self._config.data_dir) / f"{params.service}.log"
         try:
-            lines = await trio.to_thread.run_sync(last_lines, path, params.lines)
-        except FileNotFoundError:
-            lines = []
+            lines = await trio.to_thread.run_sync(last_lines, path, params.lines) if path.exists() else []
         except OSError as error:
             raise OperationError(f"cannot read {path}: {error.strerror}") from error
         return ops.LogLines(path=str(path), lines=lines)
@@ -164,14 +159,12 @@ class KernelOperations:
         return ops.Called(result=await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT))
 
     def _processes_of(self, name: str) -> list[str]:
-        """All of the pool that a service's name stands for; one process where it names a process."""
-        lane = self._router.lane(name)
-        return list(lane.instances) if name == lane.service else [name]
+        """All of the pool that a service's name stands for; one process where it names a process.
 
-    def _known(self, name: str) -> None:
-        names = [report.name for report in self._supervisor.status().services]
-        if name not in names:
-            raise InvalidParams(f"there is no service {name!r}; services: {', '.join(names)}", field="service")
+        Raises InvalidParams: there is no such service.
+        """
+        lane = self._router.lane(self._supervisor.known(name))
+        return list(lane.instances) if name == lane.service else [name]
 
 
 def _all(done: Sequence[ops.Done]) -> ops.Done:

@@ -17,10 +17,9 @@ def search(arguments: argparse.Namespace) -> int:
     """Print the notes found, best first; stages that did not run go to stderr.  Raises ControlError, Usage."""
     if not 1 <= arguments.limit <= 1000:
         raise Usage(f"--limit is {arguments.limit}; it is from 1 to 1000")
+    params = params_of(arguments) | {"query": " ".join(arguments.query)}
     with connect(arguments) as client:
-        answer: JsonObject = client.call(
-            "search_documents", params_of(arguments) | {"query": " ".join(arguments.query)}
-        )
+        answer: JsonObject = client.call("search_documents", params)
     if arguments.json:
         show_json(answer)
         return 0

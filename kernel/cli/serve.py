@@ -72,11 +72,10 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace)
 
     from kernel.app import leaves, run
 
-    on_ready = partial(announce, config)
     packages = arguments.packages or ()
-    start = partial(run, config, listener, ephemeral=arguments.ephemeral, packages=packages, on_ready=on_ready)
+    ready = partial(announce, config)
     try:
-        trio.run(start)
+        trio.run(partial(run, config, listener, ephemeral=arguments.ephemeral, packages=packages, on_ready=ready))
     except Exception as error:
         for leaf in leaves(error):
             if isinstance(leaf, ConfigError):

@@ -85,59 +85,50 @@ class Boot(msgspec.Struct, frozen=True):
     """Start everything."""
 
 
-class BecameReady(msgspec.Struct, frozen=True):
-    name: str
-    generation: int
-
-
-class Died(msgspec.Struct, frozen=True):
-    """The process is gone (or could not be made), whatever the reason."""
-
-    name: str
-    generation: int
-    cause: Cause
-
-
-class Due(msgspec.Struct, frozen=True):
-    """It is time for a planned start."""
-
-    name: str
-
-
-class Idle(msgspec.Struct, frozen=True):
-    """This generation has had nothing to do for as long as its spec says, and is to rest."""
-
-    name: str
-    generation: int
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """A call waits for a service that rests, or is about to."""
-
-    name: str
-
-
-class ClimbDue(msgspec.Struct, frozen=True):
-    """It is time for this generation to try a better mode."""
-
-    name: str
-    generation: int
-
-
-class StartAsked(msgspec.Struct, frozen=True):
-    name: str
-
-
-class StopAsked(msgspec.Struct, frozen=True):
-    name: str
-
-
-class RestartAsked(msgspec.Struct, frozen=True):
-    name: str
-
-
 class Close(msgspec.Struct, frozen=True):
     """End everything in order; nothing is started any more."""
+
+
+class OfService(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Due(OfService, frozen=True):
+    """It is time for a planned start."""
+
+
+class Wanted(OfService, frozen=True):
+    """A call waits for a service that rests, or is about to."""
+
+
+class StartAsked(OfService, frozen=True): ...
+
+
+class StopAsked(OfService, frozen=True): ...
+
+
+class RestartAsked(OfService, frozen=True): ...
+
+
+class OfGeneration(OfService, frozen=True):
+    generation: int
+
+
+class BecameReady(OfGeneration, frozen=True): ...
+
+
+class Idle(OfGeneration, frozen=True):
+    """It has had nothing to do for as long as its spec says, and is to rest."""
+
+
+class ClimbDue(OfGeneration, frozen=True):
+    """It is time to try a better mode."""
+
+
+class Died(OfGeneration, frozen=True):
+    """The process is gone (or could not be made), whatever the reason."""
+
+    cause: Cause
 
 
 Happening: TypeAlias = (
@@ -145,19 +136,15 @@ Happening: TypeAlias = (
 )  # fmt: skip
 
 
-class Spawn(msgspec.Struct, frozen=True):
+class Spawn(OfGeneration, frozen=True):
     """Start this generation."""
 
-    name: str
-    generation: int
     mode: str
 
 
-class End(msgspec.Struct, frozen=True):
+class End(OfGeneration, frozen=True):
     """End this generation in order (the kill ladder from its first rung)."""
 
-    name: str
-    generation: int
     why: str
     rests: bool = False
     """For want of anything to do."""
@@ -170,10 +157,9 @@ class Wake(msgspec.Struct, frozen=True):
     happening: Due | ClimbDue
 
 
-class Tell(msgspec.Struct, frozen=True):
+class Tell(OfService, frozen=True):
     """The state of a service changed."""
 
-    name: str
     state: ServiceState
     reason: str
     retry_at: float | None
@@ -285,12 +271,10 @@ class _Step:
             self._close_next_wave()
         else:
             self._start_released()
-        told = [
-            Tell(name, child.state, child.reason, child.retry_at)
-            for name, child in self.children.items()
-            if _shown(child) != _shown(self.before.children[name])
-        ]
-        return State(children=self.children, closing=self.closing), (*told, *self.decisions)
+        told = [Tell(name, child.state, child.reason, child.retry_at) for name, child in self.children.items()]
+        before = [Tell(name, child.state, child.reason, child.retry_at) for name, child in self.before.children.items()]
+        news = [now for now, then in zip(told, before, strict=True) if now != then]
+        return State(children=self.children, closing=self.closing), (*news, *self.decisions)
 
     # Moves.
 
@@ -437,7 +421,3 @@ class _Step:
             self._end(name, why, ServiceState.STOPPED)
         else:
             self._down(name, ServiceState.STOPPED, why)
-
-
-def _shown(child: Child) -> tuple[ServiceState, str, float | None]:
-    return child.state, child.reason, child.retry_at

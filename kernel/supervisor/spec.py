@@ -56,18 +56,15 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     zygote: str | None = None
     """The zygote that forks it; None: it is always started from nothing."""
     standby: bool = True
-    """Whether a process forked ahead waits for this one's death: some 15 MB for a restart in a quarter of the time
-    (from the kill to the next answer 10 to 25 ms instead of 40 to 100, on two busy cores).  Only where there is a
-    zygote."""
+    """Whether a process forked ahead waits for this one's death: some 15 MB for a restart in a quarter of the time.
+    Only where there is a zygote."""
     standby_rests_after_s: Positive | None = 300.0
-    """Time without a call that a client waits for after which that process is given up, until there is one again:
-    no client is there to notice the quicker restart.  None: it waits for ever."""
+    """Time without a client's call after which that process is given up, until there is one again.  None: never."""
     rests_after_s: Positive | None = None
     """Time without any call after which its process is ended, until there is one again.  Only for what has nothing to
-    do unless it is called.  None: it runs for ever."""
+    do unless it is called.  None: never."""
     rests_while: tuple[str, str] | None = None
-    """What it must say of itself for that (a key of its `info`, and the value): only while it has that little to do.
-    None: it rests whatever it says."""
+    """What it must say of itself for that: a key of its `info`, and the value.  None: it rests whatever it says."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
     modes: tuple[str, ...] = ()
@@ -98,8 +95,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     abort_timeout_s: Positive = 1.0
     """SIGABRT only prints stacks and dies; a millisecond is usual."""
     memory_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
-    """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit, for
-    only the service's author knows its normal size."""
+    """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit."""
     in_flight: Annotated[int, Meta(ge=1)] = 64
     """Calls served at once; more only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256
@@ -122,8 +118,7 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     rests_after_s: Seconds | None = None
     """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
     wait_s: Seconds = 2.0
-    """How long a start waits for a zygote that is still loading, before the service is started from nothing.  It began
-    earlier and loads the same modules, so waiting is the quicker way unless it hangs."""
+    """How long a start waits for a zygote that is still loading, before the service is started from nothing."""
     load_timeout_s: Positive = 120.0
     """Loading torch and transformers from a cold, slow disk takes a minute; longer is a hang."""
     fork_timeout_s: Positive = 5.0
@@ -137,16 +132,13 @@ def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None
         ValueError: a name is used twice, a dependency or zygote is not there, or dependencies form a circle; names the
             field.
     """
-    names: set[str] = set()
+    names = [spec.name for spec in specs]
+    known_zygotes = [zygote.name for zygote in zygotes or ()]
     for spec in specs:
-        if spec.name in names:
+        if names.count(spec.name) > 1:
             raise ValueError(f"`name`: {spec.name!r} is used twice")
-        names.add(spec.name)
-    known_zygotes = {zygote.name for zygote in zygotes or ()}
-    for spec in specs:
-        for other in spec.depends_on:
-            if other not in names:
-                raise ValueError(f"{spec.name}: `depends_on` names {other!r}, which is not among the services")
+        if missing := [name for name in spec.depends_on if name not in names]:
+            raise ValueError(f"{spec.name}: `depends_on` names {missing[0]!r}, which is not among the services")
         if zygotes is not None and spec.zygote is not None and spec.zygote not in known_zygotes:
             known = ", ".join(sorted(known_zygotes)) or "none"
             raise ValueError(f"{spec.name}: `zygote` names {spec.zygote!r}; known: {known}")

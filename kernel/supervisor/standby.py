@@ -96,7 +96,7 @@ class Standby:
 
 
 class _Keeper:
-    """Has a standby be there for one generation, while that is called; cancelling `scope` ends it."""
+    """What is known of the standby of one generation; cancelling `scope` ends it."""
 
     def __init__(self, rests_after_s: float | None) -> None:
         self.scope = trio.CancelScope()

@@ -133,21 +133,22 @@ class Supervisor:
 
     def start(self, name: str) -> None:
         """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams."""
-        self._apply(policy.StartAsked(self._known(name)))
+        self._apply(policy.StartAsked(self.known(name)))
 
     def stop(self, name: str) -> None:
         """End a service in order; it stays stopped until `start`.  Raises InvalidParams."""
-        self._apply(policy.StopAsked(self._known(name)))
+        self._apply(policy.StopAsked(self.known(name)))
 
     def restart(self, name: str) -> None:
         """End a service in order and start it again, now.  Raises InvalidParams."""
-        self._apply(policy.RestartAsked(self._known(name)))
+        self._apply(policy.RestartAsked(self.known(name)))
 
     def wanted(self, name: str) -> None:
         """A call waits for this service: start it where it rests; nothing where it does not.  Raises InvalidParams."""
-        self._apply(policy.Wanted(self._known(name)))
+        self._apply(policy.Wanted(self.known(name)))
 
-    def _known(self, name: str) -> str:
+    def known(self, name: str) -> str:
+        """The name of a service.  Raises InvalidParams where there is none of that name."""
         if name not in self.plan.specs:
             known = ", ".join(self.plan.specs)
             raise InvalidParams(f"there is no service {name!r}; services: {known}", field="service")
