@@ -35,15 +35,13 @@ from proto import ops
 from proto.memory import give_back_at_rest
 
 LINGER_S = 2.0
-"""How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
-warm."""
+"""After its last client, a kernel that was started for one: an MCP client that restarts finds it warm."""
 
 KEY_BYTES = 24
 """Of the operator's page; beyond guessing."""
 
 FIRST_ANSWER_S = 0.25
-"""How long services may wait for the client that a kernel was started for: their start would take the cores from its
-first answer."""
+"""For services to wait for that first client: their start would take the cores from its first answer."""
 
 RESTS_S = 0.25
 """Processor time in five seconds that is no work of the kernel's: it pings every service each second."""
@@ -65,12 +63,9 @@ async def run(
         listener: the control socket, bound and listening; it stays the caller's.
         ephemeral: end a while after the last attached client has left.
         packages: serve the services of these Python packages as well (`catalog.from_package`).
-        on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP) once clients can be
-            served.
+        on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
-    Raises:
-        ConfigError: a setting names a service that is not there or a pool of no possible size, or HTTP cannot listen
-            where it should.
+    Raises ConfigError: a setting names no service or a pool of no possible size, or HTTP cannot listen there.
     """
     entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
     kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None)

@@ -101,15 +101,13 @@ class Entry(msgspec.Struct, frozen=True):
     ops_modules: tuple[str, ...] = ()
     """Modules of operations from outside `proto.ops`."""
     rests: bool = False
-    """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
-    has no process while it is not called."""
+    """Whether it does nothing unless called, and starts quickly: then it has no process while it is not called."""
     rests_by: str = ""
     """Its own setting, if any, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
-    """A setting, and that value of it with which the service needs nothing of what its zygote has loaded: then it is
-    forked by the light one, and may rest."""
+    """A setting, and its value with which nothing that the zygote has loaded is needed: the light one forks it then."""
     optional: bool = False
     """Whether the setting `enabled` may leave it out, with its operations."""
     pool_of: str = ""
@@ -208,13 +206,9 @@ def from_package(package: str) -> Entry:
 def pools(
     entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]], *, rest_after_s: float, standbys: bool
 ) -> dict[str, tuple[Entry, ...]]:
-    """The processes of each service that is served, by its name.
+    """The processes of each service that is served, by its name, by the services' own tables in `settings`.
 
-    Args:
-        settings: the services' own tables.
-
-    Raises:
-        ConfigError: a table is of no service, or asks for a pool of no possible size.
+    Raises ConfigError: a table is of no service, or asks for a pool of no possible size.
     """
     known = [entry.service for entry in entries]
     for name in settings:
@@ -243,22 +237,14 @@ def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, objec
 
 
 def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
-    """Those that these services are forked by.
-
-    Args:
-        rest_after_s: as `resting` has it; the costly ones rest too, after a pause that is so much longer.
-    """
+    """Those that these services are forked by; the costly ones rest long after their services (`_LONG_PAUSE`)."""
     needed = {entry.spec.zygote for entry in chosen}
     late = {name: {"rests_after_s": _LONG_PAUSE * rest_after_s or None} for name in _COSTLY}
     return tuple(structs.replace(spec, **late.get(spec.name, {})) for spec in ZYGOTES if spec.name in needed)
 
 
 def workers(entry: Entry, settings: Mapping[str, object]) -> int:
-    """How many processes the settings of a service ask for; 1 where they do not say.
-
-    Raises:
-        ConfigError: the setting is neither a number in range nor `auto`.
-    """
+    """How many processes the settings of a service ask for; 1 where they do not say.  Raises ConfigError."""
     asked = settings.get("workers", 1) if entry.pooled else 1
     if asked == "auto":
         # One process feeds a GPU; more only where a measurement shows that they help.
@@ -279,10 +265,7 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
 
 
 def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, standby: bool = True) -> Entry:
-    """The same with what it has to spare given up once it was not called for so long; 0: never.
-
-    Its standby is given up then, and the service's own process too where it may rest.
-    """
+    """Giving up its standby, and its process where it may rest, once not called for `after_s`; 0: never."""
     own = settings.get(entry.rests_by)
     stated = max(0.0, own) if isinstance(own, int | float) else None
     rests_after_s = after_s if stated is None else stated

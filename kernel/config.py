@@ -54,11 +54,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(flags: Flags, environment: Mapping[str, str]) -> Config:
-    """The settings in force.
-
-    Raises:
-        ConfigError: names the setting and where it was made.
-    """
+    """The settings in force.  Raises ConfigError: names the setting and where it was made."""
     data_dir = find_data_dir(flags.data_dir, environment)
     roots: tuple[Path, ...] = ()
     prompts_dir: Path | None = None

@@ -30,10 +30,7 @@ _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
 
 class KernelOperations:
-    """Handlers of the operations in `proto.ops.kernel`.
-
-    `http_url` and `page_url` are where MCP and the operator's page are served over HTTP; None until they are.
-    """
+    """Handlers of the operations in `proto.ops.kernel`; the URLs are None until HTTP is served."""
 
     def __init__(
         self,
@@ -159,10 +156,7 @@ class KernelOperations:
         return ops.Called(result=await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT))
 
     def _processes_of(self, name: str) -> list[str]:
-        """All of the pool that a service's name stands for; one process where it names a process.
-
-        Raises InvalidParams: there is no such service.
-        """
+        """The processes of a service, or the one that is named.  Raises InvalidParams."""
         lane = self._router.lane(self._supervisor.known(name))
         return list(lane.instances) if name == lane.service else [name]
 

@@ -194,11 +194,7 @@ def from_other_names(environment: Mapping[str, str]) -> Layer:
 
 
 def from_environment(environment: Mapping[str, str]) -> Layer:
-    """The layer of our variables.
-
-    Raises:
-        ConfigError: a variable that starts with LINCKIA_ and sets nothing.
-    """
+    """The layer of our variables.  Raises ConfigError: a variable that starts with LINCKIA_ and sets nothing."""
     layer: Layer = {}
     for name, value in environment.items():
         if not name.startswith(PREFIX) or name in NOT_SETTINGS:

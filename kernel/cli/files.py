@@ -22,11 +22,7 @@ _NOT_UTF_8 = 0x10FE00 - 0xDC00
 
 
 def index(arguments: argparse.Namespace) -> int:
-    """Bring the index in step with the disk, with progress on a terminal.  Exit code 1 where something was unreadable.
-
-    Raises:
-        ControlError: a path is not below a root, or the scan failed.
-    """
+    """Bring the index in step with the disk.  Exit code 1 where something was unreadable.  Raises ControlError."""
     problems = 0
     with connect(arguments) as client:
         for path in arguments.paths:

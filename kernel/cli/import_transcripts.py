@@ -39,12 +39,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
-    """Read the files, with progress on a terminal.  Exit code 1 where one could not be read.
-
-    Raises:
-        ControlError: the kernel ended, or has no transcripts.
-        Failed: a path is not there.
-    """
+    """Read the files.  Exit code 1 where one could not be read.  Raises ControlError, Failed."""
     files = list(dict.fromkeys(file for path in arguments.files for file in _files(Path(path).expanduser().resolve())))
     began = time.monotonic()
     with connect(arguments) as client, Bars("importing", of_bytes=True) as show:
@@ -131,10 +126,7 @@ class _Importer:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records from byte `start` to `position`; `tail` is a digest of what precedes `position`.
-
-    `too_long` counts records that were left out because of their length.
-    """
+    """Records from byte `start` to `position`, less `too_long` ones; `tail` is a digest of what precedes `position`."""
 
     start: int
     position: int
@@ -155,9 +147,7 @@ def parts(
 ) -> Iterator[Part]:
     """The new part of a file since `position`; all of it, from 0, where it did more than grow since.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: an element of an array is too long.
+    Raises OSError; ValueError: an element of an array is too long.
     """
     with path.open("rb") as file:
         reader = _Reader(file, part_bytes, max_record_bytes)

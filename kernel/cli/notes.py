@@ -45,11 +45,7 @@ def snippet(text: str) -> str:
 
 
 def ingest(arguments: argparse.Namespace) -> int:
-    """Wait until all below the paths is indexed, with progress on a terminal.  Exit code 1 where a note failed.
-
-    Raises:
-        ControlError: a path is not below a root, or the kernel ended.
-    """
+    """Wait until all below the paths is indexed.  Exit code 1 where a note failed.  Raises ControlError."""
     paths = [str(Path(path).expanduser().resolve()) for path in arguments.paths]
     began = time.monotonic()
     with connect(arguments) as client, Bars() as show:

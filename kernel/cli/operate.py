@@ -21,12 +21,7 @@ POLL_S = 0.02
 
 
 def call(arguments: argparse.Namespace) -> int:
-    """The result goes to stdout, indented on a terminal and on one line elsewhere; progress to stderr.
-
-    Raises:
-        Usage: the parameters are not a JSON object.
-        ControlError: there is no such operation, or the call failed.
-    """
+    """The result goes to stdout as JSON, progress to stderr.  Raises Usage, ControlError."""
     params = _params(arguments.params)
     with connect(arguments) as client, Bars(arguments.name) as show:
         result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)

@@ -166,14 +166,12 @@ class Rotating(logging.handlers.RotatingFileHandler):
 
 
 def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
-    """Send everything that is logged in this process to the kernel's log.
+    """Send everything that is logged in this process to the kernel's log; of other libraries only warnings and worse.
 
     Args:
-        level: debug, info, warning or error; of other people's libraries, only warnings and worse are kept.
         watched: whether a person may read stderr.
 
-    Raises:
-        OSError: the log cannot be written.
+    Raises OSError: the log cannot be written.
     """
     folder = log_dir(data_dir)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

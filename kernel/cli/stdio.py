@@ -122,11 +122,7 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 def _join(
     data_dir: Path, roots: list[str], arguments: argparse.Namespace, memory: int, patience_s: float
 ) -> tuple[Client, JsonObject]:
-    """A connection whose kernel serves our descriptors, and what that has said of itself.
-
-    Args:
-        patience_s: how long to wait for a kernel before one is started.
-    """
+    """A connection whose kernel serves our descriptors, and its answer; started if none comes in `patience_s`."""
     start_at = time.monotonic() + patience_s
     give_up_at = start_at + START_TIMEOUT_S
     started: subprocess.Popen[bytes] | None = None

@@ -42,11 +42,7 @@ def params_of(arguments: argparse.Namespace, *apart: str) -> JsonObject:
 def patiently(
     client: Client, name: str, params: JsonObject, on_progress: OnProgress | None = None, *, patience_s: float = 60.0
 ) -> JsonObject:
-    """Call an operation that may be repeated, until its service has been started.
-
-    Raises:
-        CallFailed: another failure, or `patience_s` are over.
-    """
+    """Call an operation that may be repeated, until its service has been started.  Raises CallFailed."""
     give_up_at = time.monotonic() + patience_s
     while True:
         try:

@@ -88,12 +88,7 @@ def addressable(path: Path) -> Iterator[str]:
 
 
 def connect(data_dir: Path) -> socket.socket:
-    """A connection to the kernel that holds `data_dir`.
-
-    Raises:
-        FileNotFoundError, ConnectionRefusedError: no kernel listens there.
-        OSError: it cannot be reached for another reason.
-    """
+    """A connection to the kernel.  Raises OSError (FileNotFoundError, ConnectionRefusedError: none listens there)."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with addressable(socket_path(data_dir)) as address:
@@ -110,9 +105,7 @@ def hold(data_dir: Path, *, wait_s: float = 10.0) -> Iterator[socket.socket]:
 
     A holder that no longer answers on its socket is on its way out, and is waited for up to `wait_s` seconds.
 
-    Raises:
-        AlreadyHeld: names the process that holds it.
-        CannotHold: the directory cannot be made, written to, locked or listened in.
+    Raises AlreadyHeld, which names the holder; CannotHold: it cannot be made, written to, locked or listened in.
     """
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -41,9 +41,7 @@ class CallFailed(ControlError):
 class Client:
     """One connection to the kernel that holds `data_dir`; a context manager.
 
-    Raises (on construction):
-        NoKernel: none listens there.
-        ControlError: there is one, and it cannot be reached.
+    Raises (on construction) NoKernel: none listens there; ControlError: it cannot be reached.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -79,9 +77,7 @@ class Client:
     ) -> Any:
         """The result of one call, as decoded JSON.
 
-        Raises:
-            CallFailed: the operation failed, or was refused.
-            KernelGone: the kernel ended first; a call that writes may have happened.
+        Raises CallFailed; KernelGone: the kernel ended first, and a call that writes may have happened.
         """
         request: JsonObject = {"call": name, "params": params, "progress": on_progress is not None}
         if timeout_s is not None:
@@ -102,13 +98,10 @@ class Client:
         Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
 
         Args:
-            descriptors: the client's input and output, and the memory for the kernel to note the session in, if there
-                is one (`kernel.gateway.transport.session_memory`).
+            descriptors: input, output, and the memory of the session (`kernel.gateway.transport.session_memory`).
 
-        Raises:
-            CallFailed: it does not serve this surface, or has other roots.
-            KernelGone: it ended before it took them; nothing was read from them.
-            TimeoutError: after `timeout_s`.
+        Raises CallFailed: it does not serve this surface, or has other roots; KernelGone: nothing was read from the
+        descriptors; TimeoutError.
         """
         self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
         self._send({"attach": {"surface": surface, "roots": roots}}, descriptors)
@@ -122,9 +115,7 @@ class Client:
     def wait_detached(self) -> str:
         """Until the MCP session has ended; answers why: the `client` has left, or the kernel is `stopped`.
 
-        Raises:
-            CallFailed: it ended by a failure.
-            KernelGone: the kernel died.
+        Raises CallFailed; KernelGone: the kernel died.
         """
         for message in self._messages():
             if "detached" in message:

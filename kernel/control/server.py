@@ -51,8 +51,7 @@ class Attach(Protocol):
     """The gateway's way in."""
 
     async def __call__(self, fd_in: int, fd_out: int, surface: str, memory: int | None, /) -> None:
-        """Serve MCP on the two descriptors, until the client leaves; the session is noted in `memory`, where there is
-        one.  All stay the caller's to close."""
+        """Serve MCP on two descriptors until the client leaves; `memory` keeps the session.  All stay the caller's."""
 
 
 class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,10 +104,7 @@ class ControlServer:
     async def run(
         self, listening: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve `listening` (a bound and listening Unix socket, which stays the caller's to close).
-
-        Cancellation ends every connection.
-        """
+        """Serve `listening`, which stays the caller's to close.  Cancellation ends every connection."""
         listener = trio.socket.from_stdlib_socket(listening)
         async with trio.open_nursery() as connections:
             with self._alone:

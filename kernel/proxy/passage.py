@@ -89,7 +89,7 @@ class Upstream:
 class Exchange:
     """A request with its reply, as far as they have passed; bodies without their framing, compressed as they were.
 
-    Of the headers only these are kept: a client's credentials are in others.
+    No other headers are kept: a client's credentials are in them.
     """
 
     method: bytes

@@ -73,11 +73,7 @@ class RoutedCall(msgspec.Struct, eq=False):
 
 
 class Waiting:
-    """What comes back to a caller in the kernel's own process, until the end of its call.
-
-    Args:
-        grant: called for each streamed item: there is room for another.
-    """
+    """What comes back to a caller in the kernel; `grant`, called for each streamed item, gives room for another."""
 
     def __init__(self, grant: Callable[[], None], client_requests: ClientRequests | None) -> None:
         self.finished = trio.Event()
@@ -99,10 +95,7 @@ class Waiting:
             self._client_requests.progress(frame.done, frame.total, frame.message)
 
     def result(self, operation: Operation[Any], *, written: bool) -> object:
-        """The result with the streamed items in their field; with `written`, as JSON where it came as such.
-
-        Raises LinckiaError: the call's failure.
-        """
+        """The result with its streamed items; with `written`, as JSON where it came as such.  Raises LinckiaError."""
         if self.outcome is None or isinstance(self.outcome, LinckiaError):
             raise self.outcome or Internal(f"{operation.name} has not been answered")
         try:

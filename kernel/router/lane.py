@@ -37,12 +37,10 @@ REPLAYS_AFTER_CRASH = 1
 """A call whose own generation crashed under it is sent once more; a second crash, alone, convicts it."""
 
 REPLAYS_AFTER_KILL = 3
-"""A kill from outside says nothing against the calls in flight; the bound only keeps a killer from making them
-immortal."""
+"""A kill from outside says nothing against the calls in flight; the bound keeps a killer from making them immortal."""
 
 QUARANTINE_S = 600.0
-"""How long a convicted request is refused: longer than an agent's retries, short enough that a repaired cause is
-noticed."""
+"""For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
 
 QUARANTINE_ENTRIES = 1024
 """Convictions kept for one service; the oldest goes first."""
@@ -82,11 +80,10 @@ class Instance(msgspec.Struct, eq=False):
 
 
 class Lane:
-    """All calls to one service.
+    """All calls to one service, in its `instances` (by default one, of the service's own name).
 
     Args:
-        instances: the names of its processes; by default one, of the service's own name.
-        wake: called with the name of one that rests, or is about to, where it is wanted.
+        wake: called with the name of an instance that rests, or is about to, where it is wanted.
     """
 
     def __init__(
@@ -148,8 +145,8 @@ class Lane:
     def submit(self, call: RoutedCall) -> None:
         """Send the call now or queue it.
 
-        Raises LinckiaError where neither can be: the service is failed or stopped, the queue is full, the request is
-        quarantined.  The call's `done` is not called then.
+        Raises LinckiaError, and will not call `done`, where neither can be: the service is failed or stopped, the queue
+        is full, the request is quarantined.
         """
         self._refuse_convicted(call)
         if (error := self._unavailable(call)) is not None:
@@ -168,10 +165,7 @@ class Lane:
         self._wake()
 
     def withdraw(self, call: RoutedCall, reason: str) -> bool:
-        """The caller wants no answer any more: forget it, or stop the work.  `done` will not be called.
-
-        Answers whether the call had been delivered.
-        """
+        """Forget the call, or stop the work: `done` will not be called.  Answers whether it had been delivered."""
         call.withdrawn = True
         if call.frame_id and call.frame_id in self._in_flight:
             # It keeps its place until the handler says that it has stopped: back-pressure stays honest.

@@ -32,8 +32,7 @@ LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
 
 LOOK_INTERVAL_S = 1.0
-"""Between two looks for zombies and for zygotes that are not needed: both cost next to nothing, so there is no
-hurry."""
+"""Between two looks for zombies and for zygotes that are not needed: there is no hurry."""
 
 _log = logging.getLogger("linckia.supervisor")
 

@@ -24,7 +24,7 @@ class SpawnError(Exception):
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """How a process ended: by `code` or by `signal` (neither where that cannot be known).
 
-    `oom`: the operating system killed it for want of memory.  `last_words` is the end of what it wrote to its log.
+    `oom`: killed for want of memory.  `last_words` is the end of what it wrote to its log.
     """
 
     code: int | None = None
@@ -47,10 +47,7 @@ class Running(Protocol):
     def link(self) -> Link: ...
 
     async def wait(self) -> Exit:
-        """Until it is gone, and with it all that it spawned in its process group.
-
-        Cancellation: may be awaited again.
-        """
+        """Until it is gone, with all that it spawned in its process group; may be awaited again after cancellation."""
 
     def became_ready(self) -> None:
         """It is READY: what makes the start of the next generation quick is done from now on."""
@@ -78,13 +75,7 @@ class Placement(Protocol):
         """What runs beside the generations (zygotes, say), until cancelled."""
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
-        """Start a generation.
-
-        Cancellation: leaves no process behind.
-
-        Raises:
-            SpawnError: it could not be started.
-        """
+        """Start a generation.  Cancellation leaves no process behind.  Raises SpawnError."""
 
     def dismiss(self, service: str) -> None:
         """No generation will follow soon: what was made ready for one is given up."""

@@ -32,8 +32,7 @@ MAX_CLIMB_DOUBLINGS = 7
 RESTS = "it was not called for a while, and starts at the next call"
 
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that a process does not raise in itself by mistake; the operating system's own SIGKILL is told apart as OOM
-before."""
+"""Not raised by a process in itself by mistake; the operating system's own SIGKILL is told apart as OOM before."""
 
 _GONE = (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.RESTING)
 
@@ -169,10 +168,7 @@ Decision: TypeAlias = Spawn | End | Wake | Tell
 
 
 class Plan:
-    """The specs, in start order, with the look-ups that the policy needs.
-
-    Raises ValueError as `spec.check` does.
-    """
+    """The specs, in start order, with the look-ups that the policy needs.  Raises ValueError as `spec.check` does."""
 
     def __init__(self, specs: tuple[ServiceSpec, ...]) -> None:
         check(specs)
@@ -187,13 +183,11 @@ class Plan:
 def decide(
     plan: Plan, state: State, happening: Happening, now: float, random: float
 ) -> tuple[State, tuple[Decision, ...]]:
-    """What becomes of `state`.
+    """What becomes of `state`, and the decisions in the order in which they are carried out.
 
     Args:
         now: seconds, on one monotonic clock.
         random: in [0, 1), for the jitter.
-
-    Returns: the new state, and the decisions in the order in which they are carried out.
     """
     step = _Step(plan, state, now, random)
     step.take(happening)

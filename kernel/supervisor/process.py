@@ -148,10 +148,7 @@ class Generation:
             self._patience.cancel()
 
     async def run(self, placement: Placement, birth: Birth) -> Ended:
-        """Start it, and watch it until it is dead.
-
-        Cancellation: the process is killed and collected first.
-        """
+        """Start it, and watch it until it is dead.  Cancellation: the process is killed and collected first."""
         try:
             with self._starting:
                 self.running = await placement.start(self.spec, birth)

@@ -66,10 +66,7 @@ def session_of(pid: int) -> int | None:
 
 
 class OomCounter:
-    """How many processes the operating system has killed for want of memory where we live.
-
-    Of our own control group, version 2 or 1, where it counts them; of the whole machine otherwise.
-    """
+    """How many processes Linux has killed for want of memory, in our control group or on the machine."""
 
     def __init__(self) -> None:
         counting = (path for path in _group_paths() if "oom_kill " in _text(path))

@@ -40,11 +40,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """The delay is lengthened by up to this share, so that services killed together do not all start together."""
     healthy_after_s: Seconds = 5.0
-    """READY for so long is healthy: a defect of start-up shows in its first seconds, what comes later is another
-    event."""
+    """READY for so long is healthy: a defect of start-up shows in its first seconds."""
     retry_s: Positive = 30.0
-    """A service given up as FAILED is tried again after so long: one start in half a minute costs nothing, and most
-    causes (a full disk, a missing file) are put right by a person in the meantime."""
+    """A FAILED service is tried again after so long: most causes (a full disk) are put right meanwhile."""
 
 
 class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +54,11 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     zygote: str | None = None
     """The zygote that forks it; None: it is always started from nothing."""
     standby: bool = True
-    """Whether a process forked ahead waits for this one's death: some 15 MB for a restart in a quarter of the time.
-    Only where there is a zygote."""
+    """Whether a process forked ahead waits for this one's death (`standby`).  Only where there is a zygote."""
     standby_rests_after_s: Positive | None = 300.0
     """Time without a client's call after which that process is given up, until there is one again.  None: never."""
     rests_after_s: Positive | None = None
-    """Time without any call after which its process is ended, until there is one again.  Only for what has nothing to
-    do unless it is called.  None: never."""
+    """Time without any call after which it has no process, for what does nothing unless it is called.  None: never."""
     rests_while: tuple[str, str] | None = None
     """What it must say of itself for that: a key of its `info`, and the value.  None: it rests whatever it says."""
     depends_on: tuple[str, ...] = ()
@@ -76,8 +72,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     restart: Restart = Restart.PERMANENT
     """A back end's services are there to stay."""
     intensity: Annotated[int, Meta(ge=0)] = 6
-    """More deaths than this within `period_s` are a crash loop.  With the back-off below, the seventh death of one
-    that dies at once comes after about 6 s: past any passing disturbance, before a caller's patience ends."""
+    """More deaths than this within `period_s` are a crash loop; what dies at once gets there in about 6 s: past any
+    passing disturbance, before a caller's patience ends."""
     period_s: Positive = 30.0
     """The window of `intensity`: short, so that unrelated deaths hours apart are never added up."""
     backoff: Backoff = Backoff()
@@ -86,8 +82,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     ping_interval_s: Positive = 1.0
     """A ping costs 0.1 ms; a second is as finely as a person perceives a stall."""
     hang_timeout_s: Positive = 5.0
-    """A healthy event loop answers in milliseconds, a starved one in a second; and a caller whose deadline is 10 s can
-    still be answered by the next generation."""
+    """A healthy event loop answers in milliseconds, a starved one in a second; deadlines of callers are 10 s."""
     shutdown_timeout_s: Positive = 5.0
     """For calls in hand to finish when it is told to end."""
     term_timeout_s: Positive = 2.0
@@ -128,9 +123,7 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
 def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
     """Whether the specs make sense together; `zygotes` is looked at where it is given.
 
-    Raises:
-        ValueError: a name is used twice, a dependency or zygote is not there, or dependencies form a circle; names the
-            field.
+    Raises ValueError, which names the field.
     """
     names = [spec.name for spec in specs]
     known_zygotes = [zygote.name for zygote in zygotes or ()]
@@ -146,11 +139,7 @@ def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None
 
 
 def shutdown_waves(specs: tuple[ServiceSpec, ...]) -> tuple[tuple[str, ...], ...]:
-    """The order of an orderly end: services without dependents first, each wave at once.
-
-    Raises:
-        ValueError: dependencies form a circle.
-    """
+    """The order of an orderly end: services without dependents first, each wave at once.  Raises ValueError."""
     left = {spec.name: set(spec.depends_on) for spec in specs}
     waves: list[tuple[str, ...]] = []
     while left:

@@ -113,11 +113,7 @@ class _Keeper:
 
 
 class Standbys:
-    """The standby of each service, by its name; they live as long as `run`.
-
-    Args:
-        first_s: how long after the first READY of a service its standby is made.
-    """
+    """The standby of each service, made `first_s` after its first READY; they live as long as `run`."""
 
     def __init__(self, reaper: Reaper, first_s: float = AT_FIRST_S) -> None:
         self._first_s = first_s
@@ -146,11 +142,7 @@ class Standbys:
         return None
 
     def keep(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
-        """Have a standby for the generation after this one, which is READY now.
-
-        Args:
-            log_fd: of the generation that lives; whatever the standby says before its turn goes there.
-        """
+        """Have a standby for the generation after this one, which is READY; it too writes to the log `log_fd`."""
         self.dismiss(spec.name)
         if self._nursery is not None:
             keeper = self._keepers[spec.name] = _Keeper(spec.standby_rests_after_s)

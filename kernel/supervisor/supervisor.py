@@ -34,10 +34,8 @@ _log = logging.getLogger("linckia.supervisor")
 
 
 class Recovery(msgspec.Struct, kw_only=True):
-    """How the latest death was got over: when it was noticed (trio's clock), and ms from then.
-
-    `answered_ms`: until all its callers had an answer or were queued for the next generation; `ready_ms`: until the
-    next generation was READY (None: not yet).
+    """How the latest death was got over: when it was noticed (trio's clock), and ms from then until all its callers had
+    an answer or were queued again (`answered_ms`), and until the next generation was READY (None: not yet).
     """
 
     noticed_at: float
@@ -98,9 +96,7 @@ class Supervisor:
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start all services and keep them alive until `shutdown`.
-
-        `task_status` is told at once, before any service is READY.
+        """Start all services and keep them alive until `shutdown`; `task_status` is told before any is READY.
 
         Cancellation: all services are killed.
         """
@@ -121,9 +117,9 @@ class Supervisor:
             await self._changed.park()
 
     async def shutdown(self) -> None:
-        """End all services in order, dependents first, then the zygotes; returns once `run` is over.
+        """End all services in order, dependents first, then the zygotes; bounded, until `run` is over.
 
-        Bounded by the kill ladder of each service.  Cancellation: the end goes on.
+        Cancellation: the end goes on.
         """
         if self._nursery is not None:
             self._apply(policy.Close())

@@ -156,8 +156,7 @@ class Zygote:
 
         Cancellation: while waiting for the zygote to load only; a fork takes milliseconds and is seen through.
 
-        Raises:
-            ZygoteDown: no service was forked.
+        Raises ZygoteDown: no service was forked.
         """
         self._wanted.set()
         with trio.move_on_after(self.spec.wait_s):

@@ -66,11 +66,7 @@ def routes(supervisor: Supervisor, router: Router) -> list[BaseRoute]:
 
 
 def exposition(report: Report, router: Router, kernel_bytes: int) -> bytes:
-    """All series in Prometheus' text format.
-
-    Args:
-        kernel_bytes: resident memory of the kernel's own process.
-    """
+    """All series in Prometheus' text format; `kernel_bytes` is the kernel's own resident memory."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(report, router, kernel_bytes))
     return generate_latest(registry)

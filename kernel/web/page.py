@@ -211,11 +211,7 @@ _HEADERS = {
 
 
 def routes(dispatcher: Dispatcher, key: str) -> list[routing.BaseRoute]:
-    """The page's routes.
-
-    Args:
-        key: what a restart must carry.
-    """
+    """The page's routes; a restart must carry `key`."""
 
     async def page(request: Request) -> Response:
         return Response(DOCUMENT, media_type="text/html; charset=utf-8", headers=_HEADERS)
