@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernel import VERSION, users
-from kernel.cli.terminal import show_json, show_table
+from kernel.cli.terminal import show
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 
@@ -72,14 +72,11 @@ def doctor(arguments: argparse.Namespace) -> int:
     findings = list(examine(data_dir))
     if arguments.verify:
         findings += verified(data_dir)
-    if arguments.json:
-        show_json([finding._asdict() for finding in findings])
-    else:
-        rows = [
-            ((verdict.value, _STYLES[verdict]), what, f"{found} -> {remedy}" if remedy else found)
-            for what, verdict, found, remedy in findings
-        ]
-        show_table(("", "WHAT", "FOUND"), rows)
+    rows = [
+        ((verdict.value, _STYLES[verdict]), what, f"{found} -> {remedy}" if remedy else found)
+        for what, verdict, found, remedy in findings
+    ]
+    show(arguments.json, [finding._asdict() for finding in findings], ("", "WHAT", "FOUND"), rows)
     return 1 if any(finding.verdict is Verdict.BAD for finding in findings) else 0
 
 

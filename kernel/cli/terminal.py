@@ -105,6 +105,14 @@ def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     return table
 
 
+def show(as_json: bool, answer: object, headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """The whole answer as JSON, or its rows as a table."""
+    if as_json:
+        show_json(answer)
+    else:
+        show_table(headers, rows)
+
+
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Print a table in the way that suits stdout."""
     if not sys.stdout.isatty():
