@@ -23,48 +23,6 @@ from proto.memory import HEAPS
 GIB = 1024**3
 
 
-def _zygote(name: str, *preload: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
-    """By default a start waits long: from nothing a service loads the same modules, so to wait is quicker."""
-    # A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that
-    # two.
-    env = {"OPENBLAS_NUM_THREADS": "1"}
-    modules = ("services.runtime.main", *preload)
-    return ZygoteSpec(name=name, preload=modules, env=env, wait_s=wait_s, rests_after_s=rests_after_s)
-
-
-# In the order in which they load where processors are few: what answers a search by words comes first.
-ZYGOTES = (
-    _zygote(
-        "light",
-        "services.echo.main",
-        "services.yaml.main",
-        "services.graph.main",
-        "services.knowledge.main",
-        "services.fetch.main",
-        "services.transcripts.main",
-        "services.files.main",
-        "services.files.compare_main",
-        "services.watch.main",
-        "services.media.main",
-        "services.llm.main",
-    ),
-    _zygote("vectors", "faiss", "services.retrieve.main"),
-    _zygote("documents", "services.documents.main"),
-    # It loads in a quarter of a second, and takes 20 MB.
-    _zygote("decode", "services.decode.main", rests_after_s=0),
-    # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds, and
-    # starting from nothing takes as many again.
-    _zygote(
-        "torch",
-        "torch",
-        "services.embed.main",
-        "services.embed.torch_encoder",
-        "services.rerank.main",
-        "services.rerank.model",
-        wait_s=60.0,
-    ),
-)
-
 _COSTLY = frozenset({"torch"})
 """Zygotes of over a hundred megabytes, whose loading a search would wait for."""
 
@@ -195,6 +153,27 @@ ENTRIES = (
     Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1), roots=Roots.READ, rests=True),
 )
 """The services of every system, in start order."""
+
+
+def _zygote(name: str, *more: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
+    """It loads its services' modules and `more`; a start waits for that, since from nothing it loads the same."""
+    modules = ("services.runtime.main", *more, *(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name))
+    # A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that
+    # two.
+    env = {"OPENBLAS_NUM_THREADS": "1"}
+    return ZygoteSpec(name=name, preload=modules, env=env, wait_s=wait_s, rests_after_s=rests_after_s)
+
+
+# In the order in which they load where processors are few: what answers a search by words comes first.
+ZYGOTES = (
+    _zygote("light"),
+    _zygote("vectors", "faiss"),
+    _zygote("documents"),
+    # It loads in a quarter of a second, and takes 20 MB.
+    _zygote("decode", rests_after_s=0),
+    # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds.
+    _zygote("torch", "torch", "services.embed.torch_encoder", "services.rerank.model", wait_s=60.0),
+)
 
 
 def from_package(package: str) -> Entry:
