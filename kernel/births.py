@@ -41,17 +41,13 @@ class RootFolders:
         while self._roots:
             await trio.sleep(LOOK_INTERVAL_S)
             # A look at a network folder may take as long as it likes: not on the event loop.
-            await self.look(replaced)
-
-    async def look(self, replaced: Callable[[], None]) -> None:
-        """Look once."""
-        found = await trio.to_thread.run_sync(lambda: tuple(map(_identity, self._roots)), abandon_on_cancel=True)
-        now = tuple(new or old for new, old in zip(found, self.identities, strict=True))
-        if now != self.identities:
-            changed = [root for root, new, old in zip(self._roots, now, self.identities, strict=True) if new != old]
-            _log.warning("%s is another folder than before: the services that use it are restarted", changed)
-            self.identities = now
-            replaced()
+            found = await trio.to_thread.run_sync(lambda: tuple(map(_identity, self._roots)), abandon_on_cancel=True)
+            now = tuple(new or old for new, old in zip(found, self.identities, strict=True))
+            if now != self.identities:
+                changed = [root for root, new, old in zip(self._roots, now, self.identities, strict=True) if new != old]
+                _log.warning("%s is another folder than before: the services that use it are restarted", changed)
+                self.identities = now
+                replaced()
 
 
 def _identity(path: str) -> str:
@@ -83,6 +79,7 @@ class Births:
         roots = tuple(map(str, config.roots)) if uses_roots else ()
         models = catalog.model_folders(settings) if entry.reads_models else ()
         named = catalog.named_files(entry, settings)
+        resolver = catalog.RESOLVER_FOLDERS if entry.network else ()
         # A file with a key in it is readable for its owner alone.
         is_apart = not uses_roots and not named and self._own_users
         own = is_apart and users.unreachable(filter(Path.exists, map(Path, models))) is None
@@ -100,12 +97,7 @@ class Births:
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                read=(
-                    *(roots if entry.roots is Roots.READ else ()),
-                    *models,
-                    *(catalog.RESOLVER_FOLDERS if entry.network else ()),
-                    *named,
-                ),
+                read=(*(roots if entry.roots is Roots.READ else ()), *models, *resolver, *named),
                 write=roots if entry.roots is Roots.WRITE else (),
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,

@@ -158,10 +158,7 @@ ENTRIES = (
 def _zygote(name: str, *more: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
     """It loads its services' modules and `more`; a start waits for that, since from nothing it loads the same."""
     modules = ("services.runtime.main", *more, *(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name))
-    # A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that
-    # two.
-    env = {"OPENBLAS_NUM_THREADS": "1"}
-    return ZygoteSpec(name=name, preload=modules, env=env, wait_s=wait_s, rests_after_s=rests_after_s)
+    return ZygoteSpec(name=name, preload=modules, wait_s=wait_s, rests_after_s=rests_after_s)
 
 
 # In the order in which they load where processors are few: what answers a search by words comes first.

@@ -211,4 +211,4 @@ class Spool:
         """It has been handed over.  Raises OSError."""
         size = file.stat().st_size if file.exists() else 0
         file.unlink(missing_ok=True)
-        self._bytes = max(0, self._bytes - size)
+        self._bytes -= size

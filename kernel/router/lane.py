@@ -318,12 +318,9 @@ class Lane:
 
     def _free(self) -> Instance | None:
         """The least loaded instance that takes another call."""
-        free = [
-            each
-            for each in self._instances.values()
-            if each.channel is not None and each.in_flight < self._limits.in_flight
-        ]
-        return min(free, key=lambda each: each.in_flight, default=None)
+        there = [each for each in self._instances.values() if each.channel is not None]
+        least = min(there, key=lambda each: each.in_flight, default=None)
+        return least if least is not None and least.in_flight < self._limits.in_flight else None
 
     def _send(self, call: RoutedCall, instance: Instance, now: float) -> None:
         call.frame_id = next(self._ids)
@@ -331,21 +328,19 @@ class Lane:
         instance.in_flight += 1
         instance.used = instance.used or call.for_client
         self._in_flight[call.frame_id] = call
-        self._post(
-            call,
-            Call(
-                id=call.frame_id,
-                op=call.op.name,
-                params=call.params,
-                left_ms=max(1, int((call.deadline - now) * 1000)),
-                trace=call.trace,
-                caller=call.caller,
-                generation=call.generation,
-                credit=call.credit,
-                progress=call.progress is not None,
-                session=call.session,
-            ),
+        frame = Call(
+            id=call.frame_id,
+            op=call.op.name,
+            params=call.params,
+            left_ms=max(1, int((call.deadline - now) * 1000)),
+            trace=call.trace,
+            caller=call.caller,
+            generation=call.generation,
+            credit=call.credit,
+            progress=call.progress is not None,
+            session=call.session,
         )
+        self._post(call, frame)
 
     def _post(self, call: RoutedCall, frame: Call | Cancel | Credit) -> None:
         instance = self._instances[call.instance]

@@ -108,11 +108,7 @@ class Generation:
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
         on_ready: Callable[[], None], on_idle: Callable[[], None],
     ) -> None:  # fmt: skip
-        """
-        Args:
-            on_ready: called once.
-            on_idle: called each time that it is found to have had no call for `rests_after_s`.
-        """
+        """`on_idle` is called each time that it is found to have had no call for `rests_after_s`."""
         self.spec = spec
         self.number = number
         self.mode = mode
