@@ -1,8 +1,7 @@
 """The kernel put together: supervisor, router, gateway and control socket, from start to orderly end.
 
-The wiring is all here.  The front comes first, since a client waits for it: it answers as soon as it is there and lets
-calls wait for their service.  At the end it is the other way round: services finish what they have in hand while the
-front can still deliver their answers.
+The front comes first, since a client waits for it: calls wait for their service.  At the end it is the other way round:
+services finish what they have in hand while the front can still deliver their answers.
 """
 
 from __future__ import annotations

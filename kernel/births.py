@@ -1,8 +1,7 @@
 """Birth certificates: what each generation is told, and what of the machine it may touch.
 
-A service is confined to the root folders that were there when it was born. A root that is deleted and recreated, or
-that a file system is mounted on, is another folder under the same name, and closed to those who were born before: they
-are ended in order and restarted. A root that is merely gone changes nothing until something stands in its place.
+A service is confined to the root folders that were there when it was born. Where another folder appears under a root's
+name (recreated, or mounted), the services that use it are restarted in order; a root that is gone changes nothing.
 """
 
 from __future__ import annotations

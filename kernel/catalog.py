@@ -1,7 +1,6 @@
 """The services that make up the system: how each is started, and what each may touch.
 
-A new service is one entry here, its folder under `services/`, and its operations under `proto/ops/`.  The kernel
-never imports a service; it knows the name of its module.
+A new service is one entry here, its folder under `services/`, and its operations under `proto/ops/`.
 """
 
 from __future__ import annotations

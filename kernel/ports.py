@@ -1,7 +1,7 @@
 """Where the parts of the kernel meet: the interfaces between supervisor, router and gateway.
 
-The supervisor brings generations up and down and hands each one's channel to a `GenerationSink` (the router).  The
-gateway and the command line make calls through a `Dispatcher` (the router).  None of them knows the other's inside.
+The supervisor hands each generation's channel to a `GenerationSink` (the router); the gateway and the command line make
+calls through a `Dispatcher` (the router).  None of them knows the other's inside.
 """
 
 from __future__ import annotations

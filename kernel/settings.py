@@ -1,10 +1,8 @@
 """The settings as they may be written: `linckia.toml` or `config.yaml`, the environment (`LINCKIA_…`), flags.
 
-Each amounts to one layer, checked by itself; `kernel.config` lays them over each other. An unknown setting is an error
-that names the nearest known one, since a misspelt setting that is passed over is found out weeks later.
-
-Disk browsers for agents are set up by `[server]`, `config.yaml` and variables of their own; a set-up that exists can be
-kept. These mean the same as the settings of `[http]`, and in the environment the names that begin with LINCKIA_ win.
+Each amounts to one layer, checked by itself; `kernel.config` lays them over each other. An unknown setting is an error:
+one that is passed over is found out weeks later. The set-ups of disk browsers for agents (`[server]`, `config.yaml`,
+`SERVER_PORT`) mean the same as the settings of `[http]`, and give way to LINCKIA_ variables.
 """
 
 from __future__ import annotations

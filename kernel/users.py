@@ -1,12 +1,10 @@
 """Who services run as where the kernel runs as root: each that touches only its own folder, as a user of its own.
 
-The users are numbers that no account has, derived from the data directory and the service's name, so that they stay
-the same.  All of a data directory's share a group, which may enter it.  Such a user can do nothing to other services,
-to the kernel or to anybody's files, whatever else fails to hold it.
+The users are numbers that no account has, derived from the data directory and the service's name.  Those of a data
+directory share a group, which may enter it, and can do nothing to other services, the kernel or anybody's files.
 
 Services that work on the roots keep root's access to files, and no other privilege: the roots may be anybody's.  Where
-other users cannot reach the interpreter or the data directory (both are often below /root), the services run as root
-without any privilege.
+other users cannot reach the interpreter or the data directory (often below /root), so do all services.
 
 Sources: credentials(7), capabilities(7), user_namespaces(7), systemd's list of unused user numbers.
 """

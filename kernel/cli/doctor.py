@@ -1,7 +1,6 @@
 """`linckia doctor`: what this machine offers and what it lacks, each finding with its remedy.
 
-Looks, never changes: no kernel is started, no service imported. What only a heavy import can tell is asked of a process
-of its own, which may crash without harm.
+Looks, never changes. What only a heavy import can tell is asked of a process of its own, which may crash.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`linckia import-transcripts`: conversations out of the files that agents leave on disk.
 
 The files are read here, since the service may touch none of them: lines of JSON, the elements of an array, or one
-document, in parts of about a megabyte. The service remembers how far each was read, so that the same command,
-interrupted or repeated, resumes where it was. A last line that is not complete is left for the next time: its writer
-may be at work.
+document, in parts of about a megabyte. The service remembers how far each was read, so an interrupted command resumes.
+A last line that is not complete is left for the next time: its writer may be at work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The commands and their options; completion scripts are derived from the parser too.
 
-Where a command is a call of one operation, its options are named (`dest`) as the operation's parameters, so that
-`kernel.cli.terminal.params_of` has nothing to translate.
+Where a command calls one operation, its options are named (`dest`) as the operation's parameters, for `params_of`.
 """
 
 from __future__ import annotations

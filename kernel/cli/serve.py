@@ -1,10 +1,8 @@
 """`linckia serve`: the kernel itself, and its log.
 
 The data directory is locked and its socket listens before anything slow is imported, so that clients can queue at once.
-
-The log is JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.  Where stderr is not watched (a
-kernel that `linckia stdio` started), stderr is the log file itself, so that what Python or a library prints as it dies
-is found there too.
+The log is JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.  Where no person watches stderr
+(`linckia stdio` started the kernel), stderr is the log file itself: what Python prints as it dies is found there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`linckia stdio`: gives its stdin and stdout to the kernel that holds the data directory, and waits.
 
-The kernel speaks MCP on the two descriptors itself, so nothing is relayed and this process stays small. Where no kernel
-runs it starts one, detached, that ends when its last client has left. A kernel that dies is followed by another, to
-which the session is handed as it stood (`kernel.gateway.transport.session_memory`): the client notices a pause.
-Standard library only: this stands between an MCP client and its first answer.
+The kernel speaks MCP on the two descriptors itself, so nothing is relayed. Where no kernel runs it starts one, detached,
+that ends with its last client. A kernel that dies is followed by another, which gets the session as it stood
+(`kernel.gateway.transport.session_memory`). Standard library only: an MCP client waits for it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """A data directory: where it and its control socket, lock and logs are; one kernel holds it at a time.
 
-A Unix socket's address holds at most 107 bytes. A longer path is reached through `/proc/self/fd/N`, a descriptor of the
-data directory, so that the socket always stands in the directory it belongs to.
-
-`hold` comes first of all in the kernel's life, before anything slow is imported, so that a second kernel or client can
-connect at once and wait in the socket's backlog.
+A Unix socket's address holds at most 107 bytes; a longer path is reached through `/proc/self/fd/N`, a descriptor of the
+data directory. `hold` comes before anything slow is imported, so that other kernels and clients can queue at once.
 """
 
 from __future__ import annotations

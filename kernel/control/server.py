@@ -1,7 +1,6 @@
 """The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the gateway.
 
-Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for. An
-ephemeral kernel's server returns a while after the last one has left, which is that kernel's end.
+Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for.
 """
 
 from __future__ import annotations

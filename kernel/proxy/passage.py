@@ -1,10 +1,9 @@
 """One client's connection, and its own connection to the API behind: bytes go through as they come, both ways.
 
-Nothing is taken apart and put together again: what a client sends arrives as it was sent, but for the name of the host
-and, where the upstream's address has a path, the path in front; what comes back goes to the client before anybody looks
-at it. Each client has one upstream connection of its own, so that framing, keep-alive, trailers, upgrades and the end
-of either side mean what they mean without a proxy, and no header that is meant for one connection reaches another.
-Copies are read by h11 to know where messages end; what cannot be read is passed on all the same, and not recorded.
+What a client sends arrives as it was sent, but for the host and, where the upstream's address has a path, the path in
+front; what comes back goes to the client before it is read. Each client has an upstream connection of its own, so that
+framing, keep-alive, trailers, upgrades and the end of either side mean what they mean without a proxy. Copies are read
+by h11 to know where messages end; what cannot be read is passed on all the same, and not recorded.
 """
 
 from __future__ import annotations

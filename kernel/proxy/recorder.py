@@ -1,7 +1,6 @@
 """Handing exchanges over to `transcripts`, after their replies and beside the traffic: no client waits for this.
 
-What cannot be handed over (no kernel runs, the service is being started) is kept in the spool and handed over later.
-A turn that was handed over twice is kept once, so that whatever is not certain is repeated.
+What cannot be handed over now is kept in the spool. A turn that was handed over twice is kept once.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """The calls of one service: who waits, who is in flight, and what becomes of them when a generation dies.
 
-Promises: a call is answered exactly once.  One that was not delivered may be delivered later or failed as not
-executed; one that was delivered to a generation that died is sent again only if its operation is idempotent, and
-otherwise fails as `MaybeExecuted`.
+A call is answered exactly once.  One that was delivered to a generation that died is sent again only if its operation
+is idempotent, and otherwise fails as `MaybeExecuted`.
 
 After a death that the service itself caused (not a kill from outside) the calls that were in flight are *suspects*:
-they are sent again one at a time, so that a request that kills its service is caught alone, refused as `Quarantined`,
-and takes no innocent one with it.
+they are sent again one at a time, so that a request that kills its service is caught alone and refused as
+`Quarantined`.
 
-A service may be a pool: several instances, each supervised for itself, behind one lane. A call goes to the least loaded
-instance that is there, and one that lost its instance to the next that is.
+A service may be a pool: several instances, each supervised for itself. A call goes to the least loaded that is there.
 """
 
 from __future__ import annotations

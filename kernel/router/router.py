@@ -1,8 +1,7 @@
 """The router: every call of a client, an operator or a service, to whichever service owns the operation.
 
 It is the supervisor's `GenerationSink` and everyone's `Dispatcher`.  It never decodes a body that it passes from one
-service to another; deadlines, traces and the right to ask the client go from a call to the calls made while serving
-it.
+service to another; traces and the right to ask the client go from a call to the calls made while serving it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Generations as processes of this machine, forked by a zygote or started from nothing.  Linux only (pidfd).
 
-Every process has a session and a process group of its own, dies with the kernel, and is watched by a pidfd, which tells
-of its death within a millisecond and cannot be confused by a number used again.
+Every process has a session and a process group of its own, dies with the kernel, and is watched by a pidfd.
 """
 
 from __future__ import annotations

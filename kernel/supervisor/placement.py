@@ -1,8 +1,6 @@
 """Where a generation runs: the seam between supervision and the making of processes.
 
-A placement starts a generation and hands back what supervision needs of it: a link, its end, signals, its memory.
-Today's is `local.LocalPlacement`; one that starts the same service on another host has the same shape, and tests have
-one without any process.
+`local.LocalPlacement` makes processes of this machine; tests have a placement without any process.
 """
 
 from __future__ import annotations

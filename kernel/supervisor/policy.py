@@ -1,15 +1,12 @@
 """The restart policy: what becomes of the services when something happens, as a pure function.
 
-`decide` takes the state, what happened, the time and one random number, and gives the new state and the decisions.
-It promises Erlang/OTP's semantics for services that are restarted each for itself (restart types, intensity), and
-beyond them:
+`decide` takes the state, what happened, the time and one random number, and gives the new state and the decisions:
+Erlang/OTP's semantics for services that are restarted each for itself (restart types, intensity), and beyond them:
 
 - a restart after healthy time is immediate; after that come exponential delays, and healthy time resets them;
-- the system never ends because of a service: past its intensity it is FAILED, with the time of the next try, and that
-  one try is all it gets before it is FAILED again, so there is no busy loop;
-- what a person stopped stays stopped: a planned start that comes late finds the state changed, and means nothing;
-- death by a signal from outside (`kill -9` by a person) of a service that was READY is no defect of its own: it is
-  restarted at once and not counted, since each turn of such a loop needs the outsider;
+- the system never ends because of a service: past its intensity it is FAILED, and gets one try after a stated time;
+- what a person stopped stays stopped, whatever was planned;
+- death by a signal from outside (`kill -9`) of a service that was READY is restarted at once and not counted;
 - a service that is not called may rest, without a process, and starts at the next call, also where that comes while it
   is still ending.  A rest is neither a death nor a restart;
 - a service that keeps dying in one mode goes on in the next, and comes back to the better one after healthy time.

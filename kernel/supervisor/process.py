@@ -1,9 +1,8 @@
 """One generation of one service, from its start to its death: hello, ready, pings, limits, and the kill ladder.
 
-Promises: READY is told once, and only after a hello that names this very generation; a death is noticed at once, and so
-are a hang, too much memory, a start that takes too long and nonsense on the link; every frame that had arrived is
-delivered before the death is told; and whatever a process does, the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all
-that it spawned) ends it in bounded time.
+READY is told once, after a hello that names this very generation; a death is noticed at once, and so are a hang, too
+much memory, a slow start and nonsense on the link; every frame that had arrived is delivered before the death is told;
+and the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all that it spawned) ends any process in bounded time.
 """
 
 from __future__ import annotations

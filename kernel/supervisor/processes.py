@@ -1,9 +1,8 @@
 """What Linux tells about processes (their memory, who was killed for want of it), and the reaper of orphaned zombies.
 
-Zombies are processes that services left behind and that became children of the subreaper, us.  The reaper never takes
-the exit status of a child that other code in the kernel waits for: those that the supervisor started are registered,
-the groups of dead services hold nothing but what they spawned, and any other zombie is left alone until it has
-evidently been forgotten.
+Zombies are what services left behind; they became children of the subreaper, us.  The reaper never takes the exit
+status of a child that other code waits for: those that the supervisor started are registered, the groups of dead
+services hold nothing but what they spawned, and any other zombie is left alone for a while.
 """
 
 from __future__ import annotations

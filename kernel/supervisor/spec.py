@@ -1,8 +1,4 @@
-"""Child specs: what runs, how it is started, and how often it may fail before that is stated.
-
-Plain data, after Erlang/OTP's child specification.  Every default stands with its reason; a spec names only what
-differs.
-"""
+"""Child specs, after Erlang/OTP's: what runs, how it is started, and how often it may fail before that is stated."""
 
 from __future__ import annotations
 
@@ -109,7 +105,6 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     preload: tuple[str, ...]
     """Modules to import, and never to use before the fork."""
-    env: dict[str, str] = {}
     rests_after_s: Seconds | None = None
     """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
     wait_s: Seconds = 2.0

@@ -1,9 +1,8 @@
 """Standbys: for each service that runs, a process forked ahead that takes its place within milliseconds of its death.
 
-A standby has done what can be done before it is known when it will be wanted (see `services.runtime.standby`), so what
-a restart still costs is the service's own start-up: 14 to 28 ms instead of 63 to 146.  Like a zygote it is a
-convenience: where there is none, or it is not fit, the service is forked or started from nothing.  A service that is
-not called for a while has none until it is called again: it holds some 10 MB.
+It has done what can be done before it is known when it will be wanted (see `services.runtime.standby`): a restart takes
+14 to 28 ms instead of 63 to 146.  Where there is none that fits, the service is forked or started from nothing.  A
+service that is not called for a while has none until it is called again: it holds some 10 MB.
 """
 
 from __future__ import annotations

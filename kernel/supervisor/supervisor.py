@@ -1,7 +1,7 @@
 """The supervisor: carries out what the restart policy decides, on processes that a placement starts.
 
-Promises: the router hears of READY, draining and death of every generation, in that order; the system never ends
-because of a service; and when the supervisor ends, in order or not, no service outlives it.
+The router hears of READY, draining and death of every generation, in that order; and when the supervisor ends, in order
+or not, no service outlives it.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class Zygote:
             with theirs:
                 process = spawn(
                     "services.runtime.zygote", theirs.fileno(), msgspec.json.encode(birth),
-                    env={**ENV, **self.spec.env}, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
+                    env=ENV, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
                 )  # fmt: skip
             self._reaper.own.add(process.pid)
             self.pid = process.pid

@@ -1,8 +1,7 @@
 """Files below the roots, and what was made from them, over HTTP, whole or in ranges.
 
-The bytes come from the service in chunks, so that a file of any size takes no more memory than one of them; it checks
-where the path really leads. Nothing that is served may act: a page or a script comes as a download, in a sandbox, with
-its type as it is declared (`nosniff`).
+The bytes come from the service in chunks; it checks where the path really leads. Nothing that is served may act: a page
+or a script comes as a download, in a sandbox, with its type as it is declared (`nosniff`).
 """
 
 from __future__ import annotations
