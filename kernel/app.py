@@ -98,7 +98,7 @@ class _Kernel:
             tuple(entry.spec for entry in self.entries),
             catalog.zygotes(self.entries, config.rest_after_s),
             self.router,
-            Births(config, self.entries, self.table, self.folders),
+            Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders),
             log_dir(config.data_dir),
         )
         self.router.wake_with(self.supervisor.wanted)
@@ -143,13 +143,13 @@ class _Kernel:
 
     async def _control(self, gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:
         server = ControlServer(
-            gateway.operator,
-            self.table,
-            gateway.attach,
-            roots=self.config.roots,
-            linger_s=self.linger_s,
+            dispatcher=gateway.operator,
+            table=self.table,
+            attach=gateway.attach,
             started=self.started,
             stopping=self.stop,
+            roots=tuple(map(str, self.config.roots)),
+            linger_s=self.linger_s,
         )
         await server.run(self.listener, task_status=task_status)
         self.stop.set()

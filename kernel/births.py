@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -58,21 +59,21 @@ def _identity(path: str) -> str:
     return f"{status.st_dev}:{status.st_ino}"
 
 
+@dataclass
 class Births:
-    """The birth certificates of the services in `entries`, from spec, number and mode."""
+    """The birth certificates of the services in `entries`, by their names; from spec, number and mode."""
 
-    def __init__(self, config: Config, entries: tuple[Entry, ...], table: Table, folders: RootFolders) -> None:
-        self._config = config
-        self._entries = {entry.spec.name: entry for entry in entries}
-        self._table = table
-        self._folders = folders
+    config: Config
+    entries: Mapping[str, Entry]
+    table: Table
+    folders: RootFolders
 
     def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> Birth:
-        config, entry = self._config, self._entries[spec.name]
+        config, entry = self.config, self.entries[spec.name]
         settings = config.services.get(entry.service, {})
         if entry.pooled:
             # How many it is one of, so that they share the cores out among themselves.
-            workers = sum(other.service == entry.service for other in self._entries.values())
+            workers = sum(other.service == entry.service for other in self.entries.values())
             settings = {**settings, "workers": workers}
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
@@ -86,7 +87,7 @@ class Births:
             service=spec.name,
             module=spec.module,
             generation=generation,
-            operations=tuple(op.name for op in self._table.of_service(entry.service)),
+            operations=tuple(op.name for op in self.table.of_service(entry.service)),
             parent_pid=os.getpid(),
             data_dir=str(config.data_dir / "services" / spec.name),
             roots=roots,
@@ -101,15 +102,15 @@ class Births:
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,
                 files_of_others=uses_roots or bool(models or named),
-                folders=self._folders.identities if uses_roots else (),
+                folders=self.folders.identities if uses_roots else (),
             ),
         )
 
     @functools.cached_property
     def _own_users(self) -> bool:
         """Whether services that touch only their own folder run as users of their own; what it takes is done."""
-        data_dir = self._config.data_dir
-        if not self._config.own_users or users.obstacle(data_dir) is not None:
+        data_dir = self.config.data_dir
+        if not self.config.own_users or users.obstacle(data_dir) is not None:
             return False
         try:
             users.admit(data_dir)

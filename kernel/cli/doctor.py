@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernel import VERSION, users
-from kernel.cli.terminal import show
+from kernel.cli.terminal import show_answer
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 
@@ -75,7 +75,7 @@ def doctor(arguments: argparse.Namespace) -> int:
         ((verdict.value, _STYLES[verdict]), what, f"{found} -> {remedy}" if remedy else found)
         for what, verdict, found, remedy in findings
     ]
-    show(arguments.json, [finding._asdict() for finding in findings], ("", "WHAT", "FOUND"), rows)
+    show_answer(arguments.json, [finding._asdict() for finding in findings], ("", "WHAT", "FOUND"), rows)
     return 1 if any(finding.verdict is Verdict.BAD for finding in findings) else 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show, show_json, size
+from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_answer, show_json, size
 from kernel.control.client import CallFailed, Client
 from kernel.json_types import JsonObject
 
@@ -96,7 +96,9 @@ def ls(arguments: argparse.Namespace) -> int:
         ((one["hash"][:12], "dim"), size(one["size"]), moment(one["indexed"]), (one["path"], "bold"))
         for one in documents
     ]
-    show(arguments.json, {"total": page["total"], "documents": documents}, ("HASH", "SIZE", "INDEXED", "PATH"), rows)
+    show_answer(
+        arguments.json, {"total": page["total"], "documents": documents}, ("HASH", "SIZE", "INDEXED", "PATH"), rows
+    )
     return 0
 
 
@@ -233,5 +235,5 @@ def snapshots(arguments: argparse.Namespace) -> int:
          one["directory"])
         for one in answer["snapshots"]
     ]  # fmt: skip
-    show(arguments.json, answer, ("SNAPSHOT", "CREATED", "FILES", "SIZE", "LABEL", "DIRECTORY"), rows)
+    show_answer(arguments.json, answer, ("SNAPSHOT", "CREATED", "FILES", "SIZE", "LABEL", "DIRECTORY"), rows)
     return 0

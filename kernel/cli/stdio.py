@@ -1,6 +1,6 @@
 """`linckia stdio`: gives its stdin and stdout to the kernel that holds the data directory, and waits.
 
-The kernel speaks MCP on the two descriptors itself, so nothing is relayed. Where no kernel runs it starts one, detached,
+The kernel speaks MCP on the two descriptors itself: nothing is relayed. Where no kernel runs it starts one, detached,
 that ends with its last client. A kernel that dies is followed by another, which gets the session as it stood
 (`kernel.gateway.transport.session_memory`). Standard library only: an MCP client waits for it.
 """

@@ -105,7 +105,7 @@ def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     return table
 
 
-def show(as_json: bool, answer: object, headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+def show_answer(as_json: bool, answer: object, headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """The whole answer as JSON, or its rows as a table."""
     if as_json:
         show_json(answer)

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator
 
 from kernel.cli import Usage
-from kernel.cli.terminal import show
+from kernel.cli.terminal import show_answer
 from kernel.gateway.surfaces import Surface
 from proto.operation import CLIENT, SURFACES, Access, Role
 from proto.ops import Table, load
@@ -30,7 +30,7 @@ def tools(arguments: argparse.Namespace) -> int:
         (op.name, op.service, (op.access.value, _STYLES[op.access]), first_sentence(op.description))
         for op in sorted(surface.tools.values(), key=lambda op: (op.service, op.name))
     ]
-    show(arguments.json, surface.listed_tools, ("TOOL", "SERVICE", "ACCESS", "WHAT IT DOES"), rows)
+    show_answer(arguments.json, surface.listed_tools, ("TOOL", "SERVICE", "ACCESS", "WHAT IT DOES"), rows)
     return 0
 
 

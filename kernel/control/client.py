@@ -5,9 +5,10 @@ Errors are `ControlError`s whose message is ready to be shown.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,8 @@ class Client:
         if timeout_s is not None:
             request["timeout_s"] = timeout_s
         self._send(request, ())
-        for message in self._messages():
-            if "result" in message:
-                return message["result"]
-            if on_progress is not None and "progress" in message:
-                on_progress(message["progress"])
-        raise KernelGone(f"the kernel ended while {name} was running; whether it was done is not known")
+        gone = f"the kernel ended while {name} was running; whether it was done is not known"
+        return self._answer("result", gone, on_progress)
 
     def attach(
         self, surface: str, roots: Sequence[str] | None, *descriptors: int, timeout_s: float | None = None
@@ -105,22 +102,16 @@ class Client:
         """
         self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
         self._send({"attach": {"surface": surface, "roots": roots}}, descriptors)
-        for message in self._messages():
-            if "attached" in message:
-                self._socket.settimeout(None)
-                attached: JsonObject = message["attached"]
-                return attached
-        raise KernelGone("the kernel ended before it had answered")
+        attached: JsonObject = self._answer("attached", "the kernel ended before it had answered")
+        self._socket.settimeout(None)
+        return attached
 
     def wait_detached(self) -> str:
         """Until the MCP session has ended; answers why: the `client` has left, or the kernel is `stopped`.
 
         Raises CallFailed; KernelGone: the kernel died.
         """
-        for message in self._messages():
-            if "detached" in message:
-                return str(message["detached"]["reason"])
-        raise KernelGone("the kernel has died")
+        return str(self._answer("detached", "the kernel has died")["reason"])
 
     def _send(self, message: Mapping[str, object], descriptors: Sequence[int]) -> None:
         data = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -130,16 +121,16 @@ class Client:
         except OSError as error:
             raise KernelGone(f"the kernel ended before the request was sent: {error.strerror}") from error
 
-    def _messages(self) -> Iterator[JsonObject]:
-        """Until the kernel closes the connection.  Raises CallFailed."""
-        while True:
-            try:
-                line = self._lines.readline()
-            except ConnectionResetError:
-                return
-            if not line.endswith(b"\n"):
-                return
-            message: JsonObject = json.loads(line)
-            if "failure" in message:
-                raise CallFailed(message["failure"])
-            yield message
+    def _answer(self, key: str, gone: str, on_progress: Callable[[JsonObject], None] | None = None) -> Any:
+        """What a message has under `key`.  Raises CallFailed; KernelGone: the connection was closed first."""
+        # A connection that is reset was closed as well.
+        with contextlib.suppress(ConnectionResetError):
+            while (line := self._lines.readline()).endswith(b"\n"):
+                message: JsonObject = json.loads(line)
+                if "failure" in message:
+                    raise CallFailed(message["failure"])
+                if key in message:
+                    return message[key]
+                if on_progress is not None and "progress" in message:
+                    on_progress(message["progress"])
+        raise KernelGone(gone)

@@ -12,8 +12,8 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -69,36 +69,23 @@ class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roots: tuple[str, ...] | None = None
 
 
+@dataclass(kw_only=True)
 class ControlServer:
-    """Answers on the control socket.
+    """Answers on the control socket."""
 
-    Args:
-        roots: the kernel's; a client that wants others is refused.
-        linger_s: for an ephemeral kernel: `run` returns this many seconds after the last client has left.
-        started: set once there are services to call; calls wait for it, clients' descriptors do not.
-        stopping: set when the kernel ends in order; a local client whose session ends then is told so.
-    """
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        table: Table,
-        attach: Attach,
-        *,
-        started: trio.Event,
-        stopping: trio.Event,
-        roots: Sequence[Path] = (),
-        linger_s: float | None = None,
-    ) -> None:
-        self.dispatcher = dispatcher
-        self.table = table
-        self.attach = attach
-        self.started = started
-        self.stopping = stopping
-        self.roots = tuple(map(str, roots))
-        self.linger_s = linger_s
-        self._busy = 0
-        self._alone = trio.CancelScope()
+    dispatcher: Dispatcher
+    table: Table
+    attach: Attach
+    started: trio.Event
+    """Set once there are services to call; calls wait for it, clients' descriptors do not."""
+    stopping: trio.Event
+    """Set when the kernel ends in order; a local client whose session ends then is told so."""
+    roots: tuple[str, ...] = ()
+    """The kernel's; a client that wants others is refused."""
+    linger_s: float | None = None
+    """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
+    _busy: int = field(default=0, init=False)
+    _alone: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
 
     async def run(
         self, listening: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -153,8 +153,6 @@ class Passage:
                 # One side has gone; the other is closed likewise.
                 log.debug("a connection broke", exc_info=True)
 
-    # Client to upstream
-
     async def _requests(
         self, first: bytes, client: trio.SocketStream, server: trio.abc.Stream, scope: trio.CancelScope
     ) -> None:
@@ -229,8 +227,6 @@ class Passage:
             line = method + b" " + self._upstream.prefix + rest
         authority = self._upstream.authority
         return line + end + _HOST.sub(lambda _: b"Host: " + authority, fields, count=1)
-
-    # Upstream to client
 
     async def _replies(self, server: trio.abc.Stream, client: trio.SocketStream, scope: trio.CancelScope) -> None:
         parser: h11.Connection | None = None

@@ -138,8 +138,6 @@ class Lane:
     def queued(self) -> int:
         return len(self._queue) + len(self._suspects)
 
-    # ---- calls in -------------------------------------------------------------------------------------------------
-
     def submit(self, call: RoutedCall) -> None:
         """Send the call now or queue it.
 
@@ -183,8 +181,6 @@ class Lane:
         """The call in flight that has this number in this generation of an instance."""
         call = self._in_flight.get(frame_id) if frame_id is not None else None
         return call if call is not None and (call.instance, call.generation) == (instance, generation) else None
-
-    # ---- generations ----------------------------------------------------------------------------------------------
 
     def up(self, instance: str, generation: int, channel: Channel) -> None:
         live = self._instances[instance]
@@ -249,8 +245,6 @@ class Lane:
         self.replays += 1
         return None
 
-    # ---- frames ---------------------------------------------------------------------------------------------------
-
     def frame(self, instance: str, generation: int, frame: Return | Fault | Item | Progress) -> None:
         call = self.find(instance, generation, frame.id)
         if call is None:
@@ -268,8 +262,6 @@ class Lane:
             case Progress():
                 if call.progress is not None and not call.withdrawn:
                     call.progress(frame)
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _release(self, call: RoutedCall) -> None:
         del self._in_flight[call.frame_id]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -38,22 +39,22 @@ LocalHandler = Callable[[Any, str], Awaitable[object]]
 _log = logging.getLogger("linckia.router")
 
 
+@dataclass
 class _Living:
     """One living generation of a service: what it has asked for."""
 
-    def __init__(self, service: str, generation: int, channel: Channel, lane: Lane) -> None:
-        self.service = service
-        self.lane = lane
-        self.made: dict[int, tuple[Lane, RoutedCall]] = {}
-        """Calls that it made, by its own number for each."""
-        self.asks: dict[int, trio.CancelScope] = {}
-        """Its questions to clients."""
-        self._generation = generation
-        self._channel = channel
+    service: str
+    generation: int
+    channel: Channel
+    lane: Lane
+    made: dict[int, tuple[Lane, RoutedCall]] = field(default_factory=dict)
+    """Calls that it made, by its own number for each."""
+    asks: dict[int, trio.CancelScope] = field(default_factory=dict)
+    """Its questions to clients."""
 
     def serving(self, call_id: int | None) -> RoutedCall | None:
         """The call of that number that it has in hand."""
-        return self.lane.find(self.service, self._generation, call_id)
+        return self.lane.find(self.service, self.generation, call_id)
 
     def answer(self, call_id: int, outcome: Raw | LinckiaError) -> None:
         self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
@@ -61,7 +62,7 @@ class _Living:
     def post(self, frame: Return | Fault | Item | Progress) -> None:
         # Where it is gone, the answer is dropped.
         with contextlib.suppress(LinkClosed):
-            self._channel.post(frame)
+            self.channel.post(frame)
 
 
 class Router:
@@ -117,8 +118,6 @@ class Router:
         """The operation of that name. Raises UnknownOperation."""
         return self._table.find(name)
 
-    # ---- Dispatcher -----------------------------------------------------------------------------------------------
-
     async def call(
         self,
         operation: Operation[Any],
@@ -172,8 +171,6 @@ class Router:
         entry = (topic, receive)
         self._subscribers.append(entry)
         return lambda: self._subscribers.remove(entry)
-
-    # ---- GenerationSink -------------------------------------------------------------------------------------------
 
     def up(self, hello: frames.Hello, channel: Channel) -> None:
         lane = self._lanes[hello.service]
@@ -229,8 +226,6 @@ class Router:
                     call.client_requests.log(frame.level, frame.logger or service, frame.message)
             case _:
                 _log.warning("service %s sent an unexpected %s", service, type(frame).__name__)
-
-    # ---- calls of services ----------------------------------------------------------------------------------------
 
     def _from_service(self, living: _Living, call: Call) -> None:
         parent = living.serving(call.parent)
@@ -323,8 +318,6 @@ class Router:
             raise errors.Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _lane_of(self, operation: Operation[Any]) -> Lane:
         lane = self._lanes.get(operation.service)

@@ -267,8 +267,6 @@ class _Step:
         news = [now for now, then in zip(told, before, strict=True) if now != then]
         return State(children=self.children, closing=self.closing), (*news, *self.decisions)
 
-    # Moves.
-
     def _set(self, name: str, **changes: object) -> Child:
         child = self.children[name] = replace(self.children[name], **changes)
         return child
@@ -325,8 +323,6 @@ class _Step:
             if living:
                 return
 
-    # Readiness.
-
     def _is_ready(self, name: str, generation: int) -> bool:
         child = self.children[name]
         return child.generation == generation and child.state is ServiceState.READY
@@ -349,8 +345,6 @@ class _Step:
             better = child.mode - 1
             self._set(name, mode=better, climbing=True, crashes=(), streak=0, mode_deaths=0)
             self._start_soon(name, f"tries mode {self.plan.specs[name].modes[better]} again")
-
-    # Deaths.
 
     def _died(self, name: str, cause: Cause) -> None:
         spec, child = self.plan.specs[name], self.children[name]
@@ -398,8 +392,6 @@ class _Step:
             self._start_later(name, ServiceState.FAILED, retry_s, f"{why}; the last: {cause.text or cause.kind}")
         else:
             self._start_later(name, ServiceState.BACKOFF, delay, cause.text)
-
-    # A person's wishes.
 
     def _clear_record(self, name: str) -> None:
         self._set(name, crashes=(), streak=0, mode_deaths=0, on_trial=False)

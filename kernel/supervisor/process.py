@@ -178,8 +178,6 @@ class Generation:
             nursery.cancel_scope.cancel()
         return Ended(cause=cause_of(ended, self._cause), noticed_at=noticed_at)
 
-    # The link.
-
     async def _read(self, channel: Channel, running: Running) -> None:
         try:
             while True:
@@ -242,8 +240,6 @@ class Generation:
             running.became_ready()
             self._on_ready()
 
-    # Limits.
-
     async def _watch(self, channel: Channel, running: Running) -> None:
         """Startup time, pings, memory, log: once per ping interval."""
         interval = self.spec.ping_interval_s
@@ -296,8 +292,6 @@ class Generation:
         if limit is not None and used is not None and used > limit:
             text = f"uses {used / 2**20:.0f} MiB of memory, its limit is {limit / 2**20:.0f} MiB"
             self.end(Cause(CauseKind.MEMORY, None, text), Rung.KILL if used > limit * RUNAWAY else Rung.DRAIN)
-
-    # The kill ladder.
 
     async def _descend(self, channel: Channel, running: Running) -> None:
         """Once asked to end it, go from rung to rung until it is dead (and this is cancelled)."""

@@ -125,8 +125,6 @@ class Supervisor:
             self._apply(policy.Close())
             await self._over.wait()
 
-    # A person's wishes.
-
     def start(self, name: str) -> None:
         """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams."""
         self._apply(policy.StartAsked(self.known(name)))
@@ -164,8 +162,6 @@ class Supervisor:
             if child.state in states and child.generation > after_generation:
                 return child.state
             await self._changed.park()
-
-    # What happens.
 
     def _apply(self, happening: Happening) -> None:
         # A decision that is carried out may itself make something happen; that comes after.

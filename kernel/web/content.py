@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgspec
@@ -26,15 +27,13 @@ _SHOWN = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/m
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
+@dataclass
 class Content:
     """The endpoint, over an operation whose results are chunks of a file; `failed` words its failures."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, operation: Operation[object], failed: Callable[[LinckiaError], Response]
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._operation = operation
-        self._failed = failed
+    dispatcher: Dispatcher
+    operation: Operation[object]
+    failed: Callable[[LinckiaError], Response]
 
     async def answer(self, request: Request) -> Response:
         """200, 206, 304 or 416; 403 outside the roots, 404 where there is no such file."""
@@ -42,7 +41,7 @@ class Content:
         try:
             first = await self._chunk(path, 0, 0)
         except LinckiaError as error:
-            return self._failed(error)
+            return self.failed(error)
         headers = _headers(path, first)
         if _is_known(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)
@@ -71,8 +70,8 @@ class Content:
             yield chunk.data
 
     async def _chunk(self, path: str, offset: int, limit: int) -> FileChunk:
-        params = self._operation.parse({"path": path, "offset": offset, "limit": limit})
-        return msgspec.convert(await self._dispatcher.call(self._operation, params), FileChunk)
+        params = self.operation.parse({"path": path, "offset": offset, "limit": limit})
+        return msgspec.convert(await self.dispatcher.call(self.operation, params), FileChunk)
 
 
 def _headers(path: str, chunk: FileChunk) -> dict[str, str]:

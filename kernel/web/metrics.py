@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -72,11 +73,11 @@ def exposition(report: Report, router: Router, kernel_bytes: int) -> bytes:
     return generate_latest(registry)
 
 
+@dataclass(eq=False)
 class _Collector(Collector):
-    def __init__(self, report: Report, router: Router, kernel_bytes: int) -> None:
-        self._report = report
-        self._router = router
-        self._kernel_bytes = kernel_bytes
+    _report: Report
+    _router: Router
+    _kernel_bytes: int
 
     def collect(self) -> Iterator[Metric]:
         yield _family("build_info", "The version that runs.", ["version"], [((VERSION,), 1)])

@@ -41,11 +41,8 @@ _STATUS = {
 }
 
 _OPENAI_TYPES = {
-    400: "invalid_request_error",
+    **dict.fromkeys((400, 404, 413, 422), "invalid_request_error"),
     403: "permission_error",
-    404: "invalid_request_error",
-    413: "invalid_request_error",
-    422: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
     504: "timeout_error",

@@ -76,12 +76,12 @@ async def served(
     async with rig() as r, trio.open_nursery() as nursery:
         made = Served(data_dir, r)
         server = ControlServer(
-            r.router,
-            r.table,
-            made.gateway.attach,
+            dispatcher=r.router,
+            table=r.table,
+            attach=made.gateway.attach,
             started=started,
             stopping=made.stopping,
-            roots=roots,
+            roots=tuple(map(str, roots)),
             linger_s=linger_s,
         )
         with hold(data_dir) as listener:
