@@ -66,7 +66,10 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         if "roots" in raw:
             roots = tuple(_root(given, folder, origin) for given in settings.roots)
         if settings.prompts.dir is not None:
-            prompts_dir = _prompts_dir(folder / Path(settings.prompts.dir).expanduser(), origin)
+            prompts_dir = (folder / Path(settings.prompts.dir).expanduser()).resolve()
+            if not prompts_dir.is_dir():
+                missing = f"there is no folder {prompts_dir}; create it, or name another"
+                raise ConfigError(f"{origin}: prompts.dir: {missing}")
         plain |= {name: getattr(settings, name) for name in PLAIN if name in raw}
         http |= _with_token(raw.get("http", {}), folder, origin)
         for name, table in _tables(settings, folder).items():
@@ -120,12 +123,6 @@ def _root(given: str, folder: Path, origin: str) -> Path:
     if not os.access(real, os.R_OK | os.X_OK):
         raise ConfigError(f"{origin}: the root {given!r} may not be read by this user")
     return real
-
-
-def _prompts_dir(path: Path, origin: str) -> Path:
-    if not path.is_dir():
-        raise ConfigError(f"{origin}: prompts.dir: there is no folder {path}; create it, or name another")
-    return path.resolve()
 
 
 def _with_token(http: Layer, folder: Path, origin: str) -> Layer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -96,31 +96,31 @@ class KernelOperations:
         return {"in_flight": lane.in_flight_of(name), "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
-        done: list[ops.Done] = []
+        done: list[str] = []
         # One after the other: those of a pool that are not its turn go on answering.
         for name in self._processes_of(params.service):
             before = self._supervisor.generation(name)
             self._supervisor.restart(name)
             done.append(await self._until_ready(name, before))
-        return _all(done)
+        return ops.Done(message="; ".join(done))
 
     async def _start(self, params: ops.KernelStart, caller: str) -> ops.Done:
-        done: list[ops.Done] = []
+        done: list[str] = []
         for name in self._processes_of(params.service):
             if self._supervisor.state(name) is ServiceState.READY:
-                done.append(ops.Done(message=f"{name} was running already"))
+                done.append(f"{name} was running already")
                 continue
             before = self._supervisor.generation(name)
             self._supervisor.start(name)
             done.append(await self._until_ready(name, before))
-        return _all(done)
+        return ops.Done(message="; ".join(done))
 
-    async def _until_ready(self, name: str, after_generation: int) -> ops.Done:
+    async def _until_ready(self, name: str, after_generation: int) -> str:
         state = await self._supervisor.wait_for(name, _SETTLED, after_generation=after_generation)
         if state is not ServiceState.READY:
             reason = next(report.reason for report in self._supervisor.status().services if report.name == name)
             raise Unavailable(f"{name} is {state}: {reason}; its log says more (linckia logs {name})")
-        return ops.Done(message=f"{name} is ready, generation {self._supervisor.generation(name)}")
+        return f"{name} is ready, generation {self._supervisor.generation(name)}"
 
     async def _stop(self, params: ops.KernelStop, caller: str) -> ops.Done:
         names = self._processes_of(params.service)
@@ -159,10 +159,6 @@ class KernelOperations:
         """The processes of a service, or the one that is named.  Raises InvalidParams."""
         lane = self._router.lane(self._supervisor.known(name))
         return list(lane.instances) if name == lane.service else [name]
-
-
-def _all(done: Sequence[ops.Done]) -> ops.Done:
-    return ops.Done(message="; ".join(each.message for each in done))
 
 
 def _as(tp: type[S], report: S, **known: int | None) -> S:

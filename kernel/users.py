@@ -29,13 +29,8 @@ IDS = 1 << 24
 
 
 def user_of(data_dir: Path, service: str) -> User:
-    """The user that a service of this data directory has."""
-    return User(uid=_number(f"{data_dir}\0{service}"), gid=group_of(data_dir))
-
-
-def group_of(data_dir: Path) -> int:
-    """The group of all users of this data directory."""
-    return _number(str(data_dir))
+    """The user that a service of this data directory has; all of its users share a group."""
+    return User(uid=_number(f"{data_dir}\0{service}"), gid=_number(str(data_dir)))
 
 
 def _number(text: str) -> int:
@@ -48,7 +43,11 @@ def obstacle(data_dir: Path) -> str | None:
         return "only root can give them others"
     if not _is_mapped(FIRST_ID) or not _is_mapped(FIRST_ID + IDS - 1):
         return "this user namespace has no numbers to spare"
-    return unreachable((*_code(), data_dir.parent))
+    paths = sysconfig.get_paths()
+    libraries = (Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    # What a service imports from while it runs.
+    code = (Path(sys.executable), *libraries, Path(proto.__file__).resolve().parent)
+    return unreachable((*code, data_dir.parent))
 
 
 def unreachable(folders: Iterable[Path]) -> str | None:
@@ -70,7 +69,7 @@ def admit(data_dir: Path) -> None:
 
     Raises OSError: the file system keeps no owners.
     """
-    group = group_of(data_dir)
+    group = _number(str(data_dir))
     services = data_dir / "services"
     services.mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in (data_dir, services):
@@ -78,13 +77,6 @@ def admit(data_dir: Path) -> None:
         if not mode & stat.S_IXOTH:
             os.chown(folder, -1, group)
             folder.chmod(mode | stat.S_IXGRP)
-
-
-def _code() -> tuple[Path, ...]:
-    """What a service imports from while it runs."""
-    paths = sysconfig.get_paths()
-    own = Path(proto.__file__).resolve().parent
-    return (Path(sys.executable), *(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")), own)
 
 
 def _is_mapped(number: int) -> bool:

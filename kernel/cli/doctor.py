@@ -101,7 +101,10 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     """All findings, the quick ones first."""
     yield Finding("linckia", Verdict.OK, VERSION)
     yield Finding("python", Verdict.OK, f"{platform.python_version()}, {sys.executable}")
-    yield _system()
+    old = not hasattr(os, "pidfd_open")
+    system = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {platform.machine()}"
+    needed = "Linux 5.3 or newer is needed (pidfd_open)" if old else ""
+    yield Finding("system", Verdict.BAD if old else Verdict.OK, system, needed)
     yield _data_dir(data_dir)
     yield _kernel(data_dir)
     yield _memory()
@@ -112,13 +115,6 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield _user(data_dir)
     yield _model()
     yield from _torch()
-
-
-def _system() -> Finding:
-    found = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {platform.machine()}"
-    if not hasattr(os, "pidfd_open"):
-        return Finding("system", Verdict.BAD, found, "Linux 5.3 or newer is needed (pidfd_open)")
-    return Finding("system", Verdict.OK, found)
 
 
 def _data_dir(data_dir: Path) -> Finding:

@@ -28,7 +28,7 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(heading(answer))
         print()
-        show_table(HEADERS, rows(answer))
+        show_table(HEADERS, [row(service) for service in answer["services"]])
     return 1 if any(service["state"] == "failed" for service in answer["services"]) else 0
 
 
@@ -45,7 +45,12 @@ def top(arguments: argparse.Namespace) -> int:
     with connect(arguments) as client, Live(screen=True, auto_refresh=False) as live:
         while True:
             answer: JsonObject = client.call("kernel_status", {})
-            live.update(Group(Text(heading(answer)), Text(), rich_table(HEADERS, rows(answer))), refresh=True)
+            live.update(
+                Group(
+                    Text(heading(answer)), Text(), rich_table(HEADERS, [row(service) for service in answer["services"]])
+                ),
+                refresh=True,
+            )
             time.sleep(arguments.interval)
 
 
@@ -62,12 +67,8 @@ def heading(answer: Mapping[str, Any]) -> str:
     )
 
 
-def rows(answer: Mapping[str, Any]) -> list[list[Cell]]:
-    """One row for each service, as HEADERS names the cells."""
-    return [_row(service) for service in answer["services"]]
-
-
-def _row(service: Mapping[str, Any]) -> list[Cell]:
+def row(service: Mapping[str, Any]) -> list[Cell]:
+    """A service, as HEADERS names the cells."""
     state = service["state"]
     up, recovery = service.get("uptime_s"), service.get("recovery_ms")
     queued = service.get("queued") or 0

@@ -232,7 +232,9 @@ class Lane:
         from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
         if not from_outside:
             if call.suspect:
-                self._convict(call)
+                self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S
+                while len(self._convicted) > QUARANTINE_ENTRIES:
+                    self._convicted.popitem(last=False)
                 return errors.Quarantined(
                     f"{text}, for the second time; this request is refused for {QUARANTINE_S / 60:.0f} minutes",
                     retry_after_ms=int(QUARANTINE_S * 1000),
@@ -361,11 +363,6 @@ class Lane:
                 if (error := self._unavailable(call)) is not None:
                     waiting.remove(call)
                     self._finish(call, error)
-
-    def _convict(self, call: RoutedCall) -> None:
-        self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S
-        while len(self._convicted) > QUARANTINE_ENTRIES:
-            self._convicted.popitem(last=False)
 
     def _refuse_convicted(self, call: RoutedCall) -> None:
         if not self._convicted:

@@ -125,19 +125,14 @@ class Reaper:
     def collect(self, now: float) -> None:
         """One round."""
         for group in tuple(self._groups - self.own):
-            if not self._collect_group(group):
+            try:
+                while os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is not None:
+                    continue
+            except ChildProcessError:
+                # It has no members left.
                 self._groups.discard(group)
         while (pid := _next_zombie()) is not None and self._is_orphan(pid, now):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
-
-    def _collect_group(self, group: int) -> bool:
-        """Whether the group has members left."""
-        try:
-            while os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is not None:
-                continue
-        except ChildProcessError:
-            return False
-        return True
 
     def _is_orphan(self, pid: int, now: float) -> bool:
         if pid in self.own:

@@ -126,12 +126,9 @@ class ServiceLog:
     async def tend(self) -> None:
         """Cut the file if it has grown past its limit."""
         if os.fstat(self.fd).st_size > self._max_bytes:
-            await trio.to_thread.run_sync(self._cut)
-
-    def _cut(self) -> None:
-        shutil.copyfile(self.path, self._older)
-        os.ftruncate(self.fd, 0)
-        self._start = 0
+            await trio.to_thread.run_sync(shutil.copyfile, self.path, self._older)
+            os.ftruncate(self.fd, 0)
+            self._start = 0
 
     def last_words(self) -> str:
         """The last line with words in it that this generation wrote, shortened; for the cause of its death."""

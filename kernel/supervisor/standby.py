@@ -82,15 +82,15 @@ class Standby:
     async def watch(self) -> None:
         """Until it is woken or dead."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._listen, nursery.cancel_scope)
-            await self.woken.wait()
+            nursery.start_soon(self._cancel_when_woken, nursery.cancel_scope)
+            await trio.lowlevel.wait_readable(self._control)
+            with contextlib.suppress(OSError):
+                self._prepared = self._control.recv(len(PREPARED)) == PREPARED
+            await trio.lowlevel.wait_readable(self.pidfd)
             nursery.cancel_scope.cancel()
 
-    async def _listen(self, scope: trio.CancelScope) -> None:
-        await trio.lowlevel.wait_readable(self._control)
-        with contextlib.suppress(OSError):
-            self._prepared = self._control.recv(len(PREPARED)) == PREPARED
-        await trio.lowlevel.wait_readable(self.pidfd)
+    async def _cancel_when_woken(self, scope: trio.CancelScope) -> None:
+        await self.woken.wait()
         scope.cancel()
 
 

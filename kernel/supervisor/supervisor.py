@@ -106,15 +106,12 @@ class Supervisor:
                 await nursery.start(self._placement.run)
                 self._apply(policy.Boot())
                 task_status.started()
-                await self._closed()
+                while not self._state.closing or any(child.lives for child in self._state.children.values()):
+                    await self._changed.park()
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
             self._over.set()
-
-    async def _closed(self) -> None:
-        while not (self._state.closing and not any(child.lives for child in self._state.children.values())):
-            await self._changed.park()
 
     async def shutdown(self) -> None:
         """End all services in order, dependents first, then the zygotes; bounded, until `run` is over.
@@ -200,15 +197,12 @@ class Supervisor:
             case policy.Wake(at, happening):
                 nursery.start_soon(self._wake, at, happening)
             case policy.Tell(name, state, reason, retry_at):
-                self._tell(name, state, reason, retry_at)
-
-    def _tell(self, name: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
-            self._placement.dismiss(name)
-        level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
-        when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
-        _log.log(level, "%s is %s%s%s", name, state, f": {reason}" if reason else "", when)
-        self._sink.state(name, state, reason, retry_at)
+                if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
+                    self._placement.dismiss(name)
+                level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
+                when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
+                _log.log(level, "%s is %s%s%s", name, state, f": {reason}" if reason else "", when)
+                self._sink.state(name, state, reason, retry_at)
 
     async def _wake(self, at: float, happening: Happening) -> None:
         await trio.sleep_until(at)

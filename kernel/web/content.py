@@ -43,7 +43,8 @@ class Content:
         except LinckiaError as error:
             return self.failed(error)
         headers = _headers(path, first)
-        if _is_known(request, headers["ETag"]):
+        known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if known & {headers["ETag"], "*"}:
             return Response(status_code=304, headers=headers)
         start, end, status = 0, first.size, 200
         asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
@@ -87,11 +88,6 @@ def _headers(path: str, chunk: FileChunk) -> dict[str, str]:
         "Cross-Origin-Resource-Policy": "same-site",
         "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(name, safe='')}",
     }
-
-
-def _is_known(request: Request, etag: str) -> bool:
-    tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    return etag in tags or "*" in tags
 
 
 def _part(asked: re.Match[str], size: int) -> tuple[int, int] | None:

@@ -69,10 +69,10 @@ function span(seconds) {
   return seconds.toFixed(seconds < 10 ? 1 : 0) + " s";
 }
 
-function cell(row, text, kind) {
+function cell(row, text, kind = "") {
   const made = row.insertCell();
   made.textContent = text == null ? "" : String(text);
-  if (kind) made.className = kind;
+  made.className = kind;
   return made;
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -136,11 +137,11 @@ class _Served:
         return decoded
 
 
+@dataclass
 class _Call:
     """`proto.http.Call` in a client's name."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    _dispatcher: Dispatcher
 
     async def __call__(self, params: Params[R], /) -> R:
         op = operation_of(params)
