@@ -181,10 +181,7 @@ def from_package(package: str) -> Entry:
 def pools(
     entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]], *, rest_after_s: float, standbys: bool
 ) -> dict[str, tuple[Entry, ...]]:
-    """The processes of each service that is served, by its name, by the services' own tables in `settings`.
-
-    Raises ConfigError: a table is of no service, or asks for a pool of no possible size.
-    """
+    """The processes of each service that is served, by its name; `settings` are their tables.  Raises ConfigError."""
     known = [entry.service for entry in entries]
     for name in settings:
         if name not in known:

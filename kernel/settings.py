@@ -12,6 +12,8 @@ import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -132,15 +134,9 @@ def _address(text: str) -> Layer:
     return {"enabled": True, "port": int(port)} | ({"host": host} if host else {})
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise ValueError("it is a port, 0 to 65535")
-    return int(text)
-
-
-def _bytes(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError("it is a number of bytes")
+def _number(text: str, what: str = "a port, 0 to 65535", most: float = 65535) -> int:
+    if not text.isdecimal() or int(text) > most:
+        raise ValueError(f"it is {what}")
     return int(text)
 
 
@@ -170,14 +166,14 @@ ENVIRONMENT: Variables = {
     "LINCKIA_TOKEN_FILE": (("http", "token_file"), str),
     "LINCKIA_ALLOWED_HOSTS": (("http", "allowed_hosts"), _listed),
     "LINCKIA_ALLOWED_ORIGINS": (("http", "allowed_origins"), _listed),
-    "LINCKIA_MAX_BODY_BYTES": (("http", "max_body_bytes"), _bytes),
+    "LINCKIA_MAX_BODY_BYTES": (("http", "max_body_bytes"), partial(_number, what="a number of bytes", most=inf)),
     "LINCKIA_PROMPTS_DIR": (("prompts", "dir"), str),
     "LINCKIA_FETCH_ALLOW": (("fetch", "allow"), _listed),
 }
 
 OTHER_NAMES: Variables = {
     "SERVER_HOST": (("http", "host"), str),
-    "SERVER_PORT": (("http", "port"), _port),
+    "SERVER_PORT": (("http", "port"), _number),
     "CORS_ORIGINS": (("http", "allowed_origins"), _listed),
 }
 

@@ -65,10 +65,7 @@ def unreachable(folders: Iterable[Path]) -> str | None:
 
 
 def admit(data_dir: Path) -> None:
-    """Let the services' group pass through the data directory to their own folders.
-
-    Raises OSError: the file system keeps no owners.
-    """
+    """Let the services' group pass to their own folders.  Raises OSError: the file system keeps no owners."""
     group = _number(str(data_dir))
     services = data_dir / "services"
     services.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -144,10 +144,7 @@ def parts(
     part_bytes: int = PART_BYTES,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Iterator[Part]:
-    """The new part of a file since `position`; all of it, from 0, where it did more than grow since.
-
-    Raises OSError; ValueError: an element of an array is too long.
-    """
+    """The new part of a file since `position`; all of it where it did more than grow.  Raises OSError, ValueError."""
     with path.open("rb") as file:
         reader = _Reader(file, part_bytes, max_record_bytes)
         form = reader.form()

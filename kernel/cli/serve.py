@@ -56,16 +56,14 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
     """Raises ConfigError, Failed."""
-    # A tenth of the start would go into looking for garbage among a million objects that are all needed.  The kernel
-    # switches the collector on again once it is up.
+    # A tenth of the start would go into looking for garbage where all is needed.  `kernel.app` switches it on again.
     gc.disable()
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
     import trio
 
     from proto.memory import limit_heaps
 
-    # Before any thread, and so before what else is loaded: the few that there are need no heaps of their own, whose
-    # free ends never go back.
+    # Before any thread: the few that there are need no heaps of their own, whose free ends never go back.
     limit_heaps(1)
 
     from kernel.app import leaves, run

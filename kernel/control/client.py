@@ -40,10 +40,7 @@ class CallFailed(ControlError):
 
 
 class Client:
-    """One connection to the kernel that holds `data_dir`; a context manager.
-
-    Raises (on construction) NoKernel: none listens there; ControlError: it cannot be reached.
-    """
+    """One connection to the kernel that holds `data_dir`; a context manager.  Raises NoKernel, ControlError."""
 
     def __init__(self, data_dir: Path) -> None:
         try:
@@ -76,10 +73,7 @@ class Client:
         timeout_s: float | None = None,
         on_progress: Callable[[JsonObject], None] | None = None,
     ) -> Any:
-        """The result of one call, as decoded JSON.
-
-        Raises CallFailed; KernelGone: the kernel ended first, and a call that writes may have happened.
-        """
+        """The result of one call.  Raises CallFailed; KernelGone: a call that writes may have happened."""
         request: JsonObject = {"call": name, "params": params, "progress": on_progress is not None}
         if timeout_s is not None:
             request["timeout_s"] = timeout_s
@@ -107,10 +101,7 @@ class Client:
         return attached
 
     def wait_detached(self) -> str:
-        """Until the MCP session has ended; answers why: the `client` has left, or the kernel is `stopped`.
-
-        Raises CallFailed; KernelGone: the kernel died.
-        """
+        """Why the MCP session has ended: the `client` left, or the kernel `stopped`.  Raises CallFailed, KernelGone."""
         return str(self._answer("detached", "the kernel has died")["reason"])
 
     def _send(self, message: Mapping[str, object], descriptors: Sequence[int]) -> None:

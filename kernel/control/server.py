@@ -11,10 +11,9 @@ import math
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import msgspec
 import trio
@@ -46,11 +45,9 @@ ACCEPT_RETRY_S = 0.1
 """Pause after running out of descriptors, as in trio's own `serve_listeners`."""
 
 
-class Attach(Protocol):
-    """The gateway's way in."""
-
-    async def __call__(self, fd_in: int, fd_out: int, surface: str, memory: int | None, /) -> None:
-        """Serve MCP on two descriptors until the client leaves; `memory` keeps the session.  All stay the caller's."""
+Attach = Callable[[int, int, str, int | None], Awaitable[None]]
+"""The gateway's way in: serve MCP on the client's input and output, with the tools of a surface, until it leaves.  The
+last is the memory in which the session is noted, if any.  The descriptors stay the caller's."""
 
 
 class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

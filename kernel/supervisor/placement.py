@@ -20,15 +20,14 @@ class SpawnError(Exception):
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: by `code` or by `signal` (neither where that cannot be known).
-
-    `oom`: killed for want of memory.  `last_words` is the end of what it wrote to its log.
-    """
+    """How a process ended: by `code` or by `signal`, neither where that cannot be known."""
 
     code: int | None = None
     signal: int | None = None
     oom: bool = False
+    """Killed for want of memory."""
     last_words: str = ""
+    """The end of what it wrote to its log."""
 
 
 class Running(Protocol):

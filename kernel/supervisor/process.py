@@ -171,8 +171,7 @@ class Generation:
             nursery.start_soon(self._descend, channel, running)
             ended = await running.wait()
             noticed_at = trio.current_time()
-            # Where none said hello, nng may not have noticed that there was a link, and the end of it never comes; what
-            # was said may lie there unread all the same.
+            # Where none said hello, nng may not have noticed that there was a link, and the end of it never comes.
             with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
                 await self._all_read.wait()
             nursery.cancel_scope.cancel()

@@ -23,8 +23,7 @@ from kernel.supervisor.placement import SpawnError
 from proto.memory import HEAPS
 
 MALLOC = {
-    # Large messages are allocated and freed all the time; glibc's defaults map and unmap each one, which makes 1 MB
-    # messages 3 to 6 times slower.
+    # glibc's defaults map and unmap each large message, which makes 1 MB messages 3 to 6 times slower.
     "MALLOC_MMAP_THRESHOLD_": "268435456",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MALLOC_TOP_PAD_": "67108864",

@@ -116,10 +116,7 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
-    """Whether the specs make sense together; `zygotes` is looked at where it is given.
-
-    Raises ValueError, which names the field.
-    """
+    """Raises ValueError, which names the field, where specs (and zygotes, if given) make no sense together."""
     names = [spec.name for spec in specs]
     known_zygotes = [zygote.name for zygote in zygotes or ()]
     for spec in specs:
