@@ -31,7 +31,7 @@ from kernel.router.router import Router
 from kernel.settings import ConfigError
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
-from proto.memory import give_back_at_rest
+from proto.machine import give_back_at_rest
 
 LINGER_S = 2.0
 """After its last client, a kernel that was started for one: an MCP client that restarts finds it warm."""

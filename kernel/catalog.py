@@ -16,8 +16,7 @@ from msgspec import structs
 
 from kernel.settings import ConfigError, nearest
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from proto.cores import usable_cores
-from proto.memory import HEAPS
+from proto.machine import HEAPS, usable_cores
 
 GIB = 1024**3
 
@@ -139,7 +138,7 @@ ENTRIES = (
     Entry(_spec("files", 2 * GIB), roots=Roots.WRITE),
     # A rescan goes on without it, only slower.
     Entry(
-        _spec("compare", GIB // 2, module="services.files.compare_main", in_flight=8),
+        _spec("compare", GIB // 2, module="services.files.index.comparing", in_flight=8),
         roots=Roots.READ,
         rests=True,
         pooled=True,

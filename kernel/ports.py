@@ -112,8 +112,8 @@ class Dispatcher(Protocol):
     ) -> object:
         """Route one call and wait for its result, as plain data; cancelling this cancels the handler.
 
-        Streamed items are gathered in the result's field that `operation.stream` names.  With `written`, a result that
-        its service has written as JSON comes as such, a `msgspec.Raw`: for callers that would only encode it again.
+        With `written`, a result that its service has written as JSON comes as such, a `msgspec.Raw`: for callers that
+        would only encode it again.
 
         Raises LinckiaError: of the kind that says what happened and whether the work may have been done.
         """

@@ -1,7 +1,7 @@
 """What a process is told at its birth: a service its birth certificate, a zygote what to load and what to fork.
 
 A process started from nothing reads its certificate, as JSON, from an inherited descriptor: arguments can be read by
-every user of the machine, and settings hold secrets.  A zygote gets those of its services in its `Fork` requests.  The
+every user of the machine, and settings hold secrets. A zygote gets those of its services in its `Fork` requests. The
 messages between the kernel and a zygote are msgpack on a SEQPACKET socket, one message a packet; a `Fork` carries two
 descriptors beside it: the service's end of its link, and its log.
 
@@ -18,9 +18,15 @@ import msgspec
 
 B = TypeVar("B", bound="Birth | ZygoteBirth")
 
+PREPARED = b"prepared"
+"""From a standby, once: all is done that can be done ahead."""
+
+MAX_PACKET_BYTES = 1024 * 1024
+"""The largest message between kernel and zygote; settings are a few kilobytes."""
+
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of a user and of its group."""
+    """A user and its group, by number."""
 
     uid: int
     gid: int
@@ -29,8 +35,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """What a service may touch beside its own folder and the system's libraries.
 
-    `read` and `write` are real paths of folders; `network` admits sockets that leave the machine.  `user` is who it is
-    to become where the kernel is root; without one it stays who it is, less root's privileges.  `folders` tells which
+    `read` and `write` are real paths of folders; `network` admits sockets that leave the machine. `user` is who it is
+    to become where the kernel is root; without one it stays who it is, less root's privileges. `folders` tells which
     folders stood at the roots' paths: a process that was confined to others is of no use.
     """
 
@@ -46,7 +52,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a service process is told at its birth.
 
     `module` holds `open_service`; `operations` are the names it must handle; `parent_pid` is the kernel's, so that a
-    child born just as its parent died can tell.
+    child born just as its parent died can tell; `settings` are checked by the service itself.
     """
 
     service: str
@@ -57,7 +63,6 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str
     roots: tuple[str, ...]
     mode: str = ""
-    # Checked by the service itself, which alone knows its settings.
     settings: dict[str, Any] = {}
     ops_modules: tuple[str, ...] = ()
     memory_limit_bytes: int | None = None
@@ -76,8 +81,7 @@ class ZygoteBirth(msgspec.Struct, frozen=True, kw_only=True):
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
     """From the zygote, once: loading is over.
 
-    `failed` maps a module to why it could not be loaded; `threads` is how many threads the process has, and with more
-    than one it will refuse to fork.
+    `failed` maps a module to why it could not be loaded; with more than one of `threads` it will refuse to fork.
     """
 
     threads: int
@@ -113,13 +117,6 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True, tag="wake"):
     """To a standby: be this generation.  Carries the service's end of its link, and its log, as `Fork` does."""
 
     generation: int
-
-
-PREPARED = b"prepared"
-"""From a standby, once: all is done that can be done ahead."""
-
-MAX_PACKET_BYTES = 1024 * 1024
-"""The largest message between kernel and zygote; settings are a few kilobytes."""
 
 
 def read_birth(fd: int, tp: type[B]) -> B:

@@ -14,22 +14,22 @@ import msgspec
 import trio
 
 from proto import frames
-from proto.frames import AnyFrame, Call, Cancel, Credit, Fault, Item, Part, Progress, Return
+from proto.frames import AnyFrame, Call, Cancel, Fault, Part, Progress, Return
 from proto.link import Link, LinkClosed
+
+_CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
+"""Those of one id keep their order."""
 
 
 class ProtocolViolation(Exception):
     """The other end sent an invalid frame, or parts that make none."""
 
 
-_CALL_FRAMES = (Call, Return, Fault, Item, Credit, Progress, Cancel)
-
-
 class Channel:
     """Both directions of one link.
 
-    `post` never blocks and keeps order for each call; `run_sender` must run in a nursery as long as the channel is
-    used; one task calls `receive`.  Closing the link ends both.
+    `post` never blocks; `run_sender` must run in a nursery as long as the channel is used; one task calls `receive`.
+    Closing the link ends both.
     """
 
     def __init__(self, link: Link) -> None:
@@ -60,19 +60,14 @@ class Channel:
 
     def _cut(self, message: bytes) -> Iterator[bytes]:
         stream = next(self._streams)
-        view = memoryview(message)
         for start in range(0, len(message), frames.PART_BYTES):
-            piece = view[start : start + frames.PART_BYTES]
             last = start + frames.PART_BYTES >= len(message)
-            yield frames.encode(Part(stream, last, bytes(piece)))
+            yield frames.encode(Part(stream, last, message[start : start + frames.PART_BYTES]))
 
-    def _next(self) -> bytes | None:
-        if self._small:
-            return self._small[0]
+    def _next_large(self) -> bytes | None:
         while self._large:
             lane, queue = next(iter(self._large.items()))
-            message = next(queue[0], None)
-            if message is not None:
+            if (message := next(queue[0], None)) is not None:
                 # Round-robin among calls with large frames.
                 self._large.move_to_end(lane)
                 return message
@@ -85,16 +80,15 @@ class Channel:
         """Send what was posted and did not go at once.  Returns when the link is closed."""
         try:
             while not self._closed:
-                from_small = bool(self._small)
-                message = self._next()
-                if message is None:
+                if self._small:
+                    await self._link.send(self._small[0])
+                    self._small.popleft()
+                elif (message := self._next_large()) is not None:
+                    await self._link.send(message)
+                else:
                     self._idle.set()
                     self._wake = trio.Event()
                     await self._wake.wait()
-                    continue
-                await self._link.send(message)
-                if from_small:
-                    self._small.popleft()
         except LinkClosed:
             self._end()
 
@@ -112,17 +106,11 @@ class Channel:
             await self._idle.wait()
             await trio.lowlevel.checkpoint()
 
-    @property
-    def backlog(self) -> int:
-        """Frames that wait for room."""
-        return len(self._small) + sum(len(queue) for queue in self._large.values())
-
     def try_receive(self) -> AnyFrame | None:
         """The next whole frame if one has arrived.  Raises LinkClosed, ProtocolViolation."""
         try:
             while (message := self._link.try_receive()) is not None:
-                frame = self._accept(message)
-                if frame is not None:
+                if (frame := self._accept(message)) is not None:
                     return frame
         except LinkClosed:
             self._end()
@@ -131,11 +119,16 @@ class Channel:
 
     async def receive(self) -> AnyFrame:
         """The next whole frame.  Raises LinkClosed, ProtocolViolation."""
-        while (frame := self.try_receive()) is None:
-            await self._link.wait_receivable()
+        try:
+            while (frame := self._accept(await self._link.receive())) is None:
+                continue
+        except LinkClosed:
+            self._end()
+            raise
         return frame
 
     def _accept(self, message: bytes) -> AnyFrame | None:
+        """The frame that is whole with this message."""
         try:
             frame = frames.decode(message)
             if not isinstance(frame, Part):
@@ -144,12 +137,9 @@ class Channel:
             gathered += frame.data
             if len(gathered) > frames.MAX_MESSAGE_BYTES:
                 raise ProtocolViolation(f"a frame of more than {frames.MAX_MESSAGE_BYTES} bytes")
-            if not frame.last:
-                return None
-            whole = frames.decode(bytes(self._parts.pop(frame.stream)))
+            return frames.decode(bytes(self._parts.pop(frame.stream))) if frame.last else None
         except msgspec.DecodeError as error:
             raise ProtocolViolation(str(error)) from error
-        return whole
 
     def close(self) -> None:
         """Close the link; idempotent.  What was posted and not sent is dropped: `flush` first where it matters."""

@@ -1,13 +1,14 @@
 """Typed failures, the same in every process.
 
-A failure crosses the link as a `Failure` (plain data) and lives in Python as a `LinckiaError`.  Every one of
-them says what went wrong, which argument was at fault where there is one, and, the question that decides whether a
-caller may simply try again, whether the work may have happened.
+A failure crosses the link as a `Failure` (plain data) and lives in Python as a `LinckiaError`. Each says what went
+wrong, which argument was at fault where there is one, and whether the work may have happened, which decides whether a
+caller may try again.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import ClassVar
 
 import msgspec
 
@@ -55,8 +56,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LinckiaError(Exception):
     """Base of every failure that may reach a caller."""
 
-    kind: Kind = Kind.INTERNAL
-    executed: Executed = Executed.MAYBE
+    _by_kind: ClassVar[dict[Kind, type[LinckiaError]]] = {}
+    kind: Kind
+    executed: Executed
+    """What it is unless it is said."""
+
+    def __init_subclass__(cls, kind: Kind | None = None, executed: Executed = Executed.NO) -> None:
+        if kind is not None:
+            cls.kind, cls.executed = kind, executed
+            cls._by_kind[kind] = cls
 
     def __init__(
         self,
@@ -70,109 +78,57 @@ class LinckiaError(Exception):
     ) -> None:
         super().__init__(message)
         self.failure = Failure(
-            kind=self.kind,
-            message=message,
-            executed=self.executed if executed is None else executed,
-            field=field,
-            code=code,
-            retry_after_ms=retry_after_ms,
-            data=data or {},
-        )
+            kind=self.kind, message=message, executed=executed or self.executed, field=field, code=code,
+            retry_after_ms=retry_after_ms, data=data or {},
+        )  # fmt: skip
 
 
-class InvalidParams(LinckiaError):
+class InvalidParams(LinckiaError, kind=Kind.INVALID_PARAMS):
     """An argument is missing, unknown, of the wrong type or out of range.  Nothing was done."""
 
-    kind = Kind.INVALID_PARAMS
-    executed = Executed.NO
 
-
-class UnknownOperation(LinckiaError):
+class UnknownOperation(LinckiaError, kind=Kind.UNKNOWN_OPERATION):
     """No operation of that name is there for this caller.  Nothing was done."""
 
-    kind = Kind.UNKNOWN_OPERATION
-    executed = Executed.NO
 
-
-class Forbidden(LinckiaError):
+class Forbidden(LinckiaError, kind=Kind.FORBIDDEN):
     """The operation does not admit this caller.  Nothing was done."""
 
-    kind = Kind.FORBIDDEN
-    executed = Executed.NO
 
-
-class Unavailable(LinckiaError):
+class Unavailable(LinckiaError, kind=Kind.UNAVAILABLE):
     """The request was not delivered: the service is down, starting, or stopped by a person."""
 
-    kind = Kind.UNAVAILABLE
-    executed = Executed.NO
 
-
-class Overloaded(LinckiaError):
+class Overloaded(LinckiaError, kind=Kind.OVERLOADED):
     """The service's queue is full.  Nothing was done."""
 
-    kind = Kind.OVERLOADED
-    executed = Executed.NO
 
-
-class Timeout(LinckiaError):
+class Timeout(LinckiaError, kind=Kind.TIMEOUT, executed=Executed.MAYBE):
     """The deadline passed.  `executed` says whether the request had been delivered."""
 
-    kind = Kind.TIMEOUT
-    executed = Executed.MAYBE
 
-
-class Cancelled(LinckiaError):
+class Cancelled(LinckiaError, kind=Kind.CANCELLED, executed=Executed.MAYBE):
     """The caller withdrew the request."""
 
-    kind = Kind.CANCELLED
-    executed = Executed.MAYBE
 
-
-class MaybeExecuted(LinckiaError):
+class MaybeExecuted(LinckiaError, kind=Kind.MAYBE_EXECUTED, executed=Executed.MAYBE):
     """The service died with this request in hand, and the operation is not safe to repeat unasked."""
 
-    kind = Kind.MAYBE_EXECUTED
-    executed = Executed.MAYBE
 
-
-class Quarantined(LinckiaError):
+class Quarantined(LinckiaError, kind=Kind.QUARANTINED, executed=Executed.MAYBE):
     """This very request was in flight when several generations died; it is refused, not replayed."""
 
-    kind = Kind.QUARANTINED
-    executed = Executed.MAYBE
 
-
-class OperationError(LinckiaError):
+class OperationError(LinckiaError, kind=Kind.OPERATION):
     """The operation's own failure: the file is not there, the path leads nowhere.  Nothing was changed."""
 
-    kind = Kind.OPERATION
-    executed = Executed.NO
 
-
-class Internal(LinckiaError):
+class Internal(LinckiaError, kind=Kind.INTERNAL, executed=Executed.MAYBE):
     """A defect of ours.  The message is for the caller; the traceback is in the service's log."""
-
-    kind = Kind.INTERNAL
-    executed = Executed.MAYBE
-
-
-_BY_KIND: dict[Kind, type[LinckiaError]] = {
-    error.kind: error
-    for error in (
-        InvalidParams, UnknownOperation, Forbidden, Unavailable, Overloaded, Timeout,
-        Cancelled, MaybeExecuted, Quarantined, OperationError, Internal,
-    )
-}  # fmt: skip
 
 
 def from_failure(failure: Failure) -> LinckiaError:
     """The exception for a failure that arrived as data."""
-    return _BY_KIND[failure.kind](
-        failure.message,
-        executed=failure.executed,
-        field=failure.field,
-        code=failure.code,
-        retry_after_ms=failure.retry_after_ms,
-        data=failure.data,
-    )
+    error = LinckiaError._by_kind[failure.kind](failure.message)
+    error.failure = failure
+    return error

@@ -7,14 +7,15 @@ and put together again at the other end; no handler ever sees a part.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+import os
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from proto.errors import Failure
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -27,11 +28,11 @@ WRITTEN = 1
 """The msgpack extension that a body of JSON is: see `Written`."""
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""The largest frame that will be put together; beyond it results must be streamed as items."""
+"""The largest frame that is put together."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of every frame."""
+    """Base of every frame; `id` is that of the call."""
 
 
 class Hello(Frame, frozen=True, tag=1):
@@ -53,7 +54,8 @@ class Ready(Frame, frozen=True, tag=2):
 class Call(Frame, frozen=True, tag=3):
     """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
 
-    `left_ms` is the time left, not an instant: the two clocks are never compared.  `trace` is a W3C traceparent.
+    `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
+    `session` an opaque name of the client's session, '' for calls that are of none.
     """
 
     id: int
@@ -64,10 +66,8 @@ class Call(Frame, frozen=True, tag=3):
     caller: str
     generation: int
     parent: int | None = None
-    credit: int = 0
     progress: bool = False
     session: str = ""
-    """An opaque name of the client's session; empty for calls that are of none."""
 
 
 class Return(Frame, frozen=True, tag=4):
@@ -82,20 +82,6 @@ class Fault(Frame, frozen=True, tag=5):
 
     id: int
     failure: Failure
-
-
-class Item(Frame, frozen=True, tag=6):
-    """One streamed item of a result; spends one credit."""
-
-    id: int
-    body: Raw
-
-
-class Credit(Frame, frozen=True, tag=7):
-    """The receiver of items has room for `n` more."""
-
-    id: int
-    n: int
 
 
 class Progress(Frame, frozen=True, tag=8):
@@ -115,10 +101,9 @@ class Cancel(Frame, frozen=True, tag=9):
 
 
 class Event(Frame, frozen=True, tag=10):
-    """Something happened in a service that others subscribed to (`topic`), in order, numbered."""
+    """Something happened in a service that others subscribed to (`topic`); in order."""
 
     topic: str
-    sequence: int
     body: Raw
 
 
@@ -128,7 +113,6 @@ class Log(Frame, frozen=True, tag=11):
     level: str
     message: str
     call: int | None = None
-    logger: str = ""
 
 
 class Ping(Frame, frozen=True, tag=12):
@@ -168,17 +152,16 @@ class Part(Frame, frozen=True, tag=17):
 
 
 AnyFrame: TypeAlias = (
-    Hello | Ready | Call | Return | Fault | Item | Credit | Progress | Cancel | Event | Log
-    | Ping | Pong | Drain | Bye | ByeAck | Part
-)  # fmt: skip
-
-CallFrame: TypeAlias = Call | Return | Fault | Item | Credit | Progress | Cancel
-"""The frames that belong to one call; those of one id keep their order."""
-
-Traceparent = Annotated[str, Meta(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
+    Hello | Ready | Call | Return | Fault | Progress | Cancel | Event | Log | Ping | Pong | Drain | Bye | ByeAck | Part
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def new_trace() -> str:
+    """A W3C traceparent of a new trace."""
+    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
 
 
 def encode(frame: AnyFrame) -> bytes:
@@ -194,14 +177,13 @@ def decode(message: bytes) -> AnyFrame:
 class Written(msgspec.Struct, frozen=True, gc=False):
     """A result that its handler has written as JSON already, since it is kept as JSON: a client gets these very bytes.
 
-    `json` must be what encoding the operation's own result would come to, on one line.  Only a caller that is no client
-    decodes it.
+    `json` is what encoding the operation's own result would come to, on one line.
     """
 
     json: bytes
 
 
-_WRITTEN_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
+_EXTENSION_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 """First bytes of a msgpack extension."""
 
 
@@ -215,7 +197,7 @@ def pack_body(value: object) -> Raw:
 def written(body: Raw) -> Raw | None:
     """The JSON of a body that is `Written`; None of any other.  Raises msgspec.DecodeError."""
     view = memoryview(body)
-    if not view or view[0] not in _WRITTEN_MARKS:
+    if not view or view[0] not in _EXTENSION_MARKS:
         return None
     extension = msgspec.msgpack.decode(view, type=msgspec.msgpack.Ext)
     if extension.code != WRITTEN:
@@ -231,6 +213,4 @@ def read_body(body: Raw, tp: Any = Any) -> Any:
     """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
     # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).
     json = written(body)
-    if json is not None:
-        return msgspec.json.decode(json, type=tp)
-    return msgspec.msgpack.decode(body, type=tp)
+    return msgspec.msgpack.decode(body, type=tp) if json is None else msgspec.json.decode(json, type=tp)

@@ -5,9 +5,7 @@ Both are declared in `proto.ops`, are found by its `load`, and are served by `ke
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -15,7 +13,6 @@ from proto.errors import InvalidParams
 from proto.operation import Params, Route
 
 R = TypeVar("R")
-E = TypeVar("E", bound="Endpoint")
 
 CONTENT_PATH = "/api/content"
 """Where files are served, by `?path=`."""
@@ -47,17 +44,23 @@ class FileChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(Protocol):
-    """How an endpoint calls operations, in the client's name."""
+    """How an endpoint calls operations, in the client's name.  Raises LinckiaError."""
 
     async def __call__(self, params: Params[R], /) -> R:
-        """The result.  Raises LinckiaError."""
+        """The result."""
 
     async def json(self, params: Params[object], /) -> msgspec.Raw:
-        """The result as JSON; where its service has written it so, it is not encoded again.  Raises LinckiaError."""
+        """The result as JSON; where its service has written it so, it is not encoded again."""
 
 
 class Endpoint(Params[object], frozen=True, kw_only=True):
-    """A request over HTTP whose shape is not an operation's own (OpenAI's API has it so), answered by operations."""
+    """A request over HTTP whose shape is not an operation's own (OpenAI's API has it so).
+
+    It is answered by operations of `service`.
+    """
+
+    route: ClassVar[Route]
+    service: ClassVar[str]
 
     async def answer(self, call: Call) -> object:
         """What is answered as JSON, by default with status 200.
@@ -65,7 +68,6 @@ class Endpoint(Params[object], frozen=True, kw_only=True):
         Raises:
             LinckiaError: its field in the request's own words.
         """
-        # Each shape of a request has its own; one that lacks it fails at its first call, in a test.
         raise NotImplementedError
 
 
@@ -74,26 +76,3 @@ class Answer(msgspec.Struct, frozen=True):
 
     status: int
     body: object
-
-
-class Bound(msgspec.Struct, frozen=True):
-    """An endpoint as it is declared: where, and by which service's operations it is answered."""
-
-    route: Route
-    service: str
-    request: type[Endpoint]
-
-
-def endpoint(route: Route, *, service: str) -> Callable[[type[E]], type[E]]:
-    """Declare the decorated `Endpoint`."""
-
-    def declare(request: type[E]) -> type[E]:
-        request.__endpoint__ = Bound(route, service, request)  # type: ignore[attr-defined]  # read by endpoint_of only
-        return request
-
-    return declare
-
-
-def endpoint_of(request: type[object]) -> Bound | None:
-    """What a class declares, if it is an endpoint."""
-    return typing.cast("Bound | None", request.__dict__.get("__endpoint__"))

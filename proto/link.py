@@ -1,25 +1,30 @@
 """One peer-to-peer link: whole messages of bytes, in order, between two processes.
 
 `NngLink` is nng Pair1 over one end of a `socketpair` that a child process inherits: no path, no reconnect, identity
-by construction, one link for each generation of a service.  It is driven by nng's readiness descriptors under trio,
-never by pynng's asynchronous calls (a cancelled `asend` leaks its message).  `memory_link` is the same without a
-process, for testing policy under trio's mock clock.  All private names of pynng stay in this file.
+by construction, one link for each generation of a service. It is driven by nng's readiness descriptors under trio,
+never by pynng's asynchronous calls (a cancelled `asend` leaks its message). `memory_link` is the same without a
+process, for testing policy under trio's mock clock. All private names of pynng stay in this file.
 """
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import functools
 import math
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import pynng
 import trio
 
-NNG_TASK_THREADS = 2
-"""nng's default of two per core is meant for servers with thousands of pipes; a link needs one to be moved along."""
+NNG_THREADS = {
+    "NNG_INIT_NUM_TASK_THREADS": 2, "NNG_INIT_MAX_TASK_THREADS": 2, "NNG_INIT_NUM_EXPIRE_THREADS": 1,
+    "NNG_INIT_MAX_EXPIRE_THREADS": 1, "NNG_INIT_NUM_POLLER_THREADS": 1, "NNG_INIT_MAX_POLLER_THREADS": 1,
+    "NNG_INIT_NUM_RESOLVER_THREADS": 1,
+}  # fmt: skip
+"""nng's defaults are meant for servers with thousands of pipes; 13 threads a process become 7."""
 
 _PIPE_QUEUE = 128
 """Messages of at most 64 KB that nng holds in each direction: 8 MB at the worst."""
@@ -32,7 +37,7 @@ class LinkClosed(Exception):
 class Link(ABC):
     """Messages are never reordered; they are lost only when the other end dies.
 
-    One task may receive and one may send at a time.
+    One task may receive and one may send at a time. Cancellation loses nothing.
     """
 
     @abstractmethod
@@ -44,27 +49,16 @@ class Link(ABC):
         """The next message if one has arrived.  Raises LinkClosed once all that had arrived was received."""
 
     @abstractmethod
-    async def wait_sendable(self) -> None:
-        """Until `try_send` is worth another try.  Raises LinkClosed.  Cancellation loses nothing."""
+    async def send(self, message: bytes) -> None:
+        """Send, waiting for room.  Raises LinkClosed."""
 
     @abstractmethod
-    async def wait_receivable(self) -> None:
-        """Until `try_receive` is worth another try, closing included.  Cancellation loses nothing."""
+    async def receive(self) -> bytes:
+        """The next message.  Raises LinkClosed."""
 
     @abstractmethod
     def close(self) -> None:
         """Close this end; idempotent.  Tasks that wait at either end get LinkClosed."""
-
-    async def send(self, message: bytes) -> None:
-        """Send, waiting for room.  Raises LinkClosed."""
-        while not self.try_send(message):
-            await self.wait_sendable()
-
-    async def receive(self) -> bytes:
-        """The next message.  Raises LinkClosed."""
-        while (message := self.try_receive()) is None:
-            await self.wait_receivable()
-        return message
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -74,32 +68,18 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 @functools.cache
 def _limit_threads() -> None:
-    """Once a process, since nng reads its limits at first use only: 13 threads a process become 7."""
-    lib = pynng.lib
-    for name, n in (
-        ("NNG_INIT_NUM_TASK_THREADS", NNG_TASK_THREADS),
-        ("NNG_INIT_MAX_TASK_THREADS", NNG_TASK_THREADS),
-        ("NNG_INIT_NUM_EXPIRE_THREADS", 1),
-        ("NNG_INIT_MAX_EXPIRE_THREADS", 1),
-        ("NNG_INIT_NUM_POLLER_THREADS", 1),
-        ("NNG_INIT_MAX_POLLER_THREADS", 1),
-        ("NNG_INIT_NUM_RESOLVER_THREADS", 1),
-    ):
-        parameter = getattr(lib, name, None)
-        if parameter is not None:
-            lib.nng_init_set_parameter(parameter, n)
+    """Once a process, since nng reads its limits at first use only."""
+    for name, n in NNG_THREADS.items():
+        if (parameter := getattr(pynng.lib, name, None)) is not None:
+            pynng.lib.nng_init_set_parameter(parameter, n)
 
 
 class NngLink(Link):
-    """One end of an nng Pair1 over an inherited descriptor.
-
-    Must be made inside trio.  nng owns `fd` from then on.
-    """
+    """One end of an nng Pair1 over an inherited descriptor, which nng owns from then on.  Must be made inside trio."""
 
     def __init__(self, fd: int, *, max_message_bytes: int) -> None:
         _limit_threads()
-        # The default of 0 is unlimited; a message beyond the limit drops the pipe.
-        # pynng has no types.
+        # The default of 0 is unlimited; a message beyond the limit drops the pipe.  pynng has no types.
         self._socket: Any = pynng.Pair1(
             recv_max_size=max_message_bytes, recv_buffer_size=_PIPE_QUEUE, send_buffer_size=_PIPE_QUEUE
         )
@@ -109,19 +89,15 @@ class NngLink(Link):
         token = trio.lowlevel.current_trio_token()
 
         def on_pipe_removed(_pipe: object) -> None:
-            # Called on a thread of nng's, about 2 ms after the peer's death.
-            try:
+            # Called on a thread of nng's, about 2 ms after the peer's death; where the loop ended first, no task waits.
+            with contextlib.suppress(trio.RunFinishedError):
                 token.run_sync_soon(self._on_peer_gone)
-            except trio.RunFinishedError:
-                # The loop ended first: no task waits any more.
-                return
 
         self._socket.add_post_pipe_remove_cb(on_pipe_removed)
         listener = pynng.ffi.new("nng_listener *")
-        check = pynng.check_err
-        check(pynng.lib.nng_listener_create(listener, self._socket.socket, b"socket://"))
-        check(pynng.lib.nng_listener_start(listener[0], 0))
-        check(pynng.lib.nng_listener_set_int(listener[0], b"socket:fd", fd))
+        pynng.check_err(pynng.lib.nng_listener_create(listener, self._socket.socket, b"socket://"))
+        pynng.check_err(pynng.lib.nng_listener_start(listener[0], 0))
+        pynng.check_err(pynng.lib.nng_listener_set_int(listener[0], b"socket:fd", fd))
         self._recv_fd: int = self._socket.recv_fd
         self._send_fd: int = self._socket.send_fd
 
@@ -154,6 +130,15 @@ class NngLink(Link):
             raise LinkClosed from None
         return message
 
+    async def send(self, message: bytes) -> None:
+        while not self.try_send(message):
+            await self._wait(self._send_fd)
+
+    async def receive(self) -> bytes:
+        while (message := self.try_receive()) is None:
+            await self._wait(self._recv_fd)
+        return message
+
     async def _wait(self, fd: int) -> None:
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
@@ -161,18 +146,6 @@ class NngLink(Link):
                 await trio.lowlevel.wait_readable(fd)
             finally:
                 self._scopes.discard(scope)
-
-    async def wait_sendable(self) -> None:
-        if self._closed or self._peer_gone:
-            raise LinkClosed
-        await self._wait(self._send_fd)
-
-    async def wait_receivable(self) -> None:
-        if self._closed:
-            raise LinkClosed
-        if self._peer_gone:
-            return
-        await self._wait(self._recv_fd)
 
     def close(self) -> None:
         if self._closed:
@@ -189,51 +162,43 @@ class NngLink(Link):
 class _MemoryEnd(Link):
     """One end of an in-memory link."""
 
-    def __init__(self, capacity: float) -> None:
-        self._capacity = capacity
-        self._inbox: collections.deque[bytes] = collections.deque()
-        self._changed = trio.lowlevel.ParkingLot()
-        self._closed = False
-        self.peer: _MemoryEnd
+    def __init__(self, out: trio.MemorySendChannel[bytes], into: trio.MemoryReceiveChannel[bytes]) -> None:
+        self._out = out
+        self._into = into
 
     def try_send(self, message: bytes) -> bool:
-        if self._closed or self.peer._closed:
-            raise LinkClosed
-        if len(self.peer._inbox) >= self._capacity:
-            return False
-        self.peer._inbox.append(message)
-        self.peer._changed.unpark_all()
-        return True
+        with _link_closed(), contextlib.suppress(trio.WouldBlock):
+            self._out.send_nowait(message)
+            return True
+        return False
 
     def try_receive(self) -> bytes | None:
-        if self._closed:
-            raise LinkClosed
-        if self._inbox:
-            self.peer._changed.unpark_all()
-            return self._inbox.popleft()
-        if self.peer._closed:
-            raise LinkClosed
+        with _link_closed(), contextlib.suppress(trio.WouldBlock):
+            return self._into.receive_nowait()
         return None
 
-    async def wait_sendable(self) -> None:
-        if self._closed or self.peer._closed:
-            raise LinkClosed
-        await self._changed.park()
+    async def send(self, message: bytes) -> None:
+        with _link_closed():
+            await self._out.send(message)
 
-    async def wait_receivable(self) -> None:
-        if self._closed:
-            raise LinkClosed
-        if not self._inbox and not self.peer._closed:
-            await self._changed.park()
+    async def receive(self) -> bytes:
+        with _link_closed():
+            return await self._into.receive()
 
     def close(self) -> None:
-        self._closed = True
-        self._changed.unpark_all()
-        self.peer._changed.unpark_all()
+        self._out.close()
+        self._into.close()
+
+
+@contextlib.contextmanager
+def _link_closed() -> Iterator[None]:
+    try:
+        yield
+    except (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel):
+        raise LinkClosed from None
 
 
 def memory_link(capacity: float = math.inf) -> tuple[Link, Link]:
     """Both ends of a link within one process; `capacity` messages may wait in each direction."""
-    a, b = _MemoryEnd(capacity), _MemoryEnd(capacity)
-    a.peer, b.peer = b, a
-    return a, b
+    (a_out, b_into), (b_out, a_into) = (trio.open_memory_channel[bytes](capacity) for _ in range(2))
+    return _MemoryEnd(a_out, a_into), _MemoryEnd(b_out, b_into)

@@ -1,25 +1,25 @@
 """What an operation is: declared once, everything else derived.
 
-An operation is a frozen Struct of its parameters (a subclass of `Params[Result]`) under the `@operation` decorator.
-Its JSON Schemas, its validation, its place in each tool surface, its HTTP route, what may be retried and who may call
-it are all read from that one declaration; the docstring is its description and each field's `Meta(description=…)` its
-parameters'.
+An operation is a frozen Struct of its parameters (a subclass of `Params[Result]`) under `@operation` or a method of a
+`Family`. Its JSON Schemas, its validation, its place in each tool surface, its HTTP route, what may be retried and who
+may call it are all read from that one declaration; the docstring is its description and each field's
+`Meta(description=…)` its parameters'.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
+import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 
 from proto.errors import Executed, Kind, LinckiaError
-from proto.spelling import respelled
-from proto.validation import JsonSchema, json_schema, validate
+from proto.validation import JsonSchema, json_schema, respelled, validate
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -31,12 +31,17 @@ CLIENT = "client"
 OPERATOR = "operator"
 """The caller's name of the command line on this machine: whatever a client may do, and more."""
 
-
 ALL = "all"
 """The surface of every tool, which clients get that name none."""
 
 SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
 """The tool surfaces that a client may ask for; each is an URL, `/mcp/NAME`."""
+
+
+class Declare(Protocol):
+    """A decorator that leaves the Struct as it is."""
+
+    def __call__(self, params: type[P], /) -> type[P]: ...
 
 
 class Access(enum.StrEnum):
@@ -93,13 +98,6 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return "{" in self.uri
 
 
-class Errors(enum.StrEnum):
-    """How a route words its failures: `{"error": message}`, or as OpenAI's API does."""
-
-    PLAIN = "plain"
-    OPENAI = "openai"
-
-
 class Route(msgspec.Struct, frozen=True):
     """Where an operation is served over HTTP, for programs that know no MCP.
 
@@ -108,8 +106,8 @@ class Route(msgspec.Struct, frozen=True):
 
     `body` names the parameter that takes the whole body as bytes instead.  `missing` is the message of the 404 that is
     answered where the result is null.  `file` marks results that are a `proto.http.FileChunk`: the whole file is
-    served, in ranges if asked.  `detached` calls are carried out though their client has left.  `statuses` go over the
-    ordinary status of a kind of failure.
+    served, in ranges if asked.  `detached` calls are carried out though their client has left.  Failures are
+    `{"error": message}`, or worded `like_openai`; `statuses` go over the ordinary status of a kind of failure.
     """
 
     method: str
@@ -118,7 +116,7 @@ class Route(msgspec.Struct, frozen=True):
     missing: str = ""
     file: bool = False
     detached: bool = False
-    errors: Errors = Errors.PLAIN
+    like_openai: bool = False
     statuses: Mapping[Kind, int] = {}
 
 
@@ -130,7 +128,6 @@ class Options(TypedDict, total=False):
     callers: Collection[str]
     codes: Mapping[int, str]
     text: str
-    stream: str
     resource: Resource
     http: Route
     once_with: Collection[str]
@@ -138,6 +135,13 @@ class Options(TypedDict, total=False):
     completion: str
     both_spellings: bool
     open_world: bool
+
+
+class Named(Options, total=False):
+    """`Options`, and what belongs to one operation alone."""
+
+    title: str
+    step: str
 
 
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
@@ -149,11 +153,10 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
             parameters included, as JSON-RPC errors, others as tool results with `isError`.
         text: the field of the result that is the text content for clients; without it, the result as JSON.
-        stream: the field of the result (a list) whose items the handler emits one by one.
         http: where it is served over HTTP as well.
         once_with: parameters that, where they are given, make an idempotent operation one that must not be repeated
             unasked (a content hash that the first execution has made stale).
-        asks: whether the handler may ask the client (`proto.asking`); no other operation's question is passed on.
+        asks: whether the handler may ask the client (`proto.mcp`); no other operation's question is passed on.
         completion: the internal operation that completes arguments of this prompt or resource template; its parameters
             are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
         step: its name as a step of the composite tools `query` and `execute`; one that starts with `session.` is an
@@ -177,7 +180,6 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     callers: Collection[str] = (CLIENT,)
     codes: Mapping[int, str] = {}
     text: str | None = None
-    stream: str | None = None
     resource: Resource | None = None
     http: Route | None = None
     once_with: Collection[str] = ()
@@ -210,7 +212,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
 
     @cached_property
     def is_content(self) -> bool:
-        """Whether the result is MCP content of its own (`proto.content`), passed to the client as it is."""
+        """Whether the result is MCP content of its own (`proto.mcp`), passed to the client as it is."""
         return isinstance(self.result, type) and getattr(self.result, "__mcp_content__", False) is True
 
     @cached_property
@@ -242,13 +244,6 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return error
 
 
-class Named(Options, total=False):
-    """`Options`, and what belongs to one operation alone."""
-
-    title: str
-    step: str
-
-
 def operation(
     name: str,
     *,
@@ -258,8 +253,8 @@ def operation(
     idempotent: bool | None = None,
     title: str | None = None,
     step: str | None = None,
-    **options: typing.Unpack[Options],
-) -> Callable[[type[P]], type[P]]:
+    **options: Unpack[Options],
+) -> Declare:
     """Declare the decorated `Params[Result]` as an operation; the options are those of `Operation`.
 
     Args:
@@ -278,13 +273,13 @@ def operation(
             raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
         declared: Operation[object] = Operation(
             name=name,
-            title=title or name.replace("_", " ").replace("-", " ").replace(".", " ").capitalize(),
+            title=title or re.sub("[_.-]", " ", name).capitalize(),
             description=doc,
             service=service,
             params=params,
             result=_result_type(params),
             access=access,
-            idempotent=True if idempotent is None else idempotent,
+            idempotent=idempotent is not False,
             deadline_ms=int(deadline_s * 1000),
             step=step or name,
             **options,
@@ -301,32 +296,24 @@ class Family:
     Its methods declare the decorated `Params[Result]` as `operation` does; what one names goes before the family's.
     """
 
-    def __init__(self, service: str, **shared: typing.Unpack[Options]) -> None:
+    def __init__(self, service: str, **shared: Unpack[Options]) -> None:
         self._service = service
         self._shared = shared
 
-    def read(
-        self, name: str, *, deadline_s: float, idempotent: bool = True, **options: typing.Unpack[Named]
-    ) -> Callable[[type[P]], type[P]]:
+    def read(self, name: str, *, deadline_s: float, idempotent: bool = True, **own: Unpack[Named]) -> Declare:
         """It changes nothing, and may be repeated unless that is said to be a bad idea."""
-        return self._declare(name, Access.READ, idempotent, deadline_s, options)
+        return self._declare(name, Access.READ, idempotent, deadline_s, own)
 
-    def write(
-        self, name: str, *, idempotent: bool, deadline_s: float, **options: typing.Unpack[Named]
-    ) -> Callable[[type[P]], type[P]]:
+    def write(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Named]) -> Declare:
         """It adds or changes."""
-        return self._declare(name, Access.WRITE, idempotent, deadline_s, options)
+        return self._declare(name, Access.WRITE, idempotent, deadline_s, own)
 
-    def destroy(
-        self, name: str, *, idempotent: bool, deadline_s: float, **options: typing.Unpack[Named]
-    ) -> Callable[[type[P]], type[P]]:
+    def destroy(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Named]) -> Declare:
         """It removes or overwrites what cannot be brought back."""
-        return self._declare(name, Access.DESTRUCTIVE, idempotent, deadline_s, options)
+        return self._declare(name, Access.DESTRUCTIVE, idempotent, deadline_s, own)
 
-    def _declare(
-        self, name: str, access: Access, idempotent: bool, deadline_s: float, options: Named
-    ) -> Callable[[type[P]], type[P]]:
-        merged: Named = {**self._shared, **options}
+    def _declare(self, name: str, access: Access, idempotent: bool, deadline_s: float, own: Named) -> Declare:
+        merged: Named = {**self._shared, **own}
         return operation(
             name, service=self._service, access=access, idempotent=idempotent, deadline_s=deadline_s, **merged
         )

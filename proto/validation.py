@@ -1,9 +1,13 @@
-"""Arguments as clients send them, checked against a msgspec type: errors name the field and what would be right."""
+"""Arguments as clients send them, checked against a msgspec type: errors name the field and what would be right.
+
+Names may be given in camelCase or in snake_case, whichever a type declares (`respelled`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -15,6 +19,18 @@ JsonSchema: TypeAlias = dict[str, Any]
 
 P = TypeVar("P", bound=msgspec.Struct)
 
+_LARGEST = 2**63 - 1
+"""What the frames and the databases hold; JSON itself knows no bound."""
+
+_LONGEST = 300
+"""Characters of what was sent that an error repeats; the caller knows the rest."""
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_AT = re.compile(r" - at `(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
+_PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
+_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
+
 
 def json_schema(tp: object) -> JsonSchema:
     """JSON Schema 2020-12 of a msgspec type, the top level inlined so that `type` is at its root."""
@@ -22,21 +38,39 @@ def json_schema(tp: object) -> JsonSchema:
     ref = schema.get("$ref", "")
     name = ref.removeprefix("#/$defs/")
     if name in definitions:
-        top = dict(definitions[name])
-        if not any(f'"{ref}"' in msgspec.json.encode(d).decode() for d in definitions.values()):
-            definitions = {key: value for key, value in definitions.items() if key != name}
+        schema = dict(definitions[name])
+        if not any(f'"{ref}"' in msgspec.json.encode(each).decode() for each in definitions.values()):
+            del definitions[name]
         # Titles here are Python class names, which tell a client nothing.
-        top.pop("title", None)
-        schema = top
-    if definitions:
-        schema = {**schema, "$defs": definitions}
-    return schema
+        schema.pop("title", None)
+    return {**schema, "$defs": definitions} if definitions else schema
 
 
-_AT = re.compile(r" - at `(?P<path>[^`]*)`$")
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
-_PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
-_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
+@cache
+def _declared(tp: type[msgspec.Struct]) -> Mapping[str, str]:
+    """The names of a Struct's fields on the wire, by themselves and by their snake_case."""
+    names = [field.encode_name for field in msgspec.structs.fields(tp)]
+    return {_HUMP.sub("_", name).lower(): name for name in names} | {name: name for name in names}
+
+
+def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> dict[str, object]:
+    """The arguments under the names that `tp` declares; one that it does not declare stays as it is.
+
+    Raises:
+        InvalidParams: one parameter was given in both spellings, with different values.
+    """
+    declared = _declared(tp)
+    result: dict[str, object] = {}
+    written: dict[str, str] = {}
+    for key, value in arguments.items():
+        name = declared.get(key) or declared.get(_HUMP.sub("_", key).lower(), key)
+        if name in result and result[name] != value:
+            raise InvalidParams(
+                f"`{written[name]}` and `{key}` are one parameter, given twice with different values", field=name
+            )
+        result[name] = value
+        written[name] = key
+    return result
 
 
 def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True) -> P:
@@ -56,29 +90,23 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
             parsed = msgspec.convert(taken, tp, strict=strict)
     except msgspec.ValidationError as error:
         raise _invalid(tp, str(error)) from None
-    path = _too_large(taken)
-    if path is not None:
+    if (path := next(_too_large(taken), None)) is not None:
         field = _short(path)
         raise InvalidParams(f"parameter `{field}`: no integer may be beyond {_LARGEST} or -{_LARGEST}", field=field)
     return parsed
 
 
-_LARGEST = 2**63 - 1
-"""What the frames and the databases hold; JSON itself knows no bound."""
-
-
-def _too_large(value: object, path: str = "") -> str | None:
-    """The path of an integer beyond `_LARGEST`, if there is one."""
+def _too_large(value: object, path: str = "") -> Iterator[str]:
+    """The paths of the integers beyond `_LARGEST`."""
     match value:
-        case int():
-            return None if -_LARGEST <= value <= _LARGEST else path
+        case int() if not -_LARGEST <= value <= _LARGEST:
+            yield path
         case Mapping():
-            found = (_too_large(item, f"{path}.{key}" if path else str(key)) for key, item in value.items())
+            for key, item in value.items():
+                yield from _too_large(item, f"{path}.{key}" if path else str(key))
         case list():
-            found = (_too_large(item, f"{path}[{index}]") for index, item in enumerate(value))
-        case _:
-            return None
-    return next((place for place in found if place is not None), None)
+            for index, item in enumerate(value):
+                yield from _too_large(item, f"{path}[{index}]")
 
 
 def _integral(value: object) -> object:
@@ -93,10 +121,6 @@ def _integral(value: object) -> object:
             return value
 
 
-_LONGEST = 300
-"""Characters of what was sent that an error repeats; the caller knows the rest."""
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
@@ -105,34 +129,24 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     at = _AT.search(message)
     path = at["path"].removeprefix("$").removeprefix(".") if at else ""
     text = _AT.sub("", message)
-    prefix = f"{path}." if path else ""
-    if match := _UNKNOWN.match(text):
-        names = dict.fromkeys(name for node in _schemas_at(tp, path) for name in node.get("properties", ()))
-        field = prefix + _short(match["field"])
-        known = ", ".join(names) or "none"
-        return InvalidParams(f"unknown parameter `{field}`; known parameters: {known}", field=field)
-    if match := _MISSING.match(text):
-        field = prefix + _short(match["field"])
-        return InvalidParams(f"missing required parameter `{field}`", field=field)
-    if text.startswith(("Invalid enum value", "Invalid value")) and (allowed := _choices(tp, path)):
-        text += f"; there are: {', '.join(allowed)}"
-    if (match := _PATTERN.match(text)) and (form := _form(tp, path, match["pattern"])):
-        # A regular expression tells people nothing.
-        text = f"not of the form that is expected: {form}"
-    if not path:
-        return InvalidParams(f"invalid parameters: {_short(text[0].lower() + text[1:])}")
-    return InvalidParams(f"parameter `{path}`: {_short(text[0].lower() + text[1:])}", field=path)
-
-
-def _choices(tp: type[msgspec.Struct], path: str) -> list[str]:
-    """The values that an enumeration at `path` has; [] where it is none, or cannot be found."""
-    return [str(value) for node in _schemas_at(tp, path) for value in node.get("enum", ())]
-
-
-def _form(tp: type[msgspec.Struct], path: str, pattern: str) -> str:
-    """What the text at `path` that has to match `pattern` is, in the words of its description."""
-    told = (node.get("description", "") for node in _schemas_at(tp, path) if node.get("pattern") == pattern)
-    return next((text for text in told if text), "")
+    if match := _UNKNOWN.match(text) or _MISSING.match(text):
+        field = (f"{path}." if path else "") + _short(match["field"])
+        if match.re is _MISSING:
+            return InvalidParams(f"missing required parameter `{field}`", field=field)
+        known = dict.fromkeys(name for node in _schemas_at(tp, path) for name in node.get("properties", ()))
+        return InvalidParams(
+            f"unknown parameter `{field}`; known parameters: {', '.join(known) or 'none'}", field=field
+        )
+    if text.startswith(("Invalid enum value", "Invalid value")):
+        if allowed := [str(value) for node in _schemas_at(tp, path) for value in node.get("enum", ())]:
+            text += f"; there are: {', '.join(allowed)}"
+    elif match := _PATTERN.match(text):
+        # A regular expression tells people nothing; the description of what has to match it does.
+        nodes = (node for node in _schemas_at(tp, path) if node.get("pattern") == match["pattern"])
+        told = (node.get("description") for node in nodes)
+        text = next((f"not of the form that is expected: {form}" for form in told if form), text)
+    text = _short(text[0].lower() + text[1:])
+    return InvalidParams(f"parameter `{path}`: {text}" if path else f"invalid parameters: {text}", field=path or None)
 
 
 def _schemas_at(tp: type[msgspec.Struct], path: str) -> list[JsonSchema]:

@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("fast", max_examples=10, deadline=None)
-if profile := os.environ.get("HYPOTHESIS_PROFILE"):
-    settings.load_profile(profile)
+# Tests run side by side. OpenMP's threads wait for each other busily, and a team of two that shares its cores with
+# others takes several times as long as one thread.
+os.environ["OMP_NUM_THREADS"] = "1"
+for service in ("EMBED", "RERANK"):
+    os.environ[f"LINCKIA_SERVICES__{service}__THREADS"] = "1"
+
+# How fast examples come is the machine's load, and no promise of ours.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("steady"), max_examples=10)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "steady")
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace)
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
     import trio
 
-    from proto.memory import limit_heaps
+    from proto.machine import limit_heaps
 
     # Before any thread: the few that there are need no heaps of their own, whose free ends never go back.
     limit_heaps(1)

@@ -44,9 +44,9 @@ def markdown(table: Table) -> Iterator[str]:
         ways += [f"`{op.http.method} {op.http.path}`"] if op.http is not None else []
         if ways and op.admits(CLIENT):
             yield _row(op.service, f"`{op.name}`", ", ".join(ways), op.access.value, first_sentence(op.description))
-    for bound in table.endpoints:
-        way = f"`{bound.route.method} {bound.route.path}`"
-        yield _row(bound.service, "", way, "", first_sentence(bound.request.__doc__ or ""))
+    for endpoint in table.endpoints:
+        way = f"`{endpoint.route.method} {endpoint.route.path}`"
+        yield _row(endpoint.service, "", way, "", first_sentence(endpoint.__doc__ or ""))
 
 
 def _row(*cells: str) -> str:

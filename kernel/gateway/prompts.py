@@ -22,9 +22,9 @@ import msgspec
 import trio
 
 from kernel.json_types import JsonObject
-from proto.content import Message, PromptResult, Text
+from proto.mcp import Message, PromptResult, Text
 from proto.operation import ALL
-from proto.ops.prompts import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
+from proto.ops.gateway import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
 
 SHOWN_ON = frozenset({ALL, *SURFACES})
 """Surfaces with prompts."""

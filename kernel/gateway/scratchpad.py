@@ -26,7 +26,7 @@ from kernel.gateway.surfaces import caches
 from kernel.router.call import current_session
 from proto.errors import OperationError
 from proto.operation import Operation
-from proto.ops.scratchpad import (
+from proto.ops.gateway import (
     ScratchpadContent,
     ScratchpadEntry,
     ScratchpadList,

@@ -17,7 +17,7 @@ from kernel.gateway.composite.describe import shown
 from kernel.gateway.composite.steps import Steps
 from kernel.json_types import JsonObject
 from proto.operation import ALL, CLIENT, Access, Operation, Resource, Role
-from proto.ops import Table, scratchpad
+from proto.ops import Table, gateway
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -138,8 +138,8 @@ def annotations_of(operation: Operation[object]) -> dict[str, bool]:
 
 def caches(operation: Operation[object]) -> bool:
     """Whether long answers of this operation are kept in the scratchpad."""
-    kept_on = set(scratchpad.SURFACES) <= set(operation.surfaces)
-    return kept_on and operation.service != scratchpad.SERVICE and not operation.is_content
+    kept_on = set(gateway.SCRATCHPAD_SURFACES) <= set(operation.surfaces)
+    return kept_on and operation.service != gateway.SERVICE and not operation.is_content
 
 
 def output_schema(operation: Operation[object]) -> JsonObject | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -36,9 +35,7 @@ class RoutedCall(msgspec.Struct, eq=False):
     caller: str
     trace: str
     deadline: float
-    credit: int
     done: Done
-    item: Callable[[Raw], None]
     progress: Callable[[Progress], None] | None
     client_requests: ClientRequests | None
     session: str = ""
@@ -69,47 +66,33 @@ class RoutedCall(msgspec.Struct, eq=False):
 
 
 class Waiting:
-    """What comes back to a caller in the kernel; `grant`, called for each streamed item, gives room for another."""
+    """What comes back to a caller in the kernel's own process, until the end of its call."""
 
-    def __init__(self, grant: Callable[[], None], client_requests: ClientRequests | None) -> None:
+    def __init__(self, client_requests: ClientRequests | None) -> None:
         self.finished = trio.Event()
         self.outcome: Raw | LinckiaError | None = None
-        self._items: list[Raw] = []
-        self._grant = grant
         self._client_requests = client_requests
 
     def done(self, outcome: Raw | LinckiaError) -> None:
         self.outcome = outcome
         self.finished.set()
 
-    def item(self, piece: Raw) -> None:
-        self._items.append(piece)
-        self._grant()
-
     def progress(self, frame: Progress) -> None:
         if self._client_requests is not None:
             self._client_requests.progress(frame.done, frame.total, frame.message)
 
     def result(self, operation: Operation[Any], *, written: bool) -> object:
-        """The result with its streamed items; with `written`, as JSON where it came as such.  Raises LinckiaError."""
+        """The result; with `written`, as JSON where it came as such.  Raises LinckiaError."""
         if self.outcome is None or isinstance(self.outcome, LinckiaError):
             raise self.outcome or Internal(f"{operation.name} has not been answered")
         try:
-            if written and operation.stream is None and (json := frames.written(self.outcome)) is not None:
+            if written and (json := frames.written(self.outcome)) is not None:
                 return json
             result: object = frames.read_body(self.outcome)
-            if operation.stream is not None and isinstance(result, dict):
-                streamed = [msgspec.msgpack.decode(item) for item in self._items]
-                result[operation.stream] = [*result.get(operation.stream, ()), *streamed]
         except msgspec.DecodeError as error:
             wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
             raise operation.failure(Internal(wrong)) from error
         return result
-
-
-def new_trace() -> str:
-    """A traceparent of a new trace."""
-    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
 
 
 def accept_trace(value: object) -> str | None:

@@ -27,7 +27,7 @@ from kernel.router.call import RoutedCall
 from proto import errors
 from proto.channel import Channel
 from proto.errors import Executed, LinckiaError
-from proto.frames import Call, Cancel, Credit, Fault, Item, Progress, Return
+from proto.frames import Call, Cancel, Fault, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Access
 
@@ -172,11 +172,6 @@ class Lane:
                 waiting.remove(call)
         return call.deaths > 0
 
-    def grant(self, call: RoutedCall, n: int) -> None:
-        """The caller has room for `n` more streamed items."""
-        if call.frame_id in self._in_flight:
-            self._post(call, Credit(call.frame_id, n))
-
     def find(self, instance: str, generation: int, frame_id: int | None) -> RoutedCall | None:
         """The call in flight that has this number in this generation of an instance."""
         call = self._in_flight.get(frame_id) if frame_id is not None else None
@@ -247,7 +242,7 @@ class Lane:
         self.replays += 1
         return None
 
-    def frame(self, instance: str, generation: int, frame: Return | Fault | Item | Progress) -> None:
+    def frame(self, instance: str, generation: int, frame: Return | Fault | Progress) -> None:
         call = self.find(instance, generation, frame.id)
         if call is None:
             return
@@ -258,9 +253,6 @@ class Lane:
             case Fault(failure=failure):
                 self._release(call)
                 self._finish(call, errors.from_failure(failure))
-            case Item(body=body):
-                if not call.withdrawn:
-                    call.item(body)
             case Progress():
                 if call.progress is not None and not call.withdrawn:
                     call.progress(frame)
@@ -328,13 +320,12 @@ class Lane:
             trace=call.trace,
             caller=call.caller,
             generation=call.generation,
-            credit=call.credit,
             progress=call.progress is not None,
             session=call.session,
         )
         self._post(call, frame)
 
-    def _post(self, call: RoutedCall, frame: Call | Cancel | Credit) -> None:
+    def _post(self, call: RoutedCall, frame: Call | Cancel) -> None:
         instance = self._instances[call.instance]
         if instance.channel is None:
             return

@@ -17,18 +17,15 @@ import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, ClientRequests, ServiceState
-from kernel.router.call import RoutedCall, Waiting, current_session, new_trace
+from kernel.router.call import RoutedCall, Waiting, current_session
 from kernel.router.lane import Lane, Limits
 from proto import errors, frames
 from proto.channel import Channel
 from proto.errors import Executed, Forbidden, Internal, LinckiaError
-from proto.frames import AnyFrame, Call, Event, Fault, Item, Progress, Return
+from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Operation, Params
 from proto.ops import Table
-
-WINDOW = 64
-"""Streamed items under way to a client's call, where they are gathered as they come."""
 
 KERNEL = "kernel"
 """The service name of operations that the kernel itself answers."""
@@ -59,7 +56,7 @@ class _Living:
     def answer(self, call_id: int, outcome: Raw | LinckiaError) -> None:
         self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
 
-    def post(self, frame: Return | Fault | Item | Progress) -> None:
+    def post(self, frame: Return | Fault | Progress) -> None:
         # Where it is gone, the answer is dropped.
         with contextlib.suppress(LinkClosed):
             self.channel.post(frame)
@@ -139,16 +136,14 @@ class Router:
         body = frames.pack_body(params)
         if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
             raise errors.InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
-        waiting = Waiting(lambda: lane.grant(routed, 1), client_requests)
+        waiting = Waiting(client_requests)
         routed = RoutedCall(
             operation,
             body,
             caller=caller,
-            trace=trace or new_trace(),
+            trace=trace or frames.new_trace(),
             deadline=trio.current_time() + limit_s,
-            credit=WINDOW if operation.stream else 0,
             done=waiting.done,
-            item=waiting.item,
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
             session=current_session.get(),
@@ -201,7 +196,7 @@ class Router:
         self._lanes[service].down(service, generation, cause)
 
     def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
-        if isinstance(frame, Return | Fault | Item | Progress):
+        if isinstance(frame, Return | Fault | Progress):
             self._lanes[service].frame(service, generation, frame)
             return
         living = self._living.get((service, generation))
@@ -216,14 +211,10 @@ class Router:
                     lane.withdraw(call, f"withdrawn by service {service}")
                 if (scope := living.asks.pop(call_id, None)) is not None:
                     scope.cancel()
-            case frames.Credit(id=call_id, n=n) if living is not None:
-                lane, call = living.made.get(call_id, (None, None))
-                if lane is not None and call is not None:
-                    lane.grant(call, n)
             case frames.Log() if living is not None:
                 call = living.serving(frame.call)
                 if call is not None and call.client_requests is not None:
-                    call.client_requests.log(frame.level, frame.logger or service, frame.message)
+                    call.client_requests.log(frame.level, service, frame.message)
             case _:
                 _log.warning("service %s sent an unexpected %s", service, type(frame).__name__)
 
@@ -265,9 +256,7 @@ class Router:
             caller=caller,
             trace=call.trace,
             deadline=trio.current_time() + call.left_ms / 1000,
-            credit=call.credit,
             done=done,
-            item=lambda body: living.post(Item(call.id, body)),
             progress=progress if call.progress else None,
             client_requests=parent.client_requests if parent is not None else None,
             for_client=parent is not None and parent.for_client,

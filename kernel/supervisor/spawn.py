@@ -20,7 +20,7 @@ import trio
 
 import proto
 from kernel.supervisor.placement import SpawnError
-from proto.memory import HEAPS
+from proto.machine import HEAPS
 
 MALLOC = {
     # glibc's defaults map and unmap each large message, which makes 1 MB messages 3 to 6 times slower.

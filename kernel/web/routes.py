@@ -23,7 +23,7 @@ from kernel.ports import Dispatcher
 from kernel.web.content import Content
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.http import Answer, Call, Endpoint, HttpError
-from proto.operation import Errors, Operation, Params, Route, operation_of
+from proto.operation import Operation, Params, Route, operation_of
 from proto.ops import Table
 from proto.validation import validate
 
@@ -67,8 +67,8 @@ def routes(
         served = _Served(route, params, answer, max_body_bytes)
         found.append(routing.Route(route.path, served.serve, methods=[route.method]))
 
-    for bound in table.endpoints:
-        add(bound.route, bound.service, bound.request, partial(_by_endpoint, bound.request, call))
+    for endpoint in table.endpoints:
+        add(endpoint.route, endpoint.service, endpoint, partial(_by_endpoint, endpoint, call))
     for op in table.values():
         if op.http is not None and op.http.file:
             content = Content(dispatcher, op, partial(failed, op.http))
@@ -195,7 +195,7 @@ def failed(route: Route, error: Exception) -> Response:
     else:
         status, code = route.statuses.get(failure.kind, _STATUS.get(failure.kind, 500)), None
     message = message_of(failure)
-    if route.errors is Errors.PLAIN:
+    if not route.like_openai:
         response = json_response({"error": message}, status)
     else:
         described = {"message": message, "type": _OPENAI_TYPES.get(status, "server_error"), "param": failure.field}

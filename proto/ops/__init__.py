@@ -1,7 +1,7 @@
 """The table of operations: every module of this package, read once.
 
 A module here, or a package of them, declares the operations of one service. Nothing lists them a second time: `load`
-imports the modules of this package, and those named, and collects what they declare.
+imports the modules and collects what they declare.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 
 from proto.errors import UnknownOperation
-from proto.http import Bound, endpoint_of
+from proto.http import Endpoint
 from proto.operation import Operation, Params
 
 
 class Table(Mapping[str, Operation[object]]):
     """Operations by name, and the endpoints that answer over HTTP in a shape of their own; immutable."""
 
-    def __init__(self, operations: Iterable[Operation[object]], endpoints: Iterable[Bound] = ()) -> None:
+    def __init__(self, operations: Iterable[Operation[object]], endpoints: Iterable[type[Endpoint]] = ()) -> None:
         self.endpoints = tuple(endpoints)
         self._by_name: dict[str, Operation[object]] = {}
         for op in operations:
@@ -38,8 +38,7 @@ class Table(Mapping[str, Operation[object]]):
 
     def find(self, name: str) -> Operation[object]:
         """Raises UnknownOperation, with the nearest names, where there is none of that name."""
-        op = self._by_name.get(name)
-        if op is None:
+        if (op := self._by_name.get(name)) is None:
             near = difflib.get_close_matches(name, self._by_name, n=3)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise UnknownOperation(f"unknown operation {name!r}{hint}", field="name")
@@ -56,14 +55,11 @@ def modules() -> tuple[str, ...]:
 
 def load(extra: Iterable[str] = ()) -> Table:
     """The table of this package's modules and of the `extra` ones named."""
-    operations: list[Operation[object]] = []
-    endpoints: list[Bound] = []
-    for name in (*modules(), *extra):
-        for value in vars(importlib.import_module(name)).values():
-            if isinstance(value, type) and issubclass(value, Params) and value.__module__ == name:
-                declared = value.__dict__.get("__operation__")
-                if isinstance(declared, Operation):
-                    operations.append(declared)
-                if (bound := endpoint_of(value)) is not None:
-                    endpoints.append(bound)
-    return Table(operations, endpoints)
+    declared = [
+        value
+        for name in (*modules(), *extra)
+        for value in vars(importlib.import_module(name)).values()
+        if isinstance(value, type) and issubclass(value, Params) and value.__module__ == name
+    ]
+    operations = [value.__dict__["__operation__"] for value in declared if "__operation__" in value.__dict__]
+    return Table(operations, [value for value in declared if issubclass(value, Endpoint)])

@@ -21,7 +21,6 @@ internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
 tool = Family(SERVICE, surfaces=SURFACES)
 
 NOTES = "notes"
-MAX_WAIT_S = 600
 
 Corpus = Annotated[
     str,
@@ -97,21 +96,6 @@ class GraphNodes(Params[NodeNames], frozen=True, kw_only=True):
     corpus: Corpus
     after: Annotated[str, Meta(description="Ids greater than this one")] = ""
     limit: Annotated[int, Meta(ge=0, le=10000, description="Ids to answer at most")] = 10000
-
-
-class GraphEpochResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The name of the database."""
-
-    epoch: str
-
-
-@internal.read("graph_epoch", idempotent=False, deadline_s=MAX_WAIT_S + 15)
-class GraphEpoch(Params[GraphEpochResult], frozen=True, kw_only=True):
-    """Wait until the epoch is another than `known`: a damaged database is begun again, empty, for its corpora to feed
-    again."""
-
-    known: Annotated[str, Meta(description="The epoch that the corpus feeds; empty: answer at once")] = ""
-    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for another one")] = 0.0
 
 
 # Asking

@@ -12,11 +12,10 @@ from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 SERVICE = "kernel"
 
 tool = Family(SERVICE, callers=(CLIENT, OPERATOR))
-internal = Family(SERVICE, role=Role.INTERNAL, callers=("files", OPERATOR))
-for_files = Family(SERVICE, role=Role.INTERNAL, callers=("files",))
-
-
 operator = Family(SERVICE, callers=(OPERATOR,))
+internal = Family(SERVICE, role=Role.INTERNAL)
+
+ServiceName = Annotated[str, Meta(min_length=1, max_length=64, description="Name of the service, as `status` shows it")]
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +79,6 @@ class KernelStatusParams(Params[KernelStatus], frozen=True, kw_only=True):
     """Which services run, in what state, how often and why each has died, and how long each took to come back."""
 
 
-ServiceName = Annotated[str, Meta(min_length=1, max_length=64, description="Name of the service, as `status` shows it")]
-
-
 class Done(msgspec.Struct, frozen=True, kw_only=True):
     """What was done, in a sentence."""
 
@@ -136,7 +132,7 @@ class ContentUrl(msgspec.Struct, frozen=True, kw_only=True):
     url: Annotated[str | None, Meta(description="Without its `?path=`; null where nothing is served over HTTP")]
 
 
-@internal.read("kernel_content_url", deadline_s=5)
+@internal.read("kernel_content_url", deadline_s=5, callers=("files", OPERATOR))
 class KernelContentUrl(Params[ContentUrl], frozen=True, kw_only=True):
     """The URL at which a client has files, and what was made from them."""
 
@@ -147,7 +143,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
     result: Any
 
 
-@for_files.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600)
+@internal.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600, callers=("files",))
 class KernelCall(Params[Called], frozen=True, kw_only=True):
     """Call an operation on behalf of a client who asked for it beforehand, as a plan does: with a client's rights,
     whatever the service's own are. What the kernel itself answers cannot be called so."""

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, Resource, Role, operation
-from proto.ops.files.shared import SURFACES, Offset
-from proto.ops.files.uris import JSON, PAGED, PageLimit
-from proto.ops.media import SERVICE, Hash, MediaArtifact
+from proto.operation import Params
+from proto.ops.media import Hash, MediaArtifact
+from proto.ops.pages import Page, Paged, resource
 
 
 class MetadataRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,14 +26,10 @@ class MetadataRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     problem: Annotated[str | None, Meta(description="Why there is less than there could be")] = None
 
 
-class MetadataRecords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MetadataRecords(Page, frozen=True, kw_only=True):
     """A page of them, by hash."""
 
     metadata: list[MetadataRecord]
-    total: int
-    offset: int
-    has_more: bool = False
-    next: Annotated[str, Meta(description="The URI of the next page")] = ""
 
 
 class ThumbnailRecord(MediaArtifact, frozen=True, kw_only=True):
@@ -43,44 +38,23 @@ class ThumbnailRecord(MediaArtifact, frozen=True, kw_only=True):
     hash: Hash
 
 
-class ThumbnailRecords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ThumbnailRecords(Page, frozen=True, kw_only=True):
     """A page of thumbnails, by hash."""
 
     thumbnails: list[ThumbnailRecord]
-    total: int
-    offset: int
-    has_more: bool = False
-    next: Annotated[str, Meta(description="The URI of the next page")] = ""
 
 
-def resource(uri: str, name: str, *, paged: bool = False) -> dict[str, Any]:
-    """What `@operation` is told of a resource at `synthesis://` and `uri`, in JSON."""
-    return {
-        "service": SERVICE, "access": Access.READ, "idempotent": True, "deadline_s": 30, "role": Role.RESOURCE,
-        "surfaces": SURFACES,
-        "resource": Resource(
-            uri=f"synthesis://{uri}", name=name, mime_type=JSON, query=PAGED if paged else ()
-        ),
-    }  # fmt: skip
-
-
-@operation("media_metadata", **resource("metadata", "metadata", paged=True))
-class AllMetadata(Params[MetadataRecords], frozen=True, kw_only=True):
+@resource("media_metadata", "metadata", "metadata")
+class AllMetadata(Paged, Params[MetadataRecords], frozen=True, kw_only=True):
     """All that was made from files and is kept, by the hash of their content; `?offset=` and `?limit=` lead through."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("media_metadata_thumbnails", **resource("metadata/thumbnails", "metadata-thumbnails", paged=True))
-class AllThumbnails(Params[ThumbnailRecords], frozen=True, kw_only=True):
+@resource("media_metadata_thumbnails", "metadata/thumbnails", "metadata-thumbnails")
+class AllThumbnails(Paged, Params[ThumbnailRecords], frozen=True, kw_only=True):
     """All thumbnails that are kept; `?offset=` and `?limit=` lead through."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("media_metadata_of", **resource("metadata/{hash}", "metadata-by-hash"))
+@resource("media_metadata_of", "metadata/{hash}", "metadata-by-hash")
 class MetadataOf(Params[MetadataRecord], frozen=True, kw_only=True):
     """What was made from files of one content, by its SHA-256."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.http import Call, Endpoint, HttpError, endpoint
-from proto.operation import Errors, Params, Route
+from proto.http import Call, Endpoint, HttpError
+from proto.operation import Params, Route
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedTexts, TextKind
 from proto.ops.rerank import RerankModelParams, RerankPairs
 
@@ -36,10 +37,11 @@ INTERACTIVE_DOCUMENTS = 100
 _ANY = ("", "auto", "default")
 
 
-@endpoint(Route("POST", "/v1/embeddings", errors=Errors.OPENAI), service="embed")
 class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
     """Vectors of texts."""
 
+    route: ClassVar = Route("POST", "/v1/embeddings", like_openai=True)
+    service: ClassVar = "embed"
     input: Annotated[
         str | list[str | int | list[int]],
         Meta(description="A text, texts, the token ids of one, or of several by the model's own tokenizer"),
@@ -57,10 +59,8 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
         texts, tokens = _inputs(self.input)
         model = await self._model(call)
         if self.dimensions not in (None, model.dimensions):
-            raise InvalidParams(
-                f"parameter `dimensions`: the vectors of {model.model} have {model.dimensions} and cannot be shortened",
-                field="dimensions",
-            )
+            why = f"the vectors of {model.model} have {model.dimensions} and cannot be shortened"
+            raise _wrong("dimensions", why)
         kind = TextKind.QUERY if self.input_type == "query" else TextKind.PASSAGE
         result = await _renamed(call, EmbedTexts(texts=texts, tokens=tokens, kind=kind), "input")
         if result.fingerprint != model.fingerprint:
@@ -68,12 +68,11 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
             model = await self._model(call)
         result.vectors.check()
         count, width = result.vectors.shape
-        row_bytes = 4 * width
-        rows = [result.vectors.data[n * row_bytes : (n + 1) * row_bytes] for n in range(count)]
-        if self.encoding_format == "base64":
-            shown: list[object] = [base64.b64encode(row).decode("ascii") for row in rows]
-        else:
-            shown = [struct.unpack(f"<{width}f", row) for row in rows]
+        rows = [result.vectors.data[4 * n * width : 4 * (n + 1) * width] for n in range(count)]
+        in_base64 = self.encoding_format == "base64"
+        shown = [
+            base64.b64encode(row).decode("ascii") if in_base64 else struct.unpack(f"<{width}f", row) for row in rows
+        ]
         body: Json = {
             "object": "list",
             "data": [{"object": "embedding", "index": n, "embedding": one} for n, one in enumerate(shown)],
@@ -88,10 +87,11 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
         return model
 
 
-@endpoint(Route("POST", "/v1/rerank", errors=Errors.OPENAI), service="rerank")
 class RerankRequest(Endpoint, frozen=True, kw_only=True):
     """Documents in the order of how well they answer a query."""
 
+    route: ClassVar = Route("POST", "/v1/rerank", like_openai=True)
+    service: ClassVar = "rerank"
     query: Annotated[str, Meta(min_length=1, max_length=65536)]
     documents: Annotated[list[str | Json], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     model: str = ""
@@ -116,9 +116,11 @@ class RerankRequest(Endpoint, frozen=True, kw_only=True):
         return body | ({"truncated": result.truncated} if result.truncated else {})
 
 
-@endpoint(Route("GET", "/v1/models", errors=Errors.OPENAI), service="embed")
 class ModelsRequest(Endpoint, frozen=True, kw_only=True):
     """The models in use."""
+
+    route: ClassVar = Route("GET", "/v1/models", like_openai=True)
+    service: ClassVar = "embed"
 
     async def answer(self, call: Call) -> Json:
         """Raises LinckiaError."""
@@ -135,18 +137,12 @@ async def _renamed(call: Call, params: Params[R], name: str) -> R:
     try:
         return await call(params)
     except LinckiaError as error:
-        failure = error.failure
-        own, bracket, rest = (failure.field or "").partition("[")
-        if own not in ("texts", "tokens"):
-            raise
-        field = f"{name}{bracket}{rest}"
-        raise type(error)(
-            failure.message.replace(f"`{failure.field}`", f"`{field}`"),
-            executed=failure.executed,
-            field=field,
-            retry_after_ms=failure.retry_after_ms,
-            data=failure.data,
-        ) from error
+        own, bracket, rest = (error.failure.field or "").partition("[")
+        if own in ("texts", "tokens"):
+            field = f"{name}{bracket}{rest}"
+            message = error.failure.message.replace(f"`{error.failure.field}`", f"`{field}`")
+            error.failure = replace(error.failure, message=message, field=field)
+        raise
 
 
 def _inputs(given: str | Sequence[str | int | list[int]]) -> tuple[list[str], list[list[int]]]:
@@ -157,26 +153,24 @@ def _inputs(given: str | Sequence[str | int | list[int]]) -> tuple[list[str], li
     ids = [item for item in given if isinstance(item, int)]
     lists = [item for item in given if isinstance(item, list)]
     if max(len(texts), len(ids), len(lists)) != len(given) or not given:
-        raise InvalidParams(
-            "parameter `input`: a text, a list of texts, a list of token ids, or a list of such lists; "
-            + ("not all of these at once" if given else "not an empty list"),
-            field="input",
-        )
-    for index, text in enumerate(texts):
-        if not text:
-            raise InvalidParams(f"parameter `input[{index}]`: a text cannot be empty", field=f"input[{index}]")
+        no = "not all of these at once" if given else "not an empty list"
+        raise _wrong("input", f"a text, a list of texts, a list of token ids, or a list of such lists; {no}")
+    if "" in texts:
+        raise _wrong(f"input[{texts.index('')}]", "a text cannot be empty")
     tokens = [ids] if ids else lists
     if len(texts) + len(tokens) > MAX_INPUTS:
-        raise InvalidParams(f"parameter `input`: at most {MAX_INPUTS} at once", field="input")
+        raise _wrong("input", f"at most {MAX_INPUTS} at once")
     return texts, tokens
+
+
+def _wrong(field: str, why: str) -> InvalidParams:
+    return InvalidParams(f"parameter `{field}`: {why}", field=field)
 
 
 def _document(index: int, document: str | Json) -> str:
     text = document.get("text") if isinstance(document, dict) else document
     if not isinstance(text, str):
-        raise InvalidParams(
-            f'parameter `documents[{index}]`: a text, or an object {{"text": …}}', field=f"documents[{index}]"
-        )
+        raise _wrong(f"documents[{index}]", 'a text, or an object {"text": …}')
     return text
 
 

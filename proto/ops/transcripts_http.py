@@ -5,10 +5,12 @@ What an operation answers as it is has its route with the operation, in `proto.o
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 from msgspec import Raw
 
-from proto.http import Answer, Call, Endpoint, HttpError, endpoint
+from proto.http import Answer, Call, Endpoint, HttpError
 from proto.operation import Route, operation_of
 from proto.ops.transcripts import SERVICE, STATUSES, TranscriptHistories, TranscriptsSearch
 from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptIngest
@@ -17,10 +19,11 @@ DEFAULT_HISTORIES = 100
 MAX_HISTORIES = 1000
 
 
-@endpoint(Route("POST", "/v1/ingest", body="body", detached=True, statuses=STATUSES), service=SERVICE)
 class IngestRequest(Endpoint, frozen=True, kw_only=True):
     """Keep a turn."""
 
+    route: ClassVar = Route("POST", "/v1/ingest", body="body", detached=True, statuses=STATUSES)
+    service: ClassVar = SERVICE
     body: bytes
 
     async def answer(self, call: Call) -> Answer:
@@ -29,10 +32,11 @@ class IngestRequest(Endpoint, frozen=True, kw_only=True):
         return Answer(202, {"status": "accepted"})
 
 
-@endpoint(Route("POST", "/v1/ingest/batch", body="body", detached=True, statuses=STATUSES), service=SERVICE)
 class IngestBatchRequest(Endpoint, frozen=True, kw_only=True):
     """Keep those of several turns that can be read at all."""
 
+    route: ClassVar = Route("POST", "/v1/ingest/batch", body="body", detached=True, statuses=STATUSES)
+    service: ClassVar = SERVICE
     body: bytes
 
     async def answer(self, call: Call) -> Answer:
@@ -48,10 +52,11 @@ def _kept(result: IngestResult) -> IngestResult:
     return result
 
 
-@endpoint(Route("GET", "/v1/search", statuses=STATUSES), service=SERVICE)
 class SearchRequest(Endpoint, frozen=True, kw_only=True):
     """Find turns."""
 
+    route: ClassVar = Route("GET", "/v1/search", statuses=STATUSES)
+    service: ClassVar = SERVICE
     query: str = ""
     top_k: str = ""
 
@@ -77,10 +82,11 @@ class _Histories(msgspec.Struct):
     total: int
 
 
-@endpoint(Route("GET", "/dag/history", statuses=STATUSES), service=SERVICE)
 class HistoriesRequest(Endpoint, frozen=True, kw_only=True):
     """The newest conversations; the fields of the very newest stand at the top as well."""
 
+    route: ClassVar = Route("GET", "/dag/history", statuses=STATUSES)
+    service: ClassVar = SERVICE
     limit: str = ""
 
     async def answer(self, call: Call) -> dict[str, object]:

@@ -9,19 +9,16 @@ from msgspec import Meta
 
 from proto.operation import Family, Params
 
-SERVICE = "yaml"
-SURFACES = ("yaml",)
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
-
-CODES = {
+_CODES = {
     -32000: "The file cannot be read or written",
     -32001: "The file is not valid YAML 1.2",
     -32002: "The path is not in the document",
     -32003: "The change cannot be made at this path; the file is as it was",
     -32602: "An argument is missing, unknown or of the wrong type",
 }
+
+tool = Family("yaml", surfaces=("yaml",), codes=_CODES)
+text_tool = Family("yaml", surfaces=("yaml",), codes=_CODES, text="text")
 
 File: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=4096, description="Path to the YAML file on disk, below the roots")
@@ -39,10 +36,13 @@ IfMatch: TypeAlias = Annotated[
     Meta(description="SHA-256 of the file's bytes that the change is meant for; refused if the file has changed since"),
 ]
 DryRun: TypeAlias = Annotated[bool, Meta(description="Answer the unified diff and change nothing")]
-
-
-Text: TypeAlias = Annotated[str, Meta(description="The text of the answer, as a client shows it")]
 Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal: pass it as `if_match`")]
+Above: TypeAlias = Annotated[
+    str | None, Meta(description="The comment lines straight above the entry, without `#`; empty removes them")
+]
+Beside: TypeAlias = Annotated[
+    str | None, Meta(description="The comment at the end of its line, without `#`; empty removes it")
+]
 
 
 class GetResult(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class GetResult(msgspec.Struct, frozen=True):
 class EditResult(msgspec.Struct, frozen=True):
     """What an edit did."""
 
-    text: Text
+    text: Annotated[str, Meta(description="The text of the answer, as a client shows it")]
     digest: Digest
     changed: Annotated[bool, Meta(description="False where the file already read so, or nothing was written")]
     diff: Annotated[str | None, Meta(description="For a dry run: the unified diff of what would change")] = None
@@ -86,47 +86,45 @@ class ValidateResult(msgspec.Struct, frozen=True):
     digest: Digest
 
 
-class SetEdit(msgspec.Struct, frozen=True, tag_field="op", tag="set", forbid_unknown_fields=True):
-    """As `noyalib_set`."""
+class PathEdit(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_fields=True):
+    """One edit of several, at a path."""
 
     path: Path
+
+
+class SetEdit(PathEdit, frozen=True, tag="set"):
+    """As `noyalib_set`."""
+
     value: Annotated[str, Meta(description="The new value as a YAML fragment")]
 
 
-class DeleteEdit(msgspec.Struct, frozen=True, tag_field="op", tag="delete", forbid_unknown_fields=True):
+class DeleteEdit(PathEdit, frozen=True, tag="delete"):
     """As `yaml_delete`."""
 
-    path: Path
 
-
-class AppendEdit(msgspec.Struct, frozen=True, tag_field="op", tag="append", forbid_unknown_fields=True):
+class AppendEdit(PathEdit, frozen=True, tag="append"):
     """As `yaml_append`."""
 
-    path: Path
     value: Annotated[str, Meta(description="The new item as a YAML fragment")]
 
 
-class RenameEdit(msgspec.Struct, frozen=True, tag_field="op", tag="rename", forbid_unknown_fields=True):
+class RenameEdit(PathEdit, frozen=True, tag="rename"):
     """As `yaml_rename`."""
 
-    path: Path
     key: Annotated[str, Meta(description="The new key, as plain text without quotes")]
 
 
-class CommentEdit(msgspec.Struct, frozen=True, tag_field="op", tag="comment", forbid_unknown_fields=True):
+class CommentEdit(PathEdit, frozen=True, tag="comment"):
     """As `yaml_set_comments`."""
 
-    path: Path
-    above: Annotated[str | None, Meta(description="The comment lines straight above the entry; empty removes them")] = (
-        None
-    )
-    beside: Annotated[str | None, Meta(description="The comment at the end of its line; empty removes it")] = None
+    above: Above = None
+    beside: Beside = None
 
 
 Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
 
 
-@tool.read("noyalib_get", deadline_s=30, title="Read a YAML value", codes=CODES, text="text")
+@text_tool.read("noyalib_get", deadline_s=30, title="Read a YAML value")
 class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
     """Read the value at a path in a YAML file, exactly as it is written: quotes, spacing and inner comments included.
 
@@ -138,66 +136,47 @@ class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
     document: Document = 0
 
 
-@tool.write(
-    "noyalib_set",
-    idempotent=True,
-    deadline_s=30,
-    title="Set a YAML value",
-    codes=CODES,
-    text="text",
-    once_with=("if_match",),
-)
-class NoyalibSet(Params[EditResult], frozen=True, kw_only=True):
+class PathChange(Params[EditResult], frozen=True, kw_only=True):
+    """Parameters of the operations that make one edit at a path."""
+
+    file: File
+    path: Path
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+
+@text_tool.write("noyalib_set", idempotent=True, deadline_s=30, title="Set a YAML value", once_with=("if_match",))
+class NoyalibSet(PathChange, frozen=True, kw_only=True):
     """Set the value at a path in a YAML file; comments, blank lines, order and style of everything else stay as they
     are.
 
     Missing keys are made. A change that would alter anything but this value is refused and leaves the file as it was.
     """
 
-    file: File
-    path: Path
     value: Annotated[str, Meta(description='The new value as YAML, such as `0.0.2`, `"hello"` or `[1, 2, 3]`')]
-    document: Document = 0
-    if_match: IfMatch = None
-    dry_run: DryRun = False
 
 
-@tool.destroy("yaml_delete", idempotent=False, deadline_s=30, title="Delete a YAML entry", codes=CODES, text="text")
-class YamlDelete(Params[EditResult], frozen=True, kw_only=True):
+@text_tool.destroy("yaml_delete", idempotent=False, deadline_s=30, title="Delete a YAML entry")
+class YamlDelete(PathChange, frozen=True, kw_only=True):
     """Delete the key or the item at a path, with the comments that belong to it."""
 
-    file: File
-    path: Path
-    document: Document = 0
-    if_match: IfMatch = None
-    dry_run: DryRun = False
 
-
-@tool.write("yaml_append", idempotent=False, deadline_s=30, title="Append to a YAML sequence", codes=CODES, text="text")
-class YamlAppend(Params[EditResult], frozen=True, kw_only=True):
+@text_tool.write("yaml_append", idempotent=False, deadline_s=30, title="Append to a YAML sequence")
+class YamlAppend(PathChange, frozen=True, kw_only=True):
     """Append an item to the sequence at a path, in that sequence's own style."""
 
-    file: File
-    path: Path
     value: Annotated[str, Meta(description="The new item as YAML")]
-    document: Document = 0
-    if_match: IfMatch = None
-    dry_run: DryRun = False
 
 
-@tool.write("yaml_rename", idempotent=False, deadline_s=30, title="Rename a YAML key", codes=CODES, text="text")
-class YamlRename(Params[EditResult], frozen=True, kw_only=True):
+@text_tool.write("yaml_rename", idempotent=False, deadline_s=30, title="Rename a YAML key")
+class YamlRename(PathChange, frozen=True, kw_only=True):
     """Give the key at a path another name; its value, place and comments stay."""
 
-    file: File
-    path: Path
     key: Annotated[str, Meta(description="The new key, as plain text; quoted in the file where it must be")]
-    document: Document = 0
-    if_match: IfMatch = None
-    dry_run: DryRun = False
 
 
-@tool.read("yaml_get_comments", deadline_s=30, title="Read YAML comments", codes=CODES)
+@tool.read("yaml_get_comments", deadline_s=30, title="Read YAML comments")
 class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
     """Read the comments of the entry at a path: the lines directly above it, and the one behind it."""
 
@@ -206,30 +185,17 @@ class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
     document: Document = 0
 
 
-@tool.write(
-    "yaml_set_comments",
-    idempotent=True,
-    deadline_s=30,
-    title="Write YAML comments",
-    codes=CODES,
-    text="text",
-    once_with=("if_match",),
+@text_tool.write(
+    "yaml_set_comments", idempotent=True, deadline_s=30, title="Write YAML comments", once_with=("if_match",)
 )
-class YamlSetComments(Params[EditResult], frozen=True, kw_only=True):
+class YamlSetComments(PathChange, frozen=True, kw_only=True):
     """Write the comments of the entry at a path; an omitted one stays as it is, and an empty one is removed."""
 
-    file: File
-    path: Path
-    above: Annotated[str | None, Meta(description="Lines above it, without `#`; empty removes them")] = None
-    beside: Annotated[str | None, Meta(description="Comment behind it, without `#`; empty removes it")] = None
-    document: Document = 0
-    if_match: IfMatch = None
-    dry_run: DryRun = False
+    above: Above = None
+    beside: Beside = None
 
 
-@tool.destroy(
-    "yaml_edit", idempotent=False, deadline_s=60, title="Edit a YAML file in several places", codes=CODES, text="text"
-)
+@text_tool.destroy("yaml_edit", idempotent=False, deadline_s=60, title="Edit a YAML file in several places")
 class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
     """Make several edits of one file, each seeing those before it, all or none."""
 
@@ -240,7 +206,7 @@ class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@tool.read("yaml_validate", deadline_s=30, title="Check YAML against a JSON Schema", codes=CODES)
+@tool.read("yaml_validate", deadline_s=30, title="Check YAML against a JSON Schema")
 class YamlValidate(Params[ValidateResult], frozen=True, kw_only=True):
     """Check a document of a YAML file against a JSON Schema (2020-12 unless it says otherwise; no remote
     references)."""

@@ -29,10 +29,9 @@ from services.documents.store.training import Trainer
 from services.documents.text.feed import SearchFeed
 from services.documents.text.indexing import Indexing
 from services.documents.uploads import Uploads
-from services.runtime.background import patiently
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.outbox import Outbox
-from services.runtime.storage import Damaged
+from services.runtime.storage import Damaged, patiently
 
 
 @contextlib.asynccontextmanager

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from proto.errors import OperationError
 from services.embed.weights import ModelFiles
+from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision, require_device
-from services.runtime.models.tokens import Ids
 
 Vectors = npt.NDArray[np.float32]
 """Unit vectors, shape (texts, dimensions)."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from services.embed.encoder import Encoder
 from services.runtime.models.batcher import Rows
-from services.runtime.models.tokens import Ids
+from services.runtime.models.checkpoint import Ids
 
 
 class LatePair(msgspec.Struct, frozen=True):

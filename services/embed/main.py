@@ -16,7 +16,6 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.arrays import pack
 from proto.errors import InvalidParams
 from proto.ops.embed import (
     EmbedMaxSim,
@@ -26,6 +25,7 @@ from proto.ops.embed import (
     EmbedTexts,
     MaxSimResult,
     TextKind,
+    pack,
 )
 from services.embed.encoder import Backend, Encoder, Vectors, load_code, open_encoder, use_threads
 from services.embed.late import LateInteraction, LatePair
@@ -33,9 +33,8 @@ from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
-from services.runtime.models.checkpoint import ModelMissing
+from services.runtime.models.checkpoint import TOKENIZE_AT_ONCE, Ids, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once
-from services.runtime.models.tokens import TOKENIZE_AT_ONCE, Ids
 
 _INLINE_CHARACTERS = 2000
 """A request so short is tokenized in the event loop: a tenth of a millisecond, where the switch to a thread costs more.
@@ -148,13 +147,7 @@ class EmbedService:
         self._encoder, self._tokenizer = loaded.encoder, loaded.tokenizer
         self._on_gpu = loaded.encoder.device == "cuda"
         limits = _limits(settings, self._on_gpu)
-        self._batcher: Batcher[Ids] = Batcher(
-            self._encoder.width,
-            limits,
-            verb="embedded",
-            # Not on a GPU, whose failure may be a hang.
-            inline=None if self._on_gpu else self._encoder,
-        )
+        self._batcher: Batcher[Ids] = Batcher(self._encoder.width, limits, verb="embedded")
         self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
         # Queries have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
         self._limiters = {kind: trio.CapacityLimiter(1) for kind in TextKind}

@@ -24,9 +24,8 @@ import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
 from services.embed.encoder import Vectors
 from services.embed.weights import ModelFiles, Pooling, fingerprint
-from services.runtime.models.checkpoint import ModelMissing, load_transformer
+from services.runtime.models.checkpoint import Ids, ModelMissing, load_transformer
 from services.runtime.models.device import Precision
-from services.runtime.models.tokens import Ids
 
 _TOKENS_AT_ONCE = 1024
 """More are no quicker, and take 6 KB more each between the layers of a small model."""

@@ -14,9 +14,8 @@ from torch import Tensor
 from services.embed.bert import Layout, PackedBert, supports
 from services.embed.encoder import Vectors
 from services.embed.weights import ModelFiles, Pooling
-from services.runtime.models.checkpoint import load_transformer
+from services.runtime.models.checkpoint import Ids, load_transformer
 from services.runtime.models.device import Precision, resolve_precision, survives
-from services.runtime.models.tokens import Ids
 
 _PADDED_BATCH = 16
 """Sequences in one padded batch: sorted by length, so that little of it is padding."""

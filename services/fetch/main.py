@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
+import urllib.parse
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,28 +19,36 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import Executed, Forbidden, OperationError, Timeout
-from proto.ops.documents.change import DocumentsPutBegin
+from proto.errors import Executed, Forbidden, LinckiaError, MaybeExecuted, OperationError, Timeout, Unavailable
+from proto.ops.documents.change import (
+    AddResult,
+    DocumentsPutAbandon,
+    DocumentsPutBegin,
+    DocumentsPutCommit,
+    DocumentsPutPiece,
+)
 from proto.ops.fetch import Download, DownloadAllowed, DownloadCheck, Downloaded
 from services.fetch import partial as partials
-from services.fetch.addresses import Allowed
-from services.fetch.client import Client, parse
-from services.fetch.naming import name_of
+from services.fetch.client import Allowed, Client, parse
 from services.fetch.partial import Partial
 from services.fetch.receive import Received, receive
-from services.fetch.storing import store
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.storage import disk_full
 
-GIB = 1024**3
 USER_AGENT = "linckia-fetch"
+STORE_ATTEMPTS = 3
+"""An upload dies with the store's process; the next generation takes a new one."""
+
+_EXTENDED = re.compile(r"filename\*\s*=\s*(?P<charset>[\w-]+)'[^']*'(?P<name>[^;\s]+)", re.IGNORECASE)
+_QUOTED = re.compile(r'filename\s*=\s*"(?P<name>(?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_TOKEN = re.compile(r"filename\s*=\s*(?P<name>[^;\s\"]+)", re.IGNORECASE)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.fetch]`."""
 
     allow: list[str] = []
-    max_bytes: Annotated[int, Meta(ge=1)] = 4 * GIB
+    max_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
 
 
@@ -90,22 +100,22 @@ class Fetch:
     async def _into_store(self, params: Download, url: str, partial: Partial, context: Context) -> Downloaded:
         received, digests = await self._checked(params, url, partial, context)
         size, source = partial.size, partial.source
-        name = params.name or name_of(received.url, source.disposition)
+        mime_type = params.mimeType or source.mime_type
         begin = DocumentsPutBegin(
             path=url,
-            name=name,
+            name=params.name or name_of(received.url, source.disposition),
             tags=params.tags,
             metadata=params.metadata,
             collection=params.collection,
-            mimeType=params.mimeType or source.mime_type,
+            mimeType=mime_type,
         )
-        added = await store(
-            context,
-            begin,
-            partial,
-            digests["sha256"],
-            lambda sent: context.progress(size + sent, 2 * size, f"storing {name}"),
-        )
+        for attempt in range(1, STORE_ATTEMPTS + 1):
+            try:
+                added = await _store(context, begin, partial, digests["sha256"])
+                break
+            except (Unavailable, MaybeExecuted, OperationError):
+                if attempt == STORE_ATTEMPTS:
+                    raise
         await trio.to_thread.run_sync(partial.drop)
         algorithm = params.checksum.split(":")[0] if params.checksum else "sha256"
         return Downloaded(
@@ -114,7 +124,7 @@ class Fetch:
             path=url,
             name=added.name,
             size=size,
-            mime_type=params.mimeType or source.mime_type,
+            mime_type=mime_type,
             is_new=added.is_new,
             checksum=f"{algorithm}:{digests[algorithm]}",
             resumed_from=received.resumed_from,
@@ -150,6 +160,50 @@ class Fetch:
                     field="checksum",
                 )
             # Pieces of two versions, perhaps: once more, from the start.
+
+
+async def _store(context: Context, begin: DocumentsPutBegin, partial: Partial, sha256: str) -> AddResult:
+    """Hand a finished download to the store of documents, in pieces: neither process ever holds the whole."""
+    size = partial.size
+    upload_id = (await context.call(begin)).upload_id
+    try:
+        offset = 0
+        while offset < size:
+            data = await trio.to_thread.run_sync(partial.read, offset)
+            await context.call(DocumentsPutPiece(upload_id=upload_id, offset=offset, data=data))
+            offset += len(data)
+            context.progress(size + offset, 2 * size, f"storing {begin.name}")
+        return await context.call(DocumentsPutCommit(upload_id=upload_id, size=size, sha256=sha256))
+    except BaseException:
+        # The store forgets it by itself, in time.
+        with trio.move_on_after(1.0, shield=True), contextlib.suppress(LinckiaError):
+            await context.call(DocumentsPutAbandon(upload_id=upload_id))
+        raise
+
+
+def name_of(url: str, disposition: str | None) -> str:
+    """What a download is called: by its `Content-Disposition` (RFC 6266), else by its URL; never a path."""
+    said = _from_header(disposition) if disposition else ""
+    parts = urllib.parse.urlsplit(url)
+    last = urllib.parse.unquote(parts.path.rstrip("/").rsplit("/", 1)[-1])
+    return _plain(said) or _plain(last) or _plain(parts.hostname or "") or "download"
+
+
+def _from_header(disposition: str) -> str:
+    if match := _EXTENDED.search(disposition):
+        try:
+            return urllib.parse.unquote(match["name"], encoding=match["charset"], errors="strict")
+        except (LookupError, UnicodeDecodeError):
+            return ""
+    if match := _QUOTED.search(disposition):
+        return re.sub(r"\\(.)", r"\1", match["name"])
+    return match["name"] if (match := _TOKEN.search(disposition)) else ""
+
+
+def _plain(name: str) -> str:
+    last = re.split(r"[/\\]", name)[-1]
+    clean = "".join(c for c in last if c.isprintable()).strip().strip(".").strip()
+    return clean[-255:]
 
 
 def read_settings(given: dict[str, Any]) -> Settings:

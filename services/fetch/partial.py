@@ -43,7 +43,7 @@ class Partial:
         key = hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         self._data = folder / f"{key}.part"
         self._about = folder / f"{key}.json"
-        self._file: BinaryIO | None = None
+        self._file: BinaryIO
         self.size = 0
         self.source = Source()
 
@@ -61,23 +61,21 @@ class Partial:
 
     def restart(self, source: Source) -> None:
         """Nothing is there any more; what comes is part of `source`."""
-        file = self._opened()
         self.size = 0
         self.source = source
         # First, so that nothing on disk ever passes for part of what was there before.
         self._describe()
-        file.seek(0)
-        file.truncate()
+        self._file.seek(0)
+        self._file.truncate()
 
     def append(self, data: bytes) -> None:
-        self.size += self._opened().write(data)
+        self.size += self._file.write(data)
         if self.size - self.source.durable >= SYNC_BYTES:
             self._sync()
 
     def _sync(self) -> None:
-        file = self._opened()
-        file.flush()
-        os.fdatasync(file.fileno())
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
         self.source = structs.replace(self.source, durable=self.size)
         self._describe()
 
@@ -91,48 +89,35 @@ class Partial:
 
     def close(self) -> None:
         """What was received stays, for the next attempt."""
-        if self._file is not None:
-            try:
+        if not self._file.closed:
+            with self._file:
                 if self.size != self.source.durable:
                     self._sync()
-            finally:
-                self._file.close()
-                self._file = None
 
     def drop(self) -> None:
         """It is done with, or of no use."""
-        self._opened().close()
-        self._file = None
+        self._file.close()
         self._data.unlink(missing_ok=True)
         self._about.unlink(missing_ok=True)
 
     def digest(self, *algorithms: str) -> dict[str, str]:
         """Checksums of all bytes, as hexadecimal."""
-        file = self._opened()
-        file.flush()
-        file.seek(0)
+        self._file.flush()
+        self._file.seek(0)
         hashes = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
-        while block := file.read(BLOCK_BYTES):
+        while block := self._file.read(BLOCK_BYTES):
             for one in hashes.values():
                 one.update(block)
         return {name: one.hexdigest() for name, one in hashes.items()}
 
     def read(self, offset: int) -> bytes:
         """A block from `offset` on."""
-        file = self._opened()
-        file.seek(offset)
-        return file.read(BLOCK_BYTES)
-
-    def _opened(self) -> BinaryIO:
-        if self._file is None:
-            raise ValueError("the partial download is not open")
-        return self._file
+        self._file.seek(offset)
+        return self._file.read(BLOCK_BYTES)
 
 
 def sweep(folder: Path, now: float | None = None) -> None:
     """Remove downloads that were not asked for again.  Raises OSError."""
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.is_dir() else ():
         if (time.time() if now is None else now) - path.stat().st_mtime > KEPT_S:
             path.unlink(missing_ok=True)

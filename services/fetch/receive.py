@@ -6,13 +6,13 @@ the server gives nothing to compare by, an attempt begins at the start, unless a
 
 from __future__ import annotations
 
-import email.utils
 import logging
 import re
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 import httpx2
-import msgspec
 import trio
 
 from proto.errors import OperationError
@@ -29,8 +29,7 @@ _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that may pass."""
 
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
-_RANGE = re.compile(r"bytes (?P<start>\d+)-\d+/(?P<total>\d+|\*)")
-_BEYOND = re.compile(r"bytes \*/(?P<total>\d+)")
+_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
 Report = Callable[[int, int | None], None]
 """Bytes received, of how many in all where that is known."""
@@ -38,8 +37,8 @@ Report = Callable[[int, int | None], None]
 _log = logging.getLogger("linckia.fetch")
 
 
-class Received(msgspec.Struct, frozen=True):
-    """What became of it."""
+class Received(NamedTuple):
+    """The body is in the `Partial`."""
 
     url: str
     redirects: int
@@ -102,35 +101,28 @@ async def _attempt(
             headers = {"Range": f"bytes={partial.size}-", "If-Range": partial.source.validator}
         elif has_checksum:
             headers = {"Range": f"bytes={partial.size}-"}
-    async with client.get(url, headers) as opened:
-        response = opened.response
+    async with client.get(url, headers) as (response, final, redirects):
         pieced = response.status_code != 200
-        if await _prepare(response, opened.url, partial):
+        if await _prepare(response, final, partial):
             await _read(response, partial, max_bytes, report)
     total = partial.source.total
     if total is not None and partial.size != total:
         raise _Again(f"the server ended after {partial.size} of {total} bytes")
-    return opened.url, opened.redirects, pieced
+    return final, redirects, pieced
 
 
 async def _prepare(response: httpx2.Response, url: str, partial: Partial) -> bool:
     """Make `partial` ready for the body; False where nothing is missing any more."""
     status = response.status_code
-    if status == 206 and partial.size:
+    if status in (206, 416) and partial.size:
         match = _RANGE.fullmatch(response.headers.get("content-range", ""))
-        if match is None or int(match["start"]) != partial.size:
-            partial.restart(Source())
-            raise _Again("the server sent another part than the one asked for")
-        if match["total"] != "*" and partial.source.total not in (None, int(match["total"])):
-            partial.restart(Source())
-            raise _Again("the content changed during the download")
-        return True
-    if status == 416 and partial.size:
-        match = _BEYOND.fullmatch(response.headers.get("content-range", ""))
-        if match is not None and int(match["total"]) == partial.size:
+        start, total = match.groups() if match else (None, None)
+        if status == 416 and start is None and total == str(partial.size):
             return False
+        if status == 206 and start == str(partial.size) and total in ("*", str(partial.source.total or total)):
+            return True
         partial.restart(Source())
-        raise _Again("what was received is not part of the content any more")
+        raise _Again("the server answered with no part, or another part, of the content that was begun")
     if status != 200:
         said = f"the server answered {status} {response.reason_phrase}".rstrip()
         if status in _AGAIN:
@@ -165,12 +157,10 @@ def _validator(response: httpx2.Response) -> str:
         return tag
     modified: str = response.headers.get("last-modified", "")
     try:
-        age = email.utils.parsedate_to_datetime(response.headers.get("date", "")) - email.utils.parsedate_to_datetime(
-            modified
-        )
+        given, changed = map(parsedate_to_datetime, (response.headers.get("date", ""), modified))
+        return modified if (given - changed).total_seconds() >= 1 else ""
     except (ValueError, TypeError):
         return ""
-    return modified if age.total_seconds() >= 1 else ""
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

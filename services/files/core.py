@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from services.files.index.invalidations import Invalidations
 from services.files.index.jobs import Jobs
 from services.files.index.listing import Ignored
+from services.files.index.tree import Invalidations
 from services.files.paths import Roots
 from services.runtime.database import Database
 from services.runtime.handlers import Environment

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from proto.errors import InvalidParams
@@ -17,8 +17,7 @@ from proto.errors import InvalidParams
 _BASE = 0x10FE00
 _FROM_OS = re.compile("[\udc80-\udcff\U0010fe80-\U0010feff]")
 _FROM_TEXT = re.compile("[\U0010fe80-\U0010feff]+")
-
-MAX_CHARS = 32_768
+_MAX_CHARS = 32_768
 """Of a path in a request."""
 
 
@@ -52,8 +51,8 @@ def clean(path: str, field: str) -> str:
     """
     if not path.startswith("/"):
         raise InvalidParams(f"`{field}`: {shown(path)} is not an absolute path", field=field)
-    if "\0" in path or len(path) > MAX_CHARS:
-        why = "it holds a NUL character" if "\0" in path else f"it is longer than {MAX_CHARS} characters"
+    if "\0" in path or len(path) > _MAX_CHARS:
+        why = "it holds a NUL character" if "\0" in path else f"it is longer than {_MAX_CHARS} characters"
         raise InvalidParams(f"`{field}` is not a path: {why}", field=field)
     clean_path = to_text(to_os(os.path.normpath(path)))
     return "/" + clean_path.lstrip("/")
@@ -67,6 +66,23 @@ def shown(path: str) -> str:
 def as_folder(path: str) -> str:
     """The path of a directory as `folder.path` has it, with its slash."""
     return path if path.endswith("/") else path + "/"
+
+
+def of_folder(folder: str) -> str:
+    """The clean path of a directory that is given with its slash."""
+    return folder.rstrip("/") or "/"
+
+
+def parent(path: str) -> str:
+    """The clean path of the directory that holds a clean path; of `/` itself."""
+    return of_folder(path.rpartition("/")[0])
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The clean paths of all directories above a clean path, nearest first."""
+    while path != "/":
+        path = parent(path)
+        yield path
 
 
 def split(path: str) -> tuple[str, str]:

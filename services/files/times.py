@@ -84,3 +84,8 @@ def rfc3339(ns: int) -> str:
     # datetime ends with the year 9999, nanoseconds in 64 bits with 2262.
     text = (_EPOCH + datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{part:09d}".rstrip("0") + "Z" if part else f"{text}Z"
+
+
+def rfc3339_or_none(ns: int | None) -> str | None:
+    """As `rfc3339`; None where there is no time."""
+    return None if ns is None else rfc3339(ns)

@@ -10,9 +10,7 @@ import apsw
 
 from proto.errors import InvalidParams
 from proto.ops.graph import CorpusCount, Direction, Edge, GraphStatsResult, Hub, KindCount, Node
-from services.graph.walk import Step, Steps, Walk
-
-TOP = 10
+from services.graph.walk import Step, Steps
 
 
 class Named(NamedTuple):
@@ -27,10 +25,10 @@ class Named(NamedTuple):
 
 def find(db: apsw.Connection, corpus: str, id_: str) -> int | None:
     """The number of a node."""
-    row = db.execute(
+    number: int | None = db.execute(
         "SELECT node_id FROM node JOIN corpus USING (corpus_id) WHERE corpus.name=? AND node.id=?", (corpus, id_)
-    ).fetchone()
-    return None if row is None else int(row[0])
+    ).get
+    return number
 
 
 def steps(db: apsw.Connection, direction: Direction, kinds: Sequence[str]) -> Steps:
@@ -39,24 +37,19 @@ def steps(db: apsw.Connection, direction: Direction, kinds: Sequence[str]) -> St
     Raises:
         InvalidParams: there is no edge of such a kind.
     """
-    return Steps(
-        db,
-        out=direction is not Direction.IN,
-        into=direction is not Direction.OUT,
-        kinds=_kinds(db, kinds) if kinds else None,
-    )
-
-
-def _kinds(db: apsw.Connection, names: Sequence[str]) -> list[int]:
-    known = {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
-    wanted = {name.casefold() for name in names}
-    strange = wanted - {name.casefold() for name in known.values()}
-    if strange:
+    known = _kinds(db)
+    wanted = {name.casefold() for name in kinds}
+    if strange := wanted - {name.casefold() for name in known.values()}:
         there = ", ".join(sorted(known.values())) or "none yet"
         raise InvalidParams(
-            f"parameter `kinds`: there is no edge of type {sorted(strange)[0][:80]!r}; types: {there}", field="kinds"
+            f"parameter `kinds`: there is no edge of type {min(strange)[:80]!r}; types: {there}", field="kinds"
         )
-    return [number for number, name in known.items() if name.casefold() in wanted]
+    numbers = [number for number, name in known.items() if name.casefold() in wanted] if kinds else None
+    return Steps(db, out=direction is not Direction.IN, into=direction is not Direction.OUT, kinds=numbers)
+
+
+def _kinds(db: apsw.Connection) -> dict[int, str]:
+    return {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
 
 
 def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
@@ -66,28 +59,21 @@ def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
         " JOIN node ON node_id = json_each.value JOIN corpus USING (corpus_id)",
         (json.dumps(list(numbers)),),
     )
-    return {
-        number: Named(corpus, id_, bool(known), label, source) for number, corpus, id_, known, label, source in rows
-    }
+    return {number: Named(corpus, id_, bool(known), *rest) for number, corpus, id_, known, *rest in rows}
 
 
 def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]:
     """Nodes in the order of `depth`'s keys."""
+    found = ((names[number], steps) for number, steps in depth.items())
     return [
-        Node(
-            id=names[number].id,
-            corpus=names[number].corpus,
-            label=names[number].label or names[number].id,
-            depth=steps,
-            known=names[number].known,
-        )
-        for number, steps in depth.items()
+        Node(id=node.id, corpus=node.corpus, label=node.label or node.id, depth=steps, known=node.known)
+        for node, steps in found
     ]
 
 
 def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
     """Edges as callers see them; the ends in `corpus` do not name it."""
-    kinds = {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
+    kinds = _kinds(db)
 
     def beside(number: int) -> str | None:
         return None if names[number].corpus == corpus else names[number].corpus
@@ -105,12 +91,9 @@ def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[St
     ]
 
 
-def hubs_of(walk: Walk, names: Mapping[int, Named], steps: Steps, fan_out: int) -> list[Hub]:
-    """The nodes of which not all edges were followed."""
-    return [
-        Hub(id=names[number].id, corpus=names[number].corpus, edges=steps.count(number), followed=fan_out)
-        for number in walk.cut
-    ]
+def hub_of(node: Named, edges: int, followed: int) -> Hub:
+    """A node of which so many edges were followed."""
+    return Hub(id=node.id, corpus=node.corpus, edges=edges, followed=followed)
 
 
 def behind(db: apsw.Connection, corpora: Iterable[str]) -> list[str]:
@@ -145,7 +128,7 @@ def figures(db: apsw.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsRe
         db.execute(
             "SELECT node, sum(count) AS degree FROM (SELECT src AS node, count(*) AS count FROM edge GROUP BY src"
             " UNION ALL SELECT dst, count(*) FROM edge GROUP BY dst) GROUP BY node ORDER BY degree DESC, node LIMIT ?",
-            (TOP,),
+            (10,),
         )
     )
     names = named(db, degrees)
@@ -154,10 +137,7 @@ def figures(db: apsw.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsRe
         edges=sum(kind.edges for kind in kinds),
         corpora=corpora,
         kinds=kinds,
-        hubs=[
-            Hub(id=names[number].id, corpus=names[number].corpus, edges=degree, followed=degree)
-            for number, degree in degrees.items()
-        ],
+        hubs=[hub_of(names[number], degree, degree) for number, degree in degrees.items()],
         size_bytes=size_bytes,
         rebuilt=rebuilt,
     )

@@ -10,7 +10,7 @@ beginning.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import apsw
@@ -48,13 +48,11 @@ def _name(db: apsw.Connection) -> None:
     db.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
 
 
-SCHEMA = Schema(version=1, tables=_TABLES, begin=_name)
-
-
-def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
+def open_database(path: Path) -> Database:
     """The database at `path`; opening blocks."""
+    schema = Schema(version=1, tables=_TABLES, begin=_name)
     pragmas = {"cache_size": -65536, "mmap_size": 1 << 30}
-    return Database(path, SCHEMA, kind=Kind.DERIVED, readers=4, pragmas=pragmas, on_rebuilt=on_rebuilt)
+    return Database(path, schema, kind=Kind.DERIVED, readers=4, pragmas=pragmas)
 
 
 def epoch(db: apsw.Connection) -> str:
@@ -95,10 +93,9 @@ def delete(db: apsw.Connection, corpus: str, ids: Sequence[str], behind: int) ->
     corpus_id = _corpus(db, corpus, behind)
     loose: set[int] = set()
     for id_ in ids:
-        row = db.execute("SELECT node_id, known FROM node WHERE corpus_id=? AND id=?", (corpus_id, id_)).fetchone()
-        if row is None or not row[1]:
+        src = db.execute("SELECT node_id FROM node WHERE corpus_id=? AND id=? AND known", (corpus_id, id_)).get
+        if src is None:
             continue
-        (src, _) = row
         loose.update(dst for (dst,) in db.execute("SELECT dst FROM edge WHERE src=?", (src,)))
         db.execute("DELETE FROM edge WHERE src=?", (src,))
         removed += db.changes()
@@ -136,8 +133,8 @@ def _kind(db: apsw.Connection, known: dict[str, int], name: str) -> int:
 
 
 def _node(db: apsw.Connection, corpus_id: int, id_: str) -> int:
-    row = db.execute("SELECT node_id FROM node WHERE corpus_id=? AND id=?", (corpus_id, id_)).fetchone()
-    if row is not None:
-        return int(row[0])
-    db.execute("INSERT INTO node(corpus_id, id) VALUES(?, ?)", (corpus_id, id_))
-    return db.last_insert_rowid()
+    node = db.execute("SELECT node_id FROM node WHERE corpus_id=? AND id=?", (corpus_id, id_)).get
+    if node is None:
+        db.execute("INSERT INTO node(corpus_id, id) VALUES(?, ?)", (corpus_id, id_))
+        return db.last_insert_rowid()
+    return int(node)

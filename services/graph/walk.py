@@ -52,12 +52,10 @@ class Steps:
     def first(self, node: int, count: int) -> list[Step]:
         """At most `count` edges, with a share for each direction."""
         found: list[list[Step]] = [list(self._db.execute(f"{query} LIMIT ?", (node, count))) for query in self._queries]
-        if sum(map(len, found)) <= count or len(found) == 1:
-            return [step for steps in found for step in steps]
-        half = count // 2
-        room = max(count - half, count - len(found[1]))
-        first = found[0][:room]
-        return first + found[1][: count - len(first)]
+        first, *others = found
+        second = others[0] if others else []
+        first = first[: max(count - count // 2, count - len(second))]
+        return first + second[: count - len(first)]
 
     def count(self, node: int) -> int:
         return sum(self._db.execute(query, (node,)).get for query in self._counts)
@@ -71,13 +69,11 @@ def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check
     """
     walk = Walk({start: 0})
     border = [start]
-    visited = 0
     for step in range(1, depth + 1):
         following: list[int] = []
-        for node in border:
+        for index, node in enumerate(border):
             found = steps.first(node, fan_out + 1)
-            visited += 1
-            if visited % _CHECK_EVERY == 0:
+            if index % _CHECK_EVERY == 0:
                 check()
             if len(found) > fan_out:
                 walk.cut.append(node)
@@ -91,8 +87,6 @@ def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check
                     walk.depth[other] = step
                     following.append(other)
                 walk.edges[edge] = None
-        if not following:
-            break
         border = following
     return walk
 

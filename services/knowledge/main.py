@@ -15,36 +15,20 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.operation import Params
-from proto.ops.knowledge import (
-    Direction,
-    ExploreLinks,
-    InjectTags,
-    InjectTagsResult,
-    KnowledgeIngest,
-    KnowledgeIngestResult,
-    KnowledgeStatsSummary,
-    KnowledgeStatus,
-    KnowledgeStatusResult,
-    ListDirectoryStructure,
-    NodeContent,
-    NoteLink,
-    Problem,
-    ReadNodeContent,
-    StatsSummary,
-)
+from proto.ops import knowledge as ops
 from proto.ops.retrieve import RetrieveSimilar, RetrieveStatus
-from services.knowledge.discovery.operations import Discovery
+from services.knowledge import edges, graph_feed, nodes
+from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files, tags
-from services.knowledge.notes.frontmatter import rfc3339
+from services.knowledge.notes.dates import rfc3339
+from services.knowledge.schema import open_database
+from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
-from services.knowledge.store import edges, graph_feed, nodes
-from services.knowledge.store.graph_feed import Due, GraphFeed
-from services.knowledge.store.schema import open_database
 from services.runtime.database import Database
 from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -52,7 +36,6 @@ from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
 from services.runtime.roots import OutsideRoots, printable
 
-SIMILAR = "SIMILAR"
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10
 
@@ -80,16 +63,13 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
         else:
             ingest.unwatched("there is no folder to be watched")
-        for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
-            env.background.start_soon(task)
-        env.background.start_soon(outbox.watch_epoch, feed.epoch)
         search = Search(database, ingest, refiner)
-        try:
+        async with trio.open_nursery() as tasks:
+            for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
+                tasks.start_soon(task)
+            tasks.start_soon(outbox.watch_epoch, feed.epoch)
             yield Handlers(search, Discovery(database, ingest, search, refiner), Notes(database, ingest, outbox))
-        finally:
-            await follower.stop()
-            await outbox.stop()
-            await ingest.stop()
+            tasks.cancel_scope.cancel()
     finally:
         database.close()
 
@@ -99,7 +79,9 @@ def rehearse(root: Path, settings: Mapping[str, object]) -> Sequence[Params[Any]
     note = root / "a.md"
     note.write_text("# A\n\nSee [[b]].\n", encoding="utf-8")
     files.read(str(note), (str(root),))
-    return (ReadNodeContent(id="a"), ExploreLinks(id="a"), KnowledgeStatus(), ReadNodeContent(id="a"))
+    return (
+        ops.ReadNodeContent(id="a"), ops.ExploreLinks(id="a"), ops.KnowledgeStatus(), ops.ReadNodeContent(id="a")
+    )  # fmt: skip
 
 
 class Notes:
@@ -112,50 +94,44 @@ class Notes:
         self._reading = trio.CapacityLimiter(4)
         self._writing = trio.CapacityLimiter(1)
 
-    @handles(ReadNodeContent)
-    async def read_node_content(self, params: ReadNodeContent, ctx: Context) -> NodeContent:
+    @handles(ops.ReadNodeContent)
+    async def read_node_content(self, params: ops.ReadNodeContent, ctx: Context) -> ops.NodeContent:
         node = await self._database.read(lambda db: nodes.find(db, params.id))
         if node is None:
             path = await self._database.read(lambda db: nodes.departed_path(db, params.id))
             raise OperationError("Node not found." if path is None else f"File not found: {path}")
-        place = node.place
+        place, roots = node.place, self._ingest.roots
         try:
-            content = await trio.to_thread.run_sync(
-                files.read, place.absolute, self._ingest.roots, limiter=self._reading
-            )
+            content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
         except (FileNotFoundError, NotADirectoryError):
             raise OperationError(f"File not found: {place.path}") from None
-        except OSError as error:
-            raise OperationError(f"File cannot be read: {place.path}: {error.strerror}") from None
-        except (OutsideRoots, files.TooLarge) as error:
-            raise OperationError(f"File cannot be read: {place.path}: {error}") from None
-        return NodeContent(text=content.text)
+        except (OSError, OutsideRoots, files.TooLarge) as error:
+            raise OperationError(f"File cannot be read: {place.path}: {_why(error)}") from None
+        return ops.NodeContent(text=content.text)
 
-    @handles(ExploreLinks)
-    async def explore_links(self, params: ExploreLinks, ctx: Context) -> list[NoteLink]:
-        if params.relation is not None and params.relation.casefold() == SIMILAR.casefold():
+    @handles(ops.ExploreLinks)
+    async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:
+        if params.relation is not None and params.relation.casefold() == "similar":
             return await self._similar(params.id, ctx)
-        out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
+        out, into = params.direction is not ops.Direction.IN, params.direction is not ops.Direction.OUT
         found, more = await self._database.read(
             lambda db: edges.explore(db, params.id, params.relation, out=out, into=into, depth=params.depth)
         )
         if more:
-            ctx.log(
-                "warning",
-                f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach; these are the nearest",
-            )
-        plain = params.direction is Direction.OUT and params.depth == 1
+            reached = f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach"
+            ctx.log("warning", f"{reached}; these are the nearest")
+        deep = params.depth > 1
         return [
-            NoteLink(
+            ops.NoteLink(
                 target=edge.target,
                 type=edge.kind,
-                source=None if plain else edge.source,
-                depth=None if params.depth == 1 else edge.depth,
+                source=edge.source if deep or into else None,
+                depth=edge.depth if deep else None,
             )
             for edge in found
         ]
 
-    async def _similar(self, id_: str, ctx: Context) -> list[NoteLink]:
+    async def _similar(self, id_: str, ctx: Context) -> list[ops.NoteLink]:
         node = await self._database.read(lambda db: nodes.find(db, id_))
         if node is None:
             return []
@@ -170,14 +146,14 @@ class Notes:
             )
         close = [other.group for other in found.neighbours]
         there = await self._database.read(lambda db: nodes.existing(db, close))
-        return [NoteLink(target=other, type=SIMILAR) for other in close if other in there][:SIMILAR_LIMIT]
+        return [ops.NoteLink(target=other, type="SIMILAR") for other in close if other in there][:SIMILAR_LIMIT]
 
-    @handles(ListDirectoryStructure)
-    async def list_directory_structure(self, params: ListDirectoryStructure, ctx: Context) -> list[str]:
+    @handles(ops.ListDirectoryStructure)
+    async def list_directory_structure(self, params: ops.ListDirectoryStructure, ctx: Context) -> list[str]:
         return await self._database.read(nodes.folders)
 
-    @handles(InjectTags)
-    async def inject_tags(self, params: InjectTags, ctx: Context) -> InjectTagsResult:
+    @handles(ops.InjectTags)
+    async def inject_tags(self, params: ops.InjectTags, ctx: Context) -> ops.InjectTagsResult:
         wanted = tags.checked(params.tags)
         roots = self._ingest.roots
         path = tags.locate(params.file_path, roots)
@@ -185,59 +161,60 @@ class Notes:
             tagged, changed = await trio.to_thread.run_sync(tags.add_tags, path, roots, wanted, limiter=self._writing)
         except (FileNotFoundError, NotADirectoryError):
             raise OperationError(f"File not found: {params.file_path}") from None
-        except (OutsideRoots, files.TooLarge, tags.Contended) as error:
-            raise OperationError(f"Tags cannot be added to {params.file_path}: {error}") from None
-        except OSError as error:
-            raise OperationError(
-                f"Tags cannot be added to {params.file_path}: {os.strerror(error.errno or 0)}"
-            ) from None
+        except (OSError, OutsideRoots, files.TooLarge, tags.Contended) as error:
+            raise OperationError(f"Tags cannot be added to {params.file_path}: {_why(error)}") from None
         if changed:
             real = await trio.to_thread.run_sync(os.path.realpath, path)
             await self._ingest.take_in(real, files.digest(files.decode(tagged.data)))
         done = "merged" if tagged.merged else "injected"
-        return InjectTagsResult(
+        return ops.InjectTagsResult(
             message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",
             tags=list(tagged.entries),
             changed=changed,
         )
 
-    @handles(KnowledgeIngest)
-    async def knowledge_ingest(self, params: KnowledgeIngest, ctx: Context) -> KnowledgeIngestResult:
+    @handles(ops.KnowledgeIngest)
+    async def knowledge_ingest(self, params: ops.KnowledgeIngest, ctx: Context) -> ops.KnowledgeIngestResult:
         return await wait_for(params, self._ingest, ctx)
 
-    @handles(KnowledgeStatus)
-    async def knowledge_status(self, params: KnowledgeStatus, ctx: Context) -> KnowledgeStatusResult:
-        ingest, progress = self._ingest, self._ingest.progress
+    @handles(ops.KnowledgeStatus)
+    async def knowledge_status(self, params: ops.KnowledgeStatus, ctx: Context) -> ops.KnowledgeStatusResult:
+        ingest = self._ingest
         problems = sorted(ingest.problems().items())
         # Before the counts, so that with nothing pending the counts are whole.
-        pending, scanning, scanned_at = ingest.index.outstanding, not progress.scanned, progress.scanned_at
+        pending, scanning, scanned_at = ingest.index.outstanding, not ingest.scanned, ingest.scanned_at
         notes, links, graph_pending = await self._database.read(
             lambda db: (nodes.count(db), edges.count(db), graph_feed.waiting(db))
         )
-        return KnowledgeStatusResult(
+        return ops.KnowledgeStatusResult(
             notes=notes,
             edges=links,
             pending=pending,
             scanning=scanning,
             last_scan=rfc3339(scanned_at, timespec="milliseconds"),
-            scan_ms=round(progress.scan_ms, 2),
-            scan_interval_s=round(progress.interval_s, 2),
-            unwatched=progress.unwatched,
+            scan_ms=round(ingest.scan_ms, 2),
+            scan_interval_s=round(ingest.interval_s, 2),
+            unwatched=ingest.unwatched_because,
             roots=list(ingest.roots),
-            problems=[Problem(path=printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
+            problems=[ops.Problem(path=printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
             problem_count=len(problems),
-            waiting=progress.waiting,
+            waiting=ingest.waiting,
             graph_pending=graph_pending,
             graph_waiting=self._outbox.waiting,
             rebuilt=self._database.generation > 0,
             size_bytes=self._database.size_bytes(),
         )
 
-    @handles(KnowledgeStatsSummary)
-    async def knowledge_stats_summary(self, params: KnowledgeStatsSummary, ctx: Context) -> StatsSummary:
+    @handles(ops.KnowledgeStatsSummary)
+    async def knowledge_stats_summary(self, params: ops.KnowledgeStatsSummary, ctx: Context) -> ops.StatsSummary:
         held = await ctx.call(RetrieveStatus(collection=COLLECTION))
         note_count, edge_count = await self._database.read(lambda db: (nodes.count(db), edges.count(db)))
         megabytes = (self._database.size_bytes() + held.size_bytes) / (1024 * 1024)
-        return StatsSummary(
+        return ops.StatsSummary(
             text=f"Nodes: {note_count}\nEdges: {edge_count}\nVectors: {held.vectors}\nSize: {megabytes:.2f} MB"
         )
+
+
+def _why(error: Exception) -> str:
+    """Of an OSError the system's words, without the path on this machine."""
+    return os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)

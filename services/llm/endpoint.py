@@ -7,8 +7,9 @@ alone. No proxy of the environment is used, only one that the settings name.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from proto.errors import InvalidParams, Timeout, Unavailable
 MAX_ANSWER_BYTES = 1024 * 1024
 """Of the body: many times what any prompt of ours asks for."""
 
+_MAX_KEY_BYTES = 16 * 1024
 _SHOWN = 200
 _TOO_BUSY = 429
 _MISUNDERSTOOD = (400, 422)
@@ -41,23 +43,54 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_s: Annotated[float, Meta(gt=0, le=25, description="Time that an answer may take, all of it")] = 5.0
 
 
-def address(settings: Settings) -> str:
-    """The URL that requests go to; its well-known end may be left out of the settings.
+def wrong(message: str, field: str | None = None) -> InvalidParams:
+    """Why the settings cannot be used."""
+    return InvalidParams(f"settings of llm: {message}", field=field)
 
-    Raises:
-        InvalidParams: it is no HTTP URL.
-    """
+
+def read_settings(given: Mapping[str, object]) -> Settings:
+    """Raises InvalidParams."""
+    try:
+        settings = msgspec.convert(given, Settings)
+    except msgspec.ValidationError as error:
+        raise wrong(str(error)) from None
+    for name in ("url", "model"):
+        if not getattr(settings, name):
+            raise wrong(f"`{name}` is missing; both `url` and `model` are needed", name)
+    return settings
+
+
+def read_key(settings: Settings) -> str:
+    """The key, from where the settings say; empty where they say nothing.  Raises InvalidParams."""
+    if settings.key_env and settings.key_file:
+        raise wrong("`key_env` and `key_file` are both set; leave one of them")
+    if settings.key_env:
+        key = os.environ.get(settings.key_env, "").strip()
+        if not key:
+            raise wrong(f"the environment variable {settings.key_env} (`key_env`) is empty or not set", "key_env")
+    elif settings.key_file:
+        try:
+            with Path(settings.key_file).expanduser().open("rb") as file:
+                key = file.read(_MAX_KEY_BYTES).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise wrong(f"`key_file` cannot be read: {error}", "key_file") from None
+    else:
+        return ""
+    if not key or not key.isprintable() or not key.isascii():
+        raise wrong("the key is empty, or holds what no HTTP header can")
+    return key
+
+
+def address(settings: Settings) -> str:
+    """The URL that requests go to; its well-known end may be left out of the settings.  Raises InvalidParams."""
     try:
         parts = urlsplit(settings.url)
         valid = parts.port is None or parts.port > 0
     except ValueError:
         parts, valid = urlsplit(""), False
     if not valid or parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        raise InvalidParams(
-            f"settings of llm: `url` is {settings.url[:_SHOWN]!r}; it is http://HOST:PORT or https://HOST/v1, "
-            "without a user name or password",
-            field="url",
-        )
+        said = f"`url` is {settings.url[:_SHOWN]!r}; it is http://HOST:PORT or https://HOST/v1"
+        raise wrong(f"{said}, without a user name or password", "url")
     path = parts.path.rstrip("/")
     if settings.protocol == "ollama":
         path = path if path.endswith("/api/chat") else f"{path.removesuffix('/api')}/api/chat"
@@ -70,32 +103,33 @@ class _Message(msgspec.Struct, frozen=True):
     content: str | list[Mapping[str, Any]] | None = None
 
 
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Message
-    finish_reason: str | None = None
+class _Answer(msgspec.Struct, frozen=True):
+    """An answer as far as it is read: OpenAI's has `choices` with a message each, Ollama's one message."""
 
-
-class _Completion(msgspec.Struct, frozen=True):
-    """OpenAI's answer, as far as it is read."""
-
-    choices: list[_Choice]
-
-
-class _Chat(msgspec.Struct, frozen=True):
-    """Ollama's answer, as far as it is read."""
-
-    message: _Message
+    message: _Message | None = None
+    choices: list[_Answer] = []
 
 
 class Endpoint:
     """The configured endpoint; any number of requests at once."""
 
-    def __init__(self, settings: Settings, client: httpx2.AsyncClient) -> None:
+    def __init__(self, settings: Settings, key: str) -> None:
+        """Raises InvalidParams where `url` or `proxy` is no URL.  Enter `client` before the first request."""
         self._settings = settings
-        self._client = client
         self._url = address(settings)
+        self.host = urlsplit(self._url).netloc
         # Some servers know neither `temperature` nor `response_format`; after a refusal both are left out.
         self._plain = False
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "linckia"}
+        # A compressed answer may be a thousand times as long as the bytes that are counted.
+        headers["Accept-Encoding"] = "identity"
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        proxy = settings.proxy or None
+        try:
+            self.client = httpx2.AsyncClient(headers=headers, timeout=settings.timeout_s, trust_env=False, proxy=proxy)
+        except (ValueError, httpx2.InvalidURL) as error:
+            raise wrong(f"`proxy`: {error}", "proxy") from None
 
     async def ask(self, instruction: str, material: str) -> str:
         """The model's answer to `material` under `instruction`; meant to be a JSON object, but unchecked.
@@ -114,10 +148,6 @@ class Endpoint:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise Unavailable(f"{self.host} cannot be reached: {str(error) or type(error).__name__}") from None
         return self._content(body)
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self._url).netloc
 
     def _request(self, instruction: str, material: str) -> dict[str, Any]:
         # JSON of the endpoint's own protocol, of which a server may know more members than we send.
@@ -146,7 +176,7 @@ class Endpoint:
 
     async def _exchange(self, request: dict[str, Any]) -> tuple[int, bytes]:
         content = msgspec.json.encode(request)
-        async with self._client.stream("POST", self._url, content=content) as response:
+        async with self.client.stream("POST", self._url, content=content) as response:
             body = bytearray()
             # Left by cancellation: to break out of it would leave generators of the library half done.
             with trio.CancelScope() as scope:
@@ -160,50 +190,18 @@ class Endpoint:
 
     def _content(self, body: bytes) -> str:
         try:
-            if self._settings.protocol == "ollama":
-                message = msgspec.json.decode(body, type=_Chat).message
-            else:
-                choice, *_ = msgspec.json.decode(body, type=_Completion).choices
-                message = choice.message
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            answer = msgspec.json.decode(body, type=_Answer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            answer = _Answer()
+        message = answer.message or next((choice.message for choice in answer.choices), None)
+        if message is None:
             raise Unavailable(
                 f"the answer of {self.host} is not of the protocol {self._settings.protocol}; see `protocol` and `url` "
                 "of [llm]"
-            ) from None
+            )
         content = message.content
         if isinstance(content, list):
             content = "".join(str(part.get("text", "")) for part in content)
         if not content:
             raise Unavailable(f"{self.host} answers with an empty message")
         return content
-
-
-def open_endpoint(settings: Settings, key: str) -> contextlib.AbstractAsyncContextManager[Endpoint]:
-    """The endpoint, with connections that are kept from one request to the next.
-
-    Raises:
-        InvalidParams: at once, where `url` or `proxy` is no URL.
-    """
-    headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "linckia"}
-    # A compressed answer may be a thousand times as long as the bytes that are counted.
-    headers["Accept-Encoding"] = "identity"
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    address(settings)
-    try:
-        client = httpx2.AsyncClient(
-            headers=headers,
-            timeout=settings.timeout_s,
-            follow_redirects=False,
-            trust_env=False,
-            proxy=settings.proxy or None,
-        )
-    except (ValueError, httpx2.InvalidURL) as error:
-        raise InvalidParams(f"settings of llm: `proxy`: {error}", field="proxy") from None
-    return _opened(settings, client)
-
-
-@contextlib.asynccontextmanager
-async def _opened(settings: Settings, client: httpx2.AsyncClient) -> AsyncIterator[Endpoint]:
-    async with client:
-        yield Endpoint(settings, client)

@@ -1,17 +1,26 @@
-"""The prompts: an instruction, and the material as one JSON object.
+"""The prompts, and the answers to them.
 
-Texts of notes are material and nothing else: they are numbered, quoted as JSON and cut to size, and the instruction
-says that no sentence in them is addressed to the model. What it answers is read by `answers`, which takes nothing but
-those numbers from it.
+A prompt is an instruction, and the material as one JSON object: texts of notes are material and nothing else; they are
+numbered, quoted as JSON and cut to size, and the instruction says that no sentence in them is addressed to the model.
+
+Of an answer only those numbers are taken, each once, and short plain sentences. Models wrap JSON in fences and
+thoughts, write numbers as text and ids for numbers, and repeat themselves; all of that is accepted. Anything else is
+left out: an unknown number, an unknown type of link, a control character, the rest of an overlong sentence. An answer
+in which nothing remains is a failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from proto.ops.llm import Candidate, Unlinked
+from proto.errors import Unavailable
+from proto.ops.llm import Candidate, LinkKind, Placed, Refinement, SuggestedLink, Unlinked
 
 TEXT_CHARACTERS = 700
 _TITLE_CHARACTERS = 200
@@ -43,6 +52,14 @@ LINK = (
     'carries out what the other one specifies; "references": anything else that is worth a link.'
 )
 
+SENTENCE_CHARACTERS = 400
+ANALYSIS_CHARACTERS = 1200
+
+_THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+_NUMBER = ("n", "number", "index", "id", "result", "pair")
+_NOTHING = "the language model's answer has nothing that was asked for"
+_SCORE = ("score", "relevance", "relevance_score")
+
 
 def search_material(query: str, candidates: Sequence[Candidate]) -> str:
     """The query and the numbered results."""
@@ -51,13 +68,8 @@ def search_material(query: str, candidates: Sequence[Candidate]) -> str:
 
 def link_material(pairs: Sequence[Unlinked]) -> str:
     """The numbered pairs."""
-    return _json(
-        {
-            "pairs": [
-                {"n": n, "a": _shown(pair.first), "b": _shown(pair.second)} for n, pair in enumerate(pairs, start=1)
-            ]
-        }
-    )
+    shown = [{"n": n, "a": _shown(pair.first), "b": _shown(pair.second)} for n, pair in enumerate(pairs, start=1)]
+    return _json({"pairs": shown})
 
 
 def _shown(candidate: Candidate) -> dict[str, str]:
@@ -70,3 +82,123 @@ def _shown(candidate: Candidate) -> dict[str, str]:
 
 def _json(material: object) -> str:
     return msgspec.json.encode(material).decode()
+
+
+def refinement(answer: str, candidates: Sequence[Candidate], model: str) -> Refinement:
+    """The answer of `model` to `REFINE` on these candidates.
+
+    Raises:
+        Unavailable: it holds nothing that was asked for.
+    """
+    said = _object(answer)
+    intent = _sentence(said.get("intent"), SENTENCE_CHARACTERS)
+    analysis = _sentence(said.get("analysis"), ANALYSIS_CHARACTERS)
+    order = _order(_list(said, "ranking", "results", "order", "ranked"), candidates)
+    if intent is None and analysis is None and not order:
+        raise Unavailable(_NOTHING)
+    return Refinement(intent=intent, analysis=analysis, order=order, model=model)
+
+
+def links(answer: str, pairs: Sequence[Unlinked]) -> list[SuggestedLink]:
+    """The answer to `LINK` on these pairs.
+
+    Raises:
+        Unavailable: it holds nothing that was asked for.
+    """
+    found: dict[int, SuggestedLink] = {}
+    for entry in _list(_object(answer), "links", "pairs", "suggestions"):
+        if not isinstance(entry, Mapping):
+            continue
+        index = _numbered(entry, {}, len(pairs))
+        kind = _kind(entry.get("type", entry.get("kind")))
+        if index is None or index in found or kind is None:
+            continue
+        reason = _sentence(entry.get("reason"), SENTENCE_CHARACTERS) or ""
+        found[index] = SuggestedLink(
+            index=index, kind=kind, reversed=str(entry.get("from", "a")).strip().lower() == "b", reason=reason
+        )
+    if not found:
+        raise Unavailable(_NOTHING)
+    return list(found.values())
+
+
+def _order(entries: Sequence[object], candidates: Sequence[Candidate]) -> list[Placed]:
+    by_id = {candidate.id: index for index, candidate in enumerate(candidates)}
+    placed: dict[int, Placed] = {}
+    for entry in entries:
+        given = entry if isinstance(entry, Mapping) else {"n": entry}
+        index = _numbered(given, by_id, len(candidates))
+        if index is None or index in placed:
+            continue
+        placed[index] = Placed(
+            index=index,
+            score=_score(next((given[name] for name in _SCORE if name in given), None)),
+            context=_sentence(given.get("context"), SENTENCE_CHARACTERS) or "",
+        )
+    order = list(placed.values())
+    if order and all(each.score is not None for each in order):
+        # It gave scores and listed the texts in another order: the scores count.
+        order.sort(key=lambda each: -(each.score or 0.0))
+    else:
+        order = [msgspec.structs.replace(each, score=None) for each in order]
+    return [
+        each if position < CONTEXTS else msgspec.structs.replace(each, context="")
+        for position, each in enumerate(order)
+    ]
+
+
+def _object(answer: str) -> Mapping[str, Any]:
+    text = _THOUGHTS.sub("", answer)
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        # A model may put anything into its object: the form of a member is checked where it is read.
+        found: Mapping[str, Any] = msgspec.json.decode(text[start : end + 1].encode(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        raise Unavailable("the language model's answer is not the JSON object that was asked for") from None
+    return found
+
+
+def _list(said: Mapping[str, Any], *names: str) -> Sequence[object]:
+    return next((said[name] for name in names if isinstance(said.get(name), list)), [])
+
+
+def _numbered(entry: Mapping[Any, object], by_id: Mapping[str, int], count: int) -> int | None:
+    """The index (from 0) of the text that an entry is about; None where it is about none of them."""
+    for name in _NUMBER:
+        value = entry.get(name)
+        if isinstance(value, str) and value in by_id:
+            return by_id[value]
+        if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal():
+            value = int(value.strip()[:9])
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= count:
+            return value - 1
+    return None
+
+
+def _score(value: object) -> float | None:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return min(1.0, max(0.0, float(value)))
+
+
+def _kind(value: object) -> LinkKind | None:
+    return next((kind for kind in LinkKind if isinstance(value, str) and kind.value == value.strip().lower()), None)
+
+
+def _sentence(value: object, longest: int) -> str | None:
+    """Plain text on one line, cut at a word; None where there is none."""
+    if not isinstance(value, str):
+        return None
+    # No control characters, and none that reverse or hide the text beside them.
+    shown = (char for char in value[: 8 * longest] if char.isspace() or unicodedata.category(char)[0] != "C")
+    text = " ".join("".join(shown).split())
+    if len(text) > longest:
+        text = text[: longest - 2].rsplit(" ", 1)[0] + " …"
+    return text or None

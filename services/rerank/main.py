@@ -24,9 +24,8 @@ from services.rerank.pairs import Pair, PairTokenizer
 from services.rerank.weights import AUTO, NONE, PREFERRED, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from services.runtime.models.checkpoint import TOKENIZE_AT_ONCE, Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
-from services.runtime.models.tokens import TOKENIZE_AT_ONCE
 
 if TYPE_CHECKING:
     # It loads torch, which is not needed without a model.

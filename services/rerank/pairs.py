@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from services.runtime.models.checkpoint import Checkpoint
-from services.runtime.models.tokens import Ids, encode_cut, open_tokenizer
+from services.runtime.models.checkpoint import Checkpoint, Ids, encode_cut, open_tokenizer
 
 
 class Pair(msgspec.Struct, frozen=True):

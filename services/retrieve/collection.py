@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import apsw
 import trio
@@ -35,26 +35,8 @@ _PRAGMAS = {
     "cache_size": -16384,
 }
 
-CHECK_WAIT_S = 1.0
-"""So long a search waits for FTS5 to be counted, or tantivy to be opened; then it answers from what there is, and says
-so."""
-
-CHECK_AFTER_S = 2.0
-"""So long FTS5 is not counted while tantivy, which answers in its place, is being opened."""
-
-
 SCRUB_WAIT_S = 30.0
 """For files that hold words, and for those that hold vectors, of what was deleted to go."""
-
-
-class _Found(NamedTuple):
-    """What a database holds when it is opened."""
-
-    epoch: str
-    refilling: str
-    model: Model | None
-    waiting: int
-    is_large: bool
 
 
 class Collection:
@@ -90,60 +72,50 @@ class Collection:
             )
         except (apsw.Error, OSError) as error:
             raise OperationError(f"collection {name} cannot be opened: {error}") from error
+        self.epoch = ""
+        """Another one stands for another database: ids of this one mean nothing in it."""
+        self.refilling = ""
+        """Why the collection is not full; empty where it is, for all that is known."""
+        self.waiting = 0
+        """Items whose vector is still to come, by the last count."""
         try:
-            found = self._look(large_words)
+            model = self._look()
         except BaseException:
             self._database.close()
             raise
         self._generation = self._database.generation
-        self.epoch = found.epoch
-        """Another one stands for another database: ids of this one mean nothing in it."""
-        self.refilling = found.refilling
-        """Why the collection is not full; empty where it is, for all that is known."""
         self.ended = trio.Event()
         """Set once another object has taken the place of this one."""
-        self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, found.model)
-        self._checker = trio.CapacityLimiter(1)
-        self.waiting = found.waiting
+        self.words = WordIndex(path, large_words, self.epoch)
+        self._rebuilding = False
+        self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, model)
         self.outbox: Outbox[list[Waiting]] | None = None
         self.loaded = trio.Event()
         self.has_work = trio.Event()
-        self.wants_tending = trio.Event()
-        self._rebuilding = False
-        self.words = WordIndex(path.with_suffix(".words"), large_words, found.epoch)
-        self.words_changed = trio.Event()
-        self.words_ready = trio.Event()
-        """The index that is asked for words has all of them, for all that is known."""
-        self.words_settled = trio.Event()
-        """It is known by now which index is asked."""
-        if not found.is_large:
-            self.words_settled.set()
-        self.words_wanted = trio.Event()
-        """A call waits, or has waited, for words; likewise below."""
         self.vectors_wanted = trio.Event()
+        """A call waits, or has waited, for vectors."""
         self._steps = trio.lowlevel.ParkingLot()
 
-    def _look(self, large_words: int | None) -> _Found:
-        def look() -> tuple[bool, _Found]:
+    def _look(self) -> Model | None:
+        """Learn what the database holds; answers the model of its vectors."""
+
+        def look() -> tuple[bool, Model | None]:
             with self._database.snapshot() as db:
-                found = _Found(
-                    epoch=store.meta(db, "epoch") or "",
-                    refilling=f"collection {self.name} {reason}" if (reason := store.meta(db, "refilling")) else "",
-                    model=store.current_model(db),
-                    waiting=store.count_waiting(db),
-                    is_large=large_words is not None and store.has_items(db, large_words),
-                )
-                return lexical.is_current(db), found
+                self.epoch = store.meta(db, "epoch") or ""
+                reason = store.meta(db, "refilling")
+                self.refilling = f"collection {self.name} {reason}" if reason else ""
+                self.waiting = store.count_waiting(db)
+                return lexical.is_current(db), store.current_model(db)
 
         try:
-            is_current, found = look()
+            is_current, model = look()
         except Unavailable:
             # Damage was found just now, and the database begun again.
-            is_current, found = look()
+            is_current, model = look()
         if not is_current:
             with self._database.transaction() as db:
                 lexical.rebuild(db)
-        return found
+        return model
 
     @property
     def begun_again(self) -> bool:
@@ -201,24 +173,17 @@ class Collection:
             DiskFull: what was to be rewritten is as it was.
         """
         await self.until_loaded()
-        if not await self.vectors.scrub(self, self._ask_for_tending, SCRUB_WAIT_S):
+        if not await self.vectors.scrub(self, SCRUB_WAIT_S):
             raise Unavailable(f"the vectors of collection {self.name} are being rewritten", retry_after_ms=500)
         await self.write(lexical.merge)
-        if self.words.recreate():
-            self.words_changed.set()
-            with trio.move_on_after(SCRUB_WAIT_S):
-                while self.words.recreating and self.words.has_large:  # noqa: ASYNC110  # its thread sets no event
-                    await trio.sleep(0.02)
-            if self.words.recreating and self.words.has_large:
-                raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
+        with trio.move_on_after(SCRUB_WAIT_S) as waiting:
+            await self.words.scrub()
+        if waiting.cancelled_caught:
+            raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
         for path in schema.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
         if not await self._database.checkpoint():
             raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
-
-    def _ask_for_tending(self) -> None:
-        # Looked up at each call: the event is another one after each round.
-        self.wants_tending.set()
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
         """Make `fingerprint` the model of this collection's vectors; those that lack are queued."""
@@ -269,7 +234,6 @@ class Collection:
         finally:
             self._rebuilding = False
         self.words.rebuilt()
-        self.words_ready.set()
 
     async def load(self) -> None:
         """Bring the vectors into memory, after which `loaded` is set."""
@@ -287,34 +251,20 @@ class Collection:
         self.vectors_wanted.set()
         await self.loaded.wait()
 
-    async def check_words(self) -> str:
-        """Look whether FTS5 is whole; answers what is wrong with it, for which it is to be rebuilt."""
-        with trio.move_on_after(CHECK_AFTER_S):
-            await self.words_settled.wait()
-        await trio.to_thread.run_sync(self.words.check, self._database.path, limiter=self._checker)
-        if not self.words.damage:
-            self.words_ready.set()
-        return self.words.damage
-
     # Reading
-
-    async def trust_words(self) -> None:
-        """Until all words are known to be there, so long at most as a search may wait for that."""
-        self.words_wanted.set()
-        if not self.words.trusted:
-            with trio.move_on_after(CHECK_WAIT_S):
-                await self.words_ready.wait()
 
     async def find_words(self, query: str, limit: int, where: Where | None) -> FoundWords:
         """Raises WordsDamaged."""
-        await self.trust_words()
+        await self.words.trust()
         return await self.read(lambda db: self.words.search(db, query, limit, where))
 
     async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and cosines, best first.  Raises VectorsLoading."""
-        return await self.read(
-            lambda db: self.vectors.near(query, limit, None if where is None else allowed_items(db, where))
-        )  # fmt: skip
+
+        def find(db: apsw.Connection) -> list[tuple[int, float]]:
+            return self.vectors.near(query, limit, None if where is None else allowed_items(db, where))
+
+        return await self.read(find)
 
     async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
         """The items of these ids that are still there; all but the first `full` with their ids alone."""
@@ -366,16 +316,6 @@ class Collection:
             degraded=[self.refilling] if self.refilling else [],
         )
 
-    # For the work beside searches
-
-    async def tend(self) -> bool:
-        """See `LiveVectors.tend`; `run_tending` calls this, one at a time."""
-        return await self.vectors.tend(self)
-
-    async def exclusive(self, work: Callable[[], T]) -> T:
-        """Run `work`, which does not write, in the writer's thread."""
-        return await self._database.exclusive(lambda _: work())
-
     async def give_back(self) -> None:
         """See `Database.give_back`."""
         await self._database.give_back()
@@ -404,9 +344,8 @@ class Collection:
         if self.begun_again:
             raise self._gone()
         result = await self._database.write(self._of_this_epoch(work), follow)
-        if self.vectors.due:
-            self.wants_tending.set()
-        self.words_changed.set()
+        self.vectors.changed()
+        self.words.changed()
         return result
 
     def _of_this_epoch(self, work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection], T]:

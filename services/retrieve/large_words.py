@@ -24,7 +24,6 @@ import apsw
 import numpy as np
 import tantivy
 
-from services.retrieve.id_sets import Totals
 from services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
 from services.retrieve.vectors import ItemIds, Scored, best_first
 
@@ -43,24 +42,23 @@ _K1, _B = 1.2, 0.75
 
 _FOOTER_MAGIC = 1337
 
-_WHOLE = "whole"
-"""A file beside tantivy's own, once these have had everything."""
-
 
 class Lost(Exception):
     """The files are damaged, or cannot be written; the index is to be rebuilt."""
 
 
 class Stems:
-    """Terms to the stems that FTS5 makes of them; for one thread at a time."""
+    """Terms to the stems that FTS5 makes of them."""
 
     def __init__(self) -> None:
         connection = apsw.Connection(":memory:")
         self._tokenize = connection.fts5_tokenizer(TOKENIZER[0], list(TOKENIZER[1:]))
+        self._turn = threading.Lock()
 
     def __call__(self, terms: str) -> list[str]:
         data, reason = terms.encode(), apsw.FTS5_TOKENIZE_DOCUMENT
-        found = self._tokenize(data, reason, None, include_offsets=False, include_colocated=False)
+        with self._turn:
+            found = self._tokenize(data, reason, None, include_offsets=False, include_colocated=False)
         return [stem for stem in found if isinstance(stem, str)]
 
 
@@ -104,10 +102,7 @@ class LargeWords:
         """Open what is in `folder`, or begin.  Blocks.  Raises Lost."""
         self.folder = folder
         self._tail = _Tail()
-        self._noted: set[int] = set()
-        self._building = True
-        self._note_stems, self._load_stems, self._query_stems = Stems(), Stems(), Stems()
-        self._query_lock = threading.Lock()
+        self._stems = Stems()
         with _guarded():
             folder.mkdir(parents=True, exist_ok=True)
             self._index = tantivy.Index(_schema(), path=str(folder))
@@ -134,14 +129,12 @@ class LargeWords:
 
     def note(self, rows: Iterable[Row], gone: Iterable[int]) -> None:
         """Rows that were added and ids that went, committed in the database a moment ago."""
-        added = [(each.item_id, self._note_stems(_document(each))) for each in rows]
+        added = [(each.item_id, self._stems(_document(each))) for each in rows]
         with self._tail.lock:
             for item_id in gone:
                 self._tail.remove(item_id)
             for item_id, stems in added:
                 self._tail.add(item_id, stems)
-        if self._building:
-            self._noted.update(item_id for item_id, _ in added)
 
     def ids(self) -> ItemIds:
         """Ids in the files, sorted."""
@@ -150,29 +143,15 @@ class LargeWords:
             values = self._items([address for _, address in found.hits])
         return np.sort(np.asarray(values, dtype=np.int64))
 
-    def is_whole(self, items: Totals) -> bool:
-        """Whether the files hold exactly the items of these totals.
-
-        Files that were whole once hold what the database held at some moment since.  Of what was added later, the
-        greatest id is greater than any in them; if nothing was, and as many are left, the same are left.
-        """
-        asked = {"items": {"stats": {"field": "item"}}}
-        with _guarded():
-            held = self._searcher.aggregate(tantivy.Query.all_query(), asked)["items"]
-        same = Totals(held["count"], held["max"] or 0, held["sum"]) == items
-        return same and (self.folder / _WHOLE).exists()
-
     def load(self, rows: Iterable[Row]) -> None:
         """Add items of before this index was opened; in the files after the next `flush`."""
         with _guarded():
             for each in rows:
-                if each.item_id not in self._noted:
-                    self._put(each.item_id, self._load_stems(_document(each)))
+                self._put(each.item_id, self._stems(_document(each)))
 
     def drop(self, ids: Iterable[int]) -> None:
-        """Take out ids that the database does not have; until `finish`, the files are not whole."""
+        """Take out ids that the database does not have."""
         with _guarded():
-            (self.folder / _WHOLE).unlink(missing_ok=True)
             for item_id in ids:
                 self._writer.delete_documents_by_term("item", item_id)
 
@@ -182,24 +161,15 @@ class LargeWords:
             taken, self._tail.queue = self._tail.queue, []
         with _guarded():
             for item_id, stems in taken:
-                if stems is None or self._building:
-                    # While the index is filled, the same item may have come by the other way as well.
+                if stems is None:
                     self._writer.delete_documents_by_term("item", item_id)
-                if stems is not None:
+                else:
                     self._put(item_id, stems)
             self._writer.commit()
             self._refresh()
         # After the searcher that has it was put in place: a search looks at the tail first.
         with self._tail.lock:
             self._tail.forget(taken)
-
-    def finish(self) -> None:
-        """All that the database had is loaded; from here on `note` is all that comes."""
-        self.flush()
-        with _guarded():
-            (self.folder / _WHOLE).touch()
-        self._building = False
-        self._noted.clear()
 
     def verify(self, checkpoint: Callable[[], None]) -> None:
         """Compare each file with its checksum.  Raises Lost."""
@@ -216,8 +186,7 @@ class LargeWords:
 
         None where this index cannot say within reason, and FTS5 is to be asked.  Raises Lost.
         """
-        with self._query_lock:
-            stems = list(dict.fromkeys(self._query_stems(" ".join(terms))))
+        stems = list(dict.fromkeys(self._stems(" ".join(terms))))
         with self._tail.lock:
             fresh = {stem: dict(held) for stem in stems if (held := self._tail.postings.get(stem))}
             lengths = {item: self._tail.lengths[item] for held in fresh.values() for item in held}
@@ -276,6 +245,8 @@ class LargeWords:
         return [int(value or 0) for value in (searcher or self._searcher).fast_field_values("item", addresses)]
 
     def _put(self, item_id: int, stems: Sequence[str]) -> None:
+        # While the index is filled, the same item may be both noted and loaded.
+        self._writer.delete_documents_by_term("item", item_id)
         document = tantivy.Document()
         document.add_integer("item", item_id)
         document.add_integer("length", len(stems))

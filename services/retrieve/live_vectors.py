@@ -1,7 +1,11 @@
-"""The vectors of one open collection: loaded from its database, changed right after each commit, kept in shape.
+"""The vectors of one open collection: a segment of those that were there when it was written, and a flat tail of those
+that came since.
 
-Searches read them at any time. Beside them `tend` repairs a damaged segment, and compacts what has grown too long; the
-database knows of a new segment before it is searched.
+The vectors' truth are the rows of `vectors`; the segment that belongs to them stands in `meta`, so that one commit
+switches both. An id is never used twice and never changes its text, so a segment's vector is right exactly as long as
+the database has a vector of that id and model: what was removed or added since is the difference of two sets of ids,
+whether the process ended in between or the segment was written beside searches and writes. A segment that is missing,
+damaged or of another model is left out, and its vectors are read from the database again.
 """
 
 from __future__ import annotations
@@ -12,21 +16,97 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import apsw
+import msgspec
 import numpy as np
 import trio
 
-from services.retrieve import vector_store
-from services.retrieve.segment import Damaged, Limits, Segment
-from services.retrieve.segmented import Built, Job, SegmentedIndex
-from services.retrieve.store import Change, Model, Stored
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
+from proto.errors import LinckiaError
+from services.retrieve import segment
+from services.retrieve.filters import select_ids
+from services.retrieve.segment import Damaged, Limits, Record, Segment
+from services.retrieve.store import Change, Model, Stored, meta
+from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
 if TYPE_CHECKING:
     from services.retrieve.collection import Collection
 
+FORMAT = 2
+"""Of the record in `meta` and of the segment's files; others are rebuilt."""
+
+TAIL_SHARE = 0.125
+"""Of the segment, up to which the tail may grow where that is more than `flat_vectors`: a vector is rewritten eight
+times as its collection grows, and a million are searched in 7 ms and their tail in 4 ms on average."""
+
+_TAILS = 2
+"""A tail that a crash kept from becoming a segment is still read at once: all is found from the start."""
+
+RETRY_S = 30.0
+
+_KEY = "segments"
+_AT_ONCE = 500
+
 
 class VectorsLoading(Exception):
     """The vectors are still being read from the collection."""
+
+
+class _Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The segment in use, as `meta` has it."""
+
+    format: int
+    fingerprint: str
+    dimensions: int
+    segment: Record | None
+
+
+class VectorIndex:
+    """Unit vectors of one model by item id.  `add` and `remove` are the writer's; searches run beside them.
+
+    Args:
+        missing: vectors of the database that are not here yet.
+    """
+
+    def __init__(self, model: Model, part: Segment | None, tail: FlatIndex, missing: int = 0) -> None:
+        self.model = model
+        self.segment = part
+        self.tail = tail
+        self.missing = missing
+
+    @property
+    def kind(self) -> str:
+        kind = "flat" if self.segment is None else "rabitq+flat" if len(self.tail) else "rabitq"
+        return f"{kind}, rebuilding" if self.missing else kind
+
+    def __len__(self) -> int:
+        return len(self.tail) + (0 if self.segment is None else len(self.segment))
+
+    def add(self, stored: Sequence[Stored]) -> None:
+        if stored:
+            ids = [each.item_id for each in stored]
+            self.remove(ids)
+            matrix = np.frombuffer(b"".join(each.vector for each in stored), dtype="<f2").astype(np.float32)
+            self.tail.add(ids, matrix.reshape(len(stored), -1))
+
+    def remove(self, ids: Sequence[int]) -> None:
+        if self.segment is not None:
+            self.segment.strike(ids)
+        self.tail.remove(ids)
+
+    def search(self, query: Matrix, limit: int, allowed: ItemIds | None, limits: Limits) -> Scored:
+        found = dict(self.tail.search(query, limit, allowed))
+        if self.segment is not None:
+            found = dict(self.segment.search(query, limit, allowed, limits)) | found
+        return best_first(list(found.items()), limit)
+
+    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+        found = {} if self.segment is None else self.segment.cosines(query, np.asarray(ids, dtype=np.int64))
+        return found | self.tail.cosines(query, ids)
+
+    def is_outgrown(self, limits: Limits) -> bool:
+        """Whether another segment is to take the place of this one."""
+        count, struck = (0, 0) if self.segment is None else (self.segment.record.count, self.segment.struck)
+        longest = max(limits.flat_vectors, int(count * TAIL_SHARE))
+        return bool(self.missing) or len(self.tail) > longest or struck > count * limits.struck_share
 
 
 class LiveVectors:
@@ -41,9 +121,10 @@ class LiveVectors:
         self._folder = folder
         self._limits = limits
         self.model = model
-        self.index: SegmentedIndex | None = None
+        self.index: VectorIndex | None = None
         self._tender = trio.CapacityLimiter(1)
-        self._tended = trio.Event()
+        self._turn = trio.Lock()
+        self._wanted = trio.Event()
 
     def __len__(self) -> int:
         return 0 if self.index is None else len(self.index)
@@ -55,143 +136,190 @@ class LiveVectors:
 
     @property
     def size_bytes(self) -> int:
-        """Of the segments' files."""
-        return 0 if self.index is None else self.index.size_bytes
-
-    @property
-    def due(self) -> bool:
-        """Whether `tend` would find something to do."""
-        return self.index is not None and self.index.due
+        """Of the segment's files."""
+        return 0 if self.index is None or self.index.segment is None else self.index.segment.size_bytes
 
     @property
     def behind(self) -> str:
         """Why a search by vectors may not be all that it should be; empty where it is."""
-        if (index := self.index) is None:
-            return ""
-        if index.missing:
+        if (index := self.index) is not None and index.missing:
             total = index.missing + len(index)
             return f"{index.missing} of {total} vectors are not searched yet, the index is being rebuilt"
-        return "the saved index is still being checked" if index.unchecked else ""
+        return ""
 
-    def load(self, db: apsw.Connection, model: Model | None) -> None:
-        """Bring the vectors of `model` into memory, in the place of any other's."""
-        index = None if model is None else vector_store.load(db, self._folder, model, self._limits)
-        self.model, self.index = model, index
+    def load(self, db: apsw.Connection, model: Model | None, built: Segment | None = None) -> None:
+        """Bring the vectors of `model` into memory, in the place of any other's; a second a million.
+
+        Where much more than a tail's worth of vectors is in no segment, these are missing until `tend` has made one.
+
+        Args:
+            built: the segment that was written a moment ago; else the saved one.
+        """
+        self.model = model
+        if model is None:
+            self.index = None
+            return
+        part = built or self._open_saved(db, model)
+        segment.remove_others(self._folder, None if part is None else part.record.name)
+        rest = ids = _vector_ids(db, model)
+        longest = self._limits.flat_vectors
+        if part is not None:
+            part.strike(np.setdiff1d(part.ids, ids, assume_unique=True))
+            rest = ids[~part.holds(ids)]
+            longest = max(longest, int(len(part) * TAIL_SHARE))
+        tail, missing = FlatIndex(model.dimensions), len(rest)
+        if built is not None or missing <= _TAILS * longest:
+            found, rows = _vectors_by_id(db, model, rest)
+            tail.add(found.tolist(), rows.astype(np.float32))
+            missing = 0
+        self.index = VectorIndex(model, part, tail, missing)
 
     def follow(self, change: Change) -> None:
         """What was committed a moment ago."""
         if self.index is not None:
             self.index.remove(change.gone)
-            _add(self.index, change.reused)
+            self.index.add(change.reused)
 
-    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> list[tuple[int, float]]:
+    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
         """Item ids (among `allowed`, where given) and cosines, best first.  Raises VectorsLoading."""
         if (index := self.index) is None:
             if self.model is not None:
                 raise VectorsLoading
             return []
-        return index.search(query, limit, allowed)
+        return index.search(query, limit, allowed, self._limits)
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
         """Cosines of those of `ids` that have a vector."""
         index = self.index
         return {} if index is None or not ids else index.cosines(query, ids)
 
-    async def tend(self, collection: Collection) -> bool:
-        """Check, rebuild or compact a part, if need be; whether there was need.  One call at a time.
+    # Beside searches and writes
 
-        Cancellation: what was built is given up.
+    def changed(self) -> None:
+        """Something was committed; on trio's thread."""
+        if self.index is not None and self.index.is_outgrown(self._limits):
+            self._wanted.set()
 
-        Raises:
-            OSError, LinckiaError: the disk is full or failing; all is searched as before.
+    async def keep(self, collection: Collection, report: Callable[[str], None], *, retry_s: float = RETRY_S) -> None:
+        """Write another segment whenever there is need, until cancelled.
+
+        Nothing that is searched depends on it: while it fails (a full disk), everything is found as before.
+
+        Cancellation: what was built so far is given up; its files are removed now or at the next start.
+
+        Args:
+            report: what keeps it from being written, empty once it is.
         """
-        try:
-            return await self._tend(collection)
-        finally:
-            self._tended.set()
-            self._tended = trio.Event()
+        while True:
+            self._wanted = trio.Event()
+            try:
+                while await self.tend(collection):
+                    pass
+            except (OSError, apsw.Error, LinckiaError) as error:
+                report(str(error))
+                await trio.sleep(retry_s)
+                continue
+            report("")
+            await self._wanted.wait()
 
-    async def scrub(self, collection: Collection, ask: Callable[[], None], wait_s: float) -> bool:
-        """Have `tend`, which `ask` asks for, rewrite the files that hold vectors that went.
+    async def tend(self, collection: Collection) -> bool:
+        """Write another segment, if need be; whether there was need.  Raises what `keep` reports."""
+        async with self._turn:
+            if (index := self.index) is None or not index.is_outgrown(self._limits):
+                return False
+            await self._rebuild(collection, index)
+        return True
+
+    async def scrub(self, collection: Collection, wait_s: float) -> bool:
+        """Write another segment where the one there holds vectors that went.
 
         Answers whether no file holds one any more, after `wait_s` at most.
         """
-        if (index := self.index) is None:
-            return True
-        await collection.exclusive(index.condemn)
         with trio.move_on_after(wait_s):
-            while index.condemned and self.index is index:
-                tended = self._tended
-                ask()
-                await tended.wait()
-        return not (index.condemned and self.index is index)
-
-    async def _tend(self, collection: Collection) -> bool:
-        index = self.index
-        if index is None:
-            return False
-        for segment in index.unchecked:
-            if not await trio.to_thread.run_sync(_is_right, segment, limiter=self._tender):
-                await collection.exclusive(partial(index.drop, segment))
-                await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
-                await collection.exclusive(partial(index.forget, (segment,)))
+            async with self._turn:
+                if (index := self.index) is not None and index.segment is not None and index.segment.struck:
+                    await self._rebuild(collection, index)
             return True
-        job = await collection.exclusive(index.begin)
-        if job is None:
-            return False
+        return False
+
+    async def _rebuild(self, collection: Collection, index: VectorIndex) -> None:
         try:
-            built = await trio.to_thread.run_sync(self._build, collection, index, job, limiter=self._tender)
-            await self._switch(collection, index, job, built)
-        except OSError:
-            # Another model was adopted meanwhile, and the files of this one were cleared away.
+            built = await trio.to_thread.run_sync(self._build, collection, index.model, limiter=self._tender)
+        except (OSError, Damaged):
+            # Another model may have been adopted meanwhile, and the files of this one cleared away.
             if self.index is index:
                 raise
-        finally:
-            index.abandon(job)
-        return True
-
-    def _build(self, collection: Collection, index: SegmentedIndex, job: Job) -> Built:
-        def read(ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
-            # No transaction around it all: one that lasts keeps the log from being cut, and what changes is noted.
-            model = self.model
-            if model is None or model.dimensions != index.dimensions:
-                # Another one is being adopted; what is built now will not be taken.
-                return ids[:0], np.empty((0, index.dimensions), np.float16)
-            return collection.read_here(lambda db: vector_store.vectors_by_id(db, model, ids))
-
-        return index.build(job, read, trio.from_thread.check_cancelled)
-
-    async def _switch(self, collection: Collection, index: SegmentedIndex, job: Job, built: Built) -> None:
-        def save(db: apsw.Connection) -> bool:
-            if self.index is not index or self.model is None:
-                return False
-            vector_store.save(db, self.model, index.records_after(job, built))
-            return True
-
-        def follow(saved: bool) -> None:
-            if saved:
-                index.switch(job, built)
-
-        unused: Sequence[Segment] = () if built.opened is None else (built.opened,)
+            return
         try:
-            if await collection.write(save, follow):
-                unused = job.segments
+            await self._switch(collection, index, built)
         finally:
-            with trio.CancelScope(shield=True):
-                for segment in unused:
-                    await trio.to_thread.run_sync(segment.remove_files, limiter=self._tender)
-                await collection.exclusive(partial(index.forget, unused))
+            if built is not None and (self.index is None or self.index.segment is not built):
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(built.remove_files, limiter=self._tender)
+
+    def _build(self, collection: Collection, model: Model) -> Segment | None:
+        """A segment of all vectors there are; None where these are few.  No transaction around it all: one that lasts
+        keeps the log from being cut."""
+        ids = collection.read_here(partial(_vector_ids, model=model))
+        if len(ids) <= self._limits.flat_vectors // 2:
+            return None
+
+        def read(some: ItemIds) -> tuple[ItemIds, HalfMatrix]:
+            return collection.read_here(lambda db: _vectors_by_id(db, model, some))
+
+        record = segment.write(self._folder, ids, read, model.dimensions, trio.from_thread.check_cancelled)
+        return Segment(self._folder, record, model.dimensions)
+
+    async def _switch(self, collection: Collection, index: VectorIndex, built: Segment | None) -> None:
+        def save(db: apsw.Connection) -> apsw.Connection | None:
+            if self.index is not index:
+                # Another model was adopted meanwhile.
+                return None
+            saved = _Saved(
+                format=FORMAT,
+                fingerprint=index.model.fingerprint,
+                dimensions=index.model.dimensions,
+                segment=None if built is None else built.record,
+            )
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_KEY, msgspec.json.encode(saved).decode()))
+            return db
+
+        def follow(db: apsw.Connection | None) -> None:
+            if db is not None:
+                self.load(db, index.model, built)
+
+        await collection.write(save, follow)
+
+    def _open_saved(self, db: apsw.Connection, model: Model) -> Segment | None:
+        try:
+            saved = msgspec.json.decode(meta(db, _KEY) or "", type=_Saved)
+            if (saved.format, saved.fingerprint, saved.dimensions) != (FORMAT, model.fingerprint, model.dimensions):
+                return None
+            if saved.segment is None:
+                return None
+            return Segment(self._folder, saved.segment, model.dimensions)
+        except (msgspec.DecodeError, Damaged):
+            return None
 
 
-def _is_right(segment: Segment) -> bool:
-    try:
-        segment.check_rows(trio.from_thread.check_cancelled)
-    except Damaged:
-        return False
-    return True
+def _vector_ids(db: apsw.Connection, model: Model) -> ItemIds:
+    """Ids that have a vector of `model`, sorted."""
+    return select_ids(db, "SELECT item_id FROM vectors WHERE model_id = ?", (model.model_id,))
 
 
-def _add(index: SegmentedIndex, stored: Sequence[Stored]) -> None:
-    if stored:
-        matrix = np.frombuffer(b"".join(each.vector for each in stored), dtype="<f2").astype(np.float32)
-        index.add([each.item_id for each in stored], matrix.reshape(len(stored), -1))
+def _vectors_by_id(db: apsw.Connection, model: Model, ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
+    """Those of `ids` (sorted) that have a vector of `model`, and the vectors."""
+    found: list[int] = []
+    vectors: list[bytes] = []
+    for start in range(0, len(ids), _AT_ONCE):
+        some = ids[start : start + _AT_ONCE].tolist()
+        rows = db.execute(
+            f"SELECT item_id, vector FROM vectors WHERE item_id IN ({', '.join('?' * len(some))}) AND +model_id = ? "
+            "ORDER BY item_id",
+            (*some, model.model_id),
+        )
+        for item_id, vector in rows:
+            found.append(item_id)
+            vectors.append(vector)
+    matrix: HalfMatrix = np.frombuffer(b"".join(vectors), dtype="<f2").reshape(len(found), model.dimensions)
+    return np.array(found, dtype=np.int64), matrix

@@ -54,9 +54,8 @@ from services.retrieve.outbox import VectorFeed, run_outbox
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, search
 from services.retrieve.segment import Limits
-from services.retrieve.tending import run_tending, run_words
-from services.runtime.background import patiently
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.storage import patiently
 
 _log = logging.getLogger("linckia.retrieve")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -175,7 +174,7 @@ class Collections:
                     nursery.start_soon(self._keep_words, collection)
                     await self._wanted_or_calm(collection.vectors_wanted)
                     await self._patiently(collection, "vectors", collection.load)
-                    nursery.start_soon(run_tending, collection, partial(self._tell, collection, "index"))
+                    nursery.start_soon(collection.vectors.keep, collection, partial(self._tell, collection, "index"))
                     nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
         finally:
             ended.set()
@@ -185,17 +184,10 @@ class Collections:
         return VectorFeed(collection, embed, partial(self._env.call, timeout_s=self._settings.query_embed_s))
 
     async def _keep_words(self, collection: Collection) -> None:
-        await self._wanted_or_calm(collection.words_wanted)
-        check = partial(self._patiently, collection, "words", partial(self._check_words, collection))
-        report = partial(self._tell, collection, "words")
-        if collection.words_settled.is_set():
-            # FTS5 is asked, and searches wait for its check alone.
-            await check()
-            await run_words(collection, report)
-        else:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(run_words, collection, report)
-                nursery.start_soon(check)
+        await self._wanted_or_calm(collection.words.wanted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collection.words.keep, collection, partial(self._tell, collection, "words"))
+            await self._patiently(collection, "words", partial(self._check_words, collection))
 
     async def _wanted_or_calm(self, wanted: trio.Event) -> None:
         """Until a call waits for it, or none has to be let go first: most calls ask for one collection of several."""
@@ -209,7 +201,7 @@ class Collections:
             nursery.start_soon(until, self._env.after_the_rush)
 
     async def _check_words(self, collection: Collection) -> None:
-        if damage := await collection.check_words():
+        if damage := await collection.words.check():
             _log.warning("the words of %s are rebuilt: %s", collection.name, damage)
             await collection.rebuild_words()
 

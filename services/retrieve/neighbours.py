@@ -1,27 +1,30 @@
-"""Which groups of a collection are near each other, exactly, by the vectors that are stored.
+"""Which groups of a collection are near each other, exactly, by the stored vectors, and how they fall together.
 
 A group's vector is the mean of its items' vectors, made a unit vector: what the whole group is about, and not one
 passage that it shares with many others. The vectors come from the database, so that no index has a say in what is
 found; they are kept while the collection does not change.
 
 Products are made block by block in a worker thread: memory is bounded whatever the size of the collection, and between
-two blocks a call that was cancelled ends.
+two blocks a call that was cancelled ends. The dice of k-means are always the same and ties end by the order of ids: the
+same vectors have the same clusters, so that an agent can come back to one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
 import apsw
+import faiss
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import trio
 
 from proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
-from services.retrieve import clusters, store
+from services.retrieve import store
 from services.retrieve.collection import Collection
 from services.retrieve.vectors import Matrix
 
@@ -40,7 +43,11 @@ _SAMPLE = 2048
 _DENSE = 0.02
 """Share of a block's pairs above which one product of matrices costs less than single products."""
 
-Keys = npt.NDArray[np.int64]
+_ROUNDS = 25
+_FITTED = 200_000
+"""Rows that the centres of k-means are fitted to, or 256 for each centre."""
+
+Integers = npt.NDArray[np.int64]
 
 
 class GroupVectors(NamedTuple):
@@ -104,12 +111,12 @@ class GroupNeighbours:
         Cancellation: takes effect after the block that is being compared.
         """
         vectors = await self.vectors()
-        count = params.count or clusters.default_count(len(vectors.ids))
+        count = params.count or default_count(len(vectors.ids))
 
         def work() -> list[list[int]]:
             if params.method is Clustering.SIMILAR:
-                return clusters.chains(vectors.matrix, params.threshold)
-            return clusters.kmeans(vectors.matrix, count)
+                return chains(vectors.matrix, params.threshold)
+            return kmeans(vectors.matrix, count)
 
         rows = await trio.to_thread.run_sync(work, limiter=self._turn)
         return Grouping(
@@ -125,7 +132,7 @@ def load(db: apsw.Connection) -> GroupVectors:
     model = store.current_model(db)
     if model is None:
         return GroupVectors([], np.empty((0, 0), dtype=np.float32), waiting)
-    numbers: list[npt.NDArray[np.int64]] = []
+    numbers: list[Integers] = []
     sums: list[Matrix] = []
     for groups, vectors in _stored(db, model):
         starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
@@ -151,7 +158,7 @@ def load(db: apsw.Connection) -> GroupVectors:
     return GroupVectors([name for name, _ in order], unit, waiting)
 
 
-def _stored(db: apsw.Connection, model: store.Model) -> Iterator[tuple[npt.NDArray[np.int64], Matrix]]:
+def _stored(db: apsw.Connection, model: store.Model) -> Iterator[tuple[Integers, Matrix]]:
     """Numbers of groups, rising, and the vectors of their items, a portion at a time."""
     cursor = db.execute(
         "SELECT items.group_id, vector FROM items CROSS JOIN vectors ON vectors.item_id = items.item_id "
@@ -191,7 +198,7 @@ class _Best:
     def __init__(self, count: int, threshold: float, limit: int) -> None:
         self._count = count
         self._limit = limit
-        self._keys: Keys = np.empty(0, dtype=np.int64)
+        self._keys: Integers = np.empty(0, dtype=np.int64)
         self.least = _least(threshold)
         self.more = False
 
@@ -200,7 +207,7 @@ class _Best:
         """What a product must reach to be looked at."""
         return self.least / _PLACES - 1 / _PLACES
 
-    def offer(self, first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], products: Matrix) -> None:
+    def offer(self, first: Integers, second: Integers, products: Matrix) -> None:
         scores = _places(products)
         enough = scores >= self.least
         keys = _keys(scores[enough], first[enough], second[enough], self._count)
@@ -277,24 +284,80 @@ def _least(threshold: float) -> int:
     return int(np.ceil(round(threshold * _PLACES, 3)))
 
 
-def _places(products: Matrix) -> npt.NDArray[np.int64]:
+def _places(products: Matrix) -> Integers:
     """Cosines as whole numbers of millionths."""
-    rounded: npt.NDArray[np.int64] = np.rint(np.clip(products, -1.0, 1.0).astype(np.float64) * _PLACES).astype(np.int64)
+    rounded: Integers = np.rint(np.clip(products, -1.0, 1.0).astype(np.float64) * _PLACES).astype(np.int64)
     return rounded
 
 
-def _keys(
-    scores: npt.NDArray[np.int64], first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], count: int
-) -> Keys:
+def _keys(scores: Integers, first: Integers, second: Integers, count: int) -> Integers:
     # Below 2**63 up to two million groups.
     return (_PLACES - scores) * count**2 + first * count + second
 
 
-def _smallest(keys: Keys, limit: int) -> Keys:
+def _smallest(keys: Integers, limit: int) -> Integers:
     return np.sort(np.partition(keys, limit - 1)[:limit] if len(keys) > limit else keys)
 
 
-def _unpack(keys: Keys, count: int) -> Iterator[tuple[int, int, float]]:
+def _unpack(keys: Integers, count: int) -> Iterator[tuple[int, int, float]]:
     for key in keys.tolist():
         score, pair = divmod(key, count**2)
         yield pair // count, pair % count, (_PLACES - score) / _PLACES
+
+
+def default_count(groups: int) -> int:
+    """About the root of half the groups, the usual rule of thumb; at least one."""
+    return max(1, min(1000, round(math.sqrt(groups / 2))))
+
+
+def kmeans(matrix: Matrix, count: int) -> list[list[int]]:
+    """Spherical k-means (Dhillon and Modha, 2001) on unit rows, begun by k-means++ (Arthur and Vassilvitskii, 2007);
+    blocks, in a thread of trio's."""
+    if not len(matrix):
+        return []
+    count = min(count, len(matrix))
+    fitted = faiss.Kmeans(
+        matrix.shape[1],
+        count,
+        niter=1,
+        spherical=True,
+        seed=0,
+        init_method=faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS,
+        min_points_per_centroid=1,
+        max_points_per_centroid=max(256, _FITTED // count),
+    )
+    for _ in range(_ROUNDS):
+        trio.from_thread.check_cancelled()
+        fitted.train(matrix, init_centroids=fitted.centroids)
+    scores, labels = fitted.index.search(matrix, 1)
+    return _listed(labels[:, 0], scores[:, 0])
+
+
+def chains(matrix: Matrix, threshold: float) -> list[list[int]]:
+    """Connected components of the rows that are at least `threshold` near; blocks, in a thread of trio's."""
+    count = len(matrix)
+    roots: Integers = np.arange(count, dtype=np.int64)
+    for top in range(0, count, BLOCK):
+        for left in range(top, count, BLOCK):
+            trio.from_thread.check_cancelled()
+            near = matrix[top : top + BLOCK] @ matrix[left : left + BLOCK].T >= threshold - 5e-7
+            for row in np.flatnonzero(near.any(axis=1)).tolist():
+                around = roots[left : left + BLOCK][near[row]]
+                if (around != roots[top + row]).any():
+                    joined = np.union1d(around, roots[top + row])
+                    roots[np.isin(roots, joined)] = joined[0]
+    typical = np.empty(count, dtype=np.float32)
+    for root in np.unique(roots):
+        rows = np.flatnonzero(roots == root)
+        centre = matrix[rows].sum(axis=0)
+        typical[rows] = matrix[rows] @ (centre / max(float(np.linalg.norm(centre)), 1e-6))
+    return _listed(roots, typical)
+
+
+def _listed(labels: Integers, typical: Matrix) -> list[list[int]]:
+    """Rows by label, the most typical first; the largest cluster first."""
+    rounded = np.rint(typical * 1e5)
+    clusters: dict[int, list[int]] = {}
+    for row in np.lexsort((np.arange(len(labels)), -rounded)).tolist():
+        clusters.setdefault(int(labels[row]), []).append(row)
+    return sorted(clusters.values(), key=lambda rows: (-len(rows), rows[0]))

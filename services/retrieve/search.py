@@ -166,7 +166,7 @@ class _Search:
             self._search_words(db, self.depth)
             return self._choose(db)
 
-        await self.collection.trust_words()
+        await self.collection.words.trust()
         try:
             return await self.collection.read(find)
         except WordsDamaged as error:

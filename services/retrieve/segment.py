@@ -15,9 +15,9 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import faiss
 import msgspec
@@ -30,6 +30,8 @@ from services.runtime.storage import sync_folder
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+ReadVectors = Callable[[ItemIds], tuple[ItemIds, HalfMatrix]]
+"""Those of the ids, sorted, that the database has a vector of, and the vectors."""
 
 ASIDE = ".new-"
 _IDS, _ROWS, _CODES = "ids", "rows", "codes"
@@ -57,14 +59,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     rows_crc: int
     codes_crc: int
     codes_bytes: int
-
-
-class Source(NamedTuple):
-    """Vectors to write: ids, and where each one's vector lies in `rows`."""
-
-    ids: ItemIds
-    rows: HalfMatrix
-    at: RowNumbers
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,20 +106,20 @@ class Segment:
     """An opened segment.  Searches may run in any number of threads beside one that strikes ids out."""
 
     def __init__(self, folder: Path, record: Record, dimensions: int) -> None:
-        """Blocks while ids and codes are read.  Raises Damaged, or OSError where the disk fails."""
+        """Blocks while all of it is read and compared with its checksums, a second a million.
+
+        Raises:
+            Damaged: it is not what was written, or cannot be read.
+        """
         self.record = record
         self._folder = folder / record.name
         self._dimensions = dimensions
-        rows_bytes = record.count * dimensions * 2
         ids = self._read(_IDS, record.count * 8, record.ids_crc)
         codes = self._read(_CODES, record.codes_bytes, record.codes_crc)
-        try:
-            if (size := (self._folder / _ROWS).stat().st_size) != rows_bytes:
-                raise Damaged(f"{self._folder / _ROWS} has {size} bytes instead of {rows_bytes}")
-            self._rows: HalfMatrix = np.memmap(self._folder / _ROWS, np.dtype("<f2"), "r", shape=self._shape)
-        except FileNotFoundError as error:
-            raise Damaged(f"{error.filename} is missing") from None
-        self._ids: ItemIds = np.frombuffer(ids, dtype="<i8")
+        self._check_rows()
+        self._rows: HalfMatrix = np.memmap(self._folder / _ROWS, np.dtype("<f2"), "r", shape=self._shape)
+        self.ids: ItemIds = np.frombuffer(ids, dtype="<i8")
+        """Sorted; of those that were struck out as well."""
         try:
             self._codes = faiss.deserialize_index(np.frombuffer(codes, dtype=np.uint8))
         except RuntimeError as error:
@@ -135,8 +129,6 @@ class Segment:
             raise Damaged(f"{self._folder / _CODES} is of {self._codes.ntotal} vectors of {self._codes.d} numbers")
         self._struck: Mask = np.zeros(record.count, dtype=np.bool_)
         self._live = record.count
-        self.checked = False
-        """Whether the rows were compared with their checksum."""
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -155,29 +147,6 @@ class Segment:
     def __len__(self) -> int:
         return self._live
 
-    def check_rows(self, checkpoint: Callable[[], None]) -> None:
-        """Compare the rows with their checksum; blocks for a second a million.
-
-        Read, not mapped: a disk that fails is then an error, not a signal that ends the process.
-
-        Args:
-            checkpoint: called every few megabytes; may raise, to end this early.
-
-        Raises:
-            Damaged: they differ, or cannot be read.
-        """
-        crc = 0
-        try:
-            with (self._folder / _ROWS).open("rb", buffering=0) as file:
-                while part := file.read(_READ_BYTES):
-                    checkpoint()
-                    crc = zlib.crc32(part, crc)
-        except OSError as error:
-            raise Damaged(f"{self._folder / _ROWS} cannot be read: {error}") from None
-        if crc != self.record.rows_crc:
-            raise Damaged(f"{self._folder / _ROWS} is not what was written")
-        self.checked = True
-
     def strike(self, ids: Sequence[int] | ItemIds) -> None:
         """Find these no more; ids that are not here count for nothing."""
         rows = np.unique(self._rows_of(np.asarray(ids, dtype=np.int64)))
@@ -187,14 +156,9 @@ class Segment:
 
     def holds(self, ids: ItemIds) -> Mask:
         """Which of `ids` are found here."""
-        rows = np.minimum(np.searchsorted(self._ids, ids), self.record.count - 1)
-        found: Mask = (self._ids[rows] == ids) & ~self._struck[rows]
+        rows = np.minimum(np.searchsorted(self.ids, ids), self.record.count - 1)
+        found: Mask = (self.ids[rows] == ids) & ~self._struck[rows]
         return found
-
-    def source(self) -> Source:
-        """What is still found, as it is now; rows are read only when they are rewritten."""
-        at = np.flatnonzero(~self._struck)
-        return Source(self._ids[at], self._rows, at)
 
     def search(self, query: Matrix, limit: int, allowed: ItemIds | None, limits: Limits) -> Scored:
         """The nearest (among `allowed`, where given) and their cosines, best first.
@@ -243,9 +207,9 @@ class Segment:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _rows_of(self, ids: ItemIds) -> RowNumbers:
-        rows = np.searchsorted(self._ids, ids)
-        here = rows < len(self._ids)
-        here[here] = self._ids[rows[here]] == ids[here]
+        rows = np.searchsorted(self.ids, ids)
+        here = rows < len(self.ids)
+        here[here] = self.ids[rows[here]] == ids[here]
         return rows[here]
 
     def _rescore(self, query: Matrix, rows: RowNumbers, limit: int) -> Scored:
@@ -259,7 +223,7 @@ class Segment:
             )
             exact.add_sa_codes(np.ascontiguousarray(self._rows[some]).view(np.uint8))
             scores, places = exact.search(query[None], min(limit, len(some)))
-            ids = self._ids[some[places[0]]]
+            ids = self.ids[some[places[0]]]
             found.extend(zip(ids.tolist(), scores[0].tolist(), strict=True))
         return best_first(found, limit)
 
@@ -267,17 +231,27 @@ class Segment:
         path = self._folder / name
         try:
             content = path.read_bytes()
-        except FileNotFoundError:
-            raise Damaged(f"{path} is missing") from None
-        if len(content) != size:
-            raise Damaged(f"{path} has {len(content)} bytes instead of {size}")
-        if zlib.crc32(content) != crc:
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read: {error}") from None
+        if (len(content), zlib.crc32(content)) != (size, crc):
             raise Damaged(f"{path} is not what was written")
         return content
 
+    def _check_rows(self) -> None:
+        # Read, not mapped: a disk that fails is then an error, not a signal that ends the process.
+        crc = size = 0
+        try:
+            with (self._folder / _ROWS).open("rb", buffering=0) as file:
+                while part := file.read(_READ_BYTES):
+                    crc, size = zlib.crc32(part, crc), size + len(part)
+        except OSError as error:
+            raise Damaged(f"{self._folder / _ROWS} cannot be read: {error}") from None
+        if (size, crc) != (self.record.count * self._dimensions * 2, self.record.rows_crc):
+            raise Damaged(f"{self._folder / _ROWS} is not what was written")
 
-def write(folder: Path, sources: Sequence[Source], dimensions: int, checkpoint: Callable[[], None]) -> Record:
-    """Write all vectors of `sources`, which share no id and are not empty, as one segment below `folder`.
+
+def write(folder: Path, ids: ItemIds, read: ReadVectors, dimensions: int, checkpoint: Callable[[], None]) -> Record:
+    """Write the vectors of `ids` (sorted, one of them there at least) as a segment below `folder`.
 
     Blocks; on disk when it returns. The codes are made of the rotated vectors: a rotation spreads what a few numbers
     of a vector say over all of them, without which one bit a number finds too few of the nearest.
@@ -292,7 +266,21 @@ def write(folder: Path, sources: Sequence[Source], dimensions: int, checkpoint: 
     aside = folder / f"{ASIDE}{name}"
     aside.mkdir(parents=True)
     try:
-        record = _write_files(aside, name, sources, dimensions, checkpoint)
+        found: list[ItemIds] = []
+
+        def blocks() -> Iterator[bytes]:
+            for start in range(0, len(ids), _BLOCK):
+                checkpoint()
+                there, rows = read(ids[start : start + _BLOCK])
+                found.append(there)
+                yield rows.tobytes()
+
+        rows_crc = _write(aside / _ROWS, blocks())
+        there: ItemIds = np.concatenate(found)
+        rows: HalfMatrix = np.memmap(aside / _ROWS, np.dtype("<f2"), "r", shape=(len(there), dimensions))
+        codes = faiss.serialize_index(_encode(rows, checkpoint)).tobytes()
+        ids_crc = _write(aside / _IDS, (there.astype("<i8").tobytes(),))
+        codes_crc = _write(aside / _CODES, (codes,))
         sync_folder(aside)
         aside.rename(folder / name)
         sync_folder(folder)
@@ -300,49 +288,21 @@ def write(folder: Path, sources: Sequence[Source], dimensions: int, checkpoint: 
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    return record
-
-
-def remove_others(folder: Path, keep: set[str]) -> None:
-    """Remove what a crash, or another model, left behind."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name not in keep:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _write_files(
-    aside: Path, name: str, sources: Sequence[Source], dimensions: int, checkpoint: Callable[[], None]
-) -> Record:
-    ids: ItemIds = np.concatenate([source.ids for source in sources])
-    order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    rows_crc = _write(aside / _ROWS, _merged(sources, order, dimensions, checkpoint))
-    rows: HalfMatrix = np.memmap(aside / _ROWS, np.dtype("<f2"), "r", shape=(len(ids), dimensions))
-    codes = faiss.serialize_index(_encode(rows, checkpoint)).tobytes()
     return Record(
         name=name,
-        count=len(ids),
-        ids_crc=_write(aside / _IDS, iter((ids.astype("<i8").tobytes(),))),
+        count=len(there),
+        ids_crc=ids_crc,
         rows_crc=rows_crc,
-        codes_crc=_write(aside / _CODES, iter((codes,))),
+        codes_crc=codes_crc,
         codes_bytes=len(codes),
     )
 
 
-def _merged(
-    sources: Sequence[Source], order: RowNumbers, dimensions: int, checkpoint: Callable[[], None]
-) -> Iterator[bytes]:
-    starts = np.cumsum([0, *(len(source.ids) for source in sources)])
-    for first in range(0, len(order), _BLOCK):
-        checkpoint()
-        places = order[first : first + _BLOCK]
-        part_of = np.searchsorted(starts, places, side="right") - 1
-        block = np.empty((len(places), dimensions), dtype="<f2")
-        for part in np.unique(part_of):
-            here = part_of == part
-            block[here] = sources[part].rows[sources[part].at[places[here] - starts[part]]]
-        yield block.tobytes()
+def remove_others(folder: Path, keep: str | None) -> None:
+    """Remove all but one segment: what a crash, or another model, left behind."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name != keep:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _encode(rows: HalfMatrix, checkpoint: Callable[[], None]) -> faiss.Index:
@@ -366,7 +326,7 @@ def _encode(rows: HalfMatrix, checkpoint: Callable[[], None]) -> faiss.Index:
     return faiss.IndexPreTransform(transform, codes)
 
 
-def _write(path: Path, parts: Iterator[bytes]) -> int:
+def _write(path: Path, parts: Iterable[bytes]) -> int:
     crc = 0
     with path.open("wb") as file:
         for part in parts:

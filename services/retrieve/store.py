@@ -15,8 +15,9 @@ import msgspec
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
-from services.retrieve.filters import check_metadata, filterable
+from services.retrieve.filters import check_metadata, filterable, select_ids
 from services.retrieve.lexical import Fts5, Row, Words, row_of
+from services.retrieve.vectors import ItemIds
 
 Metadata: TypeAlias = dict[str, Value]
 
@@ -267,9 +268,9 @@ def count_waiting(db: apsw.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM outbox").get)
 
 
-def count_items(db: apsw.Connection) -> int:
-    """Items that there are."""
-    return int(db.execute("SELECT count(*) FROM items").get)
+def item_ids(db: apsw.Connection) -> ItemIds:
+    """Of all items, sorted."""
+    return select_ids(db, "SELECT item_id FROM items")
 
 
 def has_items(db: apsw.Connection, count: int) -> bool:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 import numpy as np
+import trio
 
-from services.retrieve import id_sets, large_words, lexical
-from services.retrieve.filters import Where, allowed_items
+from proto.errors import LinckiaError
+from services.retrieve import filters, large_words, lexical, store
+from services.retrieve.filters import Where
 from services.retrieve.large_words import LargeWords, Lost
 from services.retrieve.lexical import Row, WordsDamaged
 from services.retrieve.terms import query_terms
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
 
 COMMIT_EVERY_S = 0.5
 """Of tantivy: a commit makes a segment, and many small ones are merged again and again."""
+
+RETRY_S = 30.0
+COUNT_EVERY_S = 5.0
+
+CHECK_WAIT_S = 1.0
+"""So long a search waits for FTS5 to be counted, or tantivy to be opened; then it answers from what there is, and says
+so."""
+
+CHECK_AFTER_S = 2.0
+"""So long FTS5 is not counted while tantivy, which answers in its place, is being opened."""
 
 _LOADED_AT_ONCE = 500
 _COMMITTED_AT_ONCE = 20_000
@@ -45,31 +57,38 @@ class FoundWords(NamedTuple):
 
 
 class WordIndex:
-    """`search` and `follow` are called in worker threads, the rest by `run_words`.
+    """`search` and `follow` are called in worker threads.
 
     Args:
-        folder: of tantivy's files; made when there is need.
+        path: of the database; tantivy's files lie in a folder beside it, made when there is need.
         large: items from which tantivy is asked; None: never.
         epoch: of the collection, and part of the folder's name: ids of one epoch mean nothing in another.
     """
 
-    def __init__(self, folder: Path, large: int | None, epoch: str = "") -> None:
-        self._folder = folder.with_name(f"{folder.name}-{lexical.VERSION}-{large_words.VERSION}-{epoch[:8]}")
-        self._of_any_version = folder
+    def __init__(self, path: Path, large: int | None, epoch: str = "") -> None:
+        self._path = path
+        self._folder = path.with_name(f"{path.stem}.words-{lexical.VERSION}-{large_words.VERSION}-{epoch[:8]}")
         self._large_from = large
         self._following: LargeWords | None = None
+        """Told of what is written."""
         self._asked: LargeWords | None = None
-        self._trouble = ""
-        self._recreating = False
-        self.checked = False
-        """Whether FTS5 was counted, and is whole."""
+        """The same, once it has everything."""
+        self._lost = ""
+        """Why it answers no more and is to be rebuilt."""
+        self._scrubbed: trio.Event | None = None
+        self._changed = trio.Event()
+        self._checked = False
         self.damage = ""
         """What FTS5 lacks, for which it is to be rebuilt; empty where no damage is known."""
-
-    @property
-    def trusted(self) -> bool:
-        """Whether the index that is asked has all words."""
-        return self.checked or self._asked is not None
+        self.check_wait_s = CHECK_WAIT_S
+        self.wanted = trio.Event()
+        """A call waits, or has waited, for words."""
+        self._ready = trio.Event()
+        """The index that is asked has all words, for all that is known."""
+        self._settled = trio.Event()
+        """It is known by now which index is asked."""
+        if large is None:
+            self._settled.set()
 
     @property
     def kind(self) -> str:
@@ -78,22 +97,24 @@ class WordIndex:
 
     @property
     def pending(self) -> bool:
-        """Whether `flush` would find something to do."""
+        """Whether tantivy's files lack a change."""
         return self._following is not None and bool(self._following.pending)
-
-    @property
-    def broken(self) -> str:
-        """Why tantivy's index, found damaged by a search, is to be rebuilt; empty where it is not."""
-        return self._trouble
 
     def size_bytes(self) -> int:
         return 0 if self._following is None else self._following.size_bytes()
+
+    async def trust(self) -> None:
+        """Until all words are known to be there, so long at most as a search may wait for that."""
+        self.wanted.set()
+        if not (self._checked or self._asked is not None):
+            with trio.move_on_after(self.check_wait_s):
+                await self._ready.wait()
 
     def search(self, db: apsw.Connection, query: str, limit: int, where: Where | None) -> FoundWords:
         """Raises WordsDamaged where FTS5 has to be asked and is damaged."""
         if (large := self._asked) is not None:
             try:
-                allowed = None if where is None else allowed_items(db, where)
+                allowed = None if where is None else filters.allowed_items(db, where)
                 terms = query_terms(query)
                 found = large.search(terms, limit, allowed) if terms else []
                 if found is not None:
@@ -103,44 +124,8 @@ class WordIndex:
         if self.damage:
             raise WordsDamaged(f"the word index is damaged ({self.damage}) and is being rebuilt")
         # Read before the search: what it finds may be of before the check's end.
-        unchecked = not self.checked
+        unchecked = not self._checked
         return FoundWords(lexical.Fts5(db).search(query, limit, where), unchecked)
-
-    def check(self, path: Path) -> None:
-        """Count FTS5 against what was put into it: `checked`, or else `damage`, is set.  Blocks, a second for half a
-        million items.
-
-        Args:
-            path: of the database.
-        """
-        # A connection of its own: what the check is made by stays on it.
-        with contextlib.closing(apsw.Connection(str(path))) as db:
-            try:
-                lexical.prepare_check(db)
-                db.execute("BEGIN")
-                self.damage = lexical.check(db)
-            except apsw.Error as error:
-                self.damage = str(error)
-        self.checked = not self.damage
-
-    def rebuilt(self) -> None:
-        """FTS5 was rebuilt."""
-        self.damage = ""
-        self.checked = True
-
-    def recreate(self) -> bool:
-        """Have tantivy's files removed and made again, since words of what was deleted stay in them; whether there are
-        any."""
-        if (large := self._following) is None:
-            return False
-        self._recreating = True
-        self._give_up(large, "it is rebuilt, without what was deleted")
-        return True
-
-    @property
-    def recreating(self) -> bool:
-        """Whether that is why it is broken."""
-        return self._recreating
 
     def follow(self, rows: Sequence[Row], gone: Sequence[int]) -> None:
         """What the database has committed a moment ago; in the thread that did."""
@@ -150,26 +135,109 @@ class WordIndex:
             except Lost as error:
                 self._give_up(large, str(error))
 
-    # In a thread of `run_words`
+    def changed(self) -> None:
+        """Something was committed; on trio's thread."""
+        self._changed.set()
 
-    def wants_large(self, items: int) -> bool:
-        """Whether a collection of so many items is to be looked up by tantivy."""
-        return self._large_from is not None and items >= self._large_from
+    async def check(self) -> str:
+        """Count FTS5 against what was put into it; answers what is wrong, for which it is to be rebuilt."""
+        with trio.move_on_after(CHECK_AFTER_S):
+            await self._settled.wait()
+        self.damage = await trio.to_thread.run_sync(self._count, limiter=trio.CapacityLimiter(1))
+        if not self.damage:
+            self.rebuilt()
+        return self.damage
 
-    @property
-    def has_large(self) -> bool:
-        return self._following is not None
+    def rebuilt(self) -> None:
+        """FTS5 has every word."""
+        self.damage = ""
+        self._checked = True
+        self._ready.set()
 
-    def clear(self) -> None:
-        """Remove files that are of another version."""
-        for path in self._of_any_version.parent.glob(f"{self._of_any_version.name}-*"):
+    def _count(self) -> str:
+        """A second for half a million items."""
+        # A connection of its own: what the check is made by stays on it.
+        with contextlib.closing(apsw.Connection(str(self._path))) as db:
+            try:
+                lexical.prepare_check(db)
+                db.execute("BEGIN")
+                return lexical.check(db)
+            except apsw.Error as error:
+                return str(error)
+
+    async def scrub(self) -> None:
+        """Have tantivy's files, in which words of what was deleted stay, removed and made again."""
+        self.wanted.set()
+        await self._settled.wait()
+        if self._following is not None:
+            scrubbed = self._scrubbed = self._scrubbed or trio.Event()
+            self._give_up(self._following, "it is rebuilt, without what was deleted")
+            self._changed.set()
+            await scrubbed.wait()
+
+    async def keep(
+        self,
+        collection: Collection,
+        report: Callable[[str], None],
+        *,
+        retry_s: float = RETRY_S,
+        count_every_s: float = COUNT_EVERY_S,
+    ) -> None:
+        """Keep tantivy in step, where the collection is large enough for it, until cancelled.
+
+        Cancellation: what is not committed is found missing at the next start.
+
+        Args:
+            report: what keeps it from being asked, empty once it is; meanwhile FTS5 answers.
+        """
+        in_thread = partial(trio.to_thread.run_sync, limiter=trio.CapacityLimiter(1))
+        for path in self._path.parent.glob(f"{self._path.stem}.words-*"):
             if path != self._folder:
-                large_words.remove(path)
+                await in_thread(large_words.remove, path)
+        try:
+            while True:
+                changed = self._changed = trio.Event()
+                try:
+                    if not await self._is_large(collection):
+                        self._settled.set()
+                        await in_thread(self._discard)
+                        await changed.wait()
+                        await trio.sleep(count_every_s)
+                        continue
+                    await in_thread(self._open)
+                    await in_thread(self._fill, collection)
+                    self._ready.set()
+                    self._settled.set()
+                    report("")
+                    while True:
+                        changed = self._changed = trio.Event()
+                        self._fail_if_lost()
+                        if not self.pending:
+                            await changed.wait()
+                        await trio.sleep(COMMIT_EVERY_S)
+                        await in_thread(self._flush)
+                except (Lost, OSError, apsw.Error, LinckiaError) as error:
+                    report(str(error))
+                    self._settled.set()
+                    await in_thread(self._discard)
+                    if self._scrubbed is None:
+                        await trio.sleep(retry_s)
+                    else:
+                        self._scrubbed.set()
+                        self._scrubbed = None
+        finally:
+            with trio.CancelScope(shield=True):
+                await in_thread(self._end)
 
-    def begin(self) -> None:
+    async def _is_large(self, collection: Collection) -> bool:
+        least = self._large_from
+        return least is not None and await collection.read(lambda db: store.has_items(db, least))
+
+    # In the thread of `keep`
+
+    def _open(self) -> None:
         """Open what was kept of tantivy's index, or begin a new one; from here on `follow` tells it."""
-        self._trouble = ""
-        self._recreating = False
+        self._lost = ""
         try:
             self._following = LargeWords(self._folder)
         except Lost as error:
@@ -177,41 +245,30 @@ class WordIndex:
             large_words.remove(self._folder)
             self._following = LargeWords(self._folder)
 
-    def fill(self, collection: Collection, checkpoint: Callable[[], None]) -> None:
-        """Bring the index to what the database holds, and ask it from then on.
-
-        Raises:
-            Lost: its files are damaged or cannot be written.
-        """
+    def _fill(self, collection: Collection) -> None:
+        """Bring the index to what the database holds, and ask it from then on."""
         large = self._following
         assert large is not None
-        large.verify(checkpoint)
-        if not large.is_whole(collection.read_here(id_sets.totals)):
-            self._bring_up(large, collection, checkpoint)
-        large.finish()
-        if self._trouble:
-            raise Lost(self._trouble)
-        self._asked = large
-
-    def _bring_up(self, large: LargeWords, collection: Collection, checkpoint: Callable[[], None]) -> None:
-        ids, held = collection.read_here(id_sets.items), large.ids()
+        large.verify(trio.from_thread.check_cancelled)
+        ids, held = collection.read_here(store.item_ids), large.ids()
         large.drop(np.setdiff1d(held, ids, assume_unique=True).tolist())
         missing = np.setdiff1d(ids, held, assume_unique=True)
         for start in range(0, len(missing), _LOADED_AT_ONCE):
-            checkpoint()
-            if self._trouble:
-                raise Lost(self._trouble)
+            trio.from_thread.check_cancelled()
+            self._fail_if_lost()
             some = missing[start : start + _LOADED_AT_ONCE].tolist()
             large.load(collection.read_here(partial(lexical.rows, ids=some)))
             if (start + _LOADED_AT_ONCE) % _COMMITTED_AT_ONCE < _LOADED_AT_ONCE:
                 large.flush()
+        large.flush()
+        self._fail_if_lost()
+        self._asked = large
 
-    def flush(self) -> None:
-        """Raises Lost."""
+    def _flush(self) -> None:
         if self._following is not None:
             self._following.flush()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Ask and tell tantivy no more; its files stay."""
         large, self._following, self._asked = self._following, None, None
         if large is not None:
@@ -220,13 +277,17 @@ class WordIndex:
             except Lost as error:
                 _log.warning("the index of words in %s: %s", self._folder, error)
 
-    def discard(self) -> None:
-        """As `end`, and the files go as well."""
-        self.end()
+    def _discard(self) -> None:
+        """As `_end`, and the files go as well."""
+        self._end()
         large_words.remove(self._folder)
 
+    def _fail_if_lost(self) -> None:
+        if self._lost:
+            raise Lost(self._lost)
+
     def _give_up(self, large: LargeWords, reason: str) -> None:
-        if self._asked is large or self._following is large:
+        if self._following is large:
             _log.warning("the index of words in %s answers no more: %s", self._folder, reason)
             self._asked = None
-            self._trouble = reason
+            self._lost = reason

@@ -7,6 +7,7 @@ last (at the start, after a long absence) the listener scans.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,11 +16,10 @@ import trio
 from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.ops.watch import Change, WatchChanges, WatchSubscribe, WatchUnsubscribe
 from services.runtime.handlers import Environment
-from services.runtime.storage import DiskFull
+from services.runtime.storage import FULL_PAUSE_S, DiskFull
 
 WAIT_S = 30.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
-FULL_PAUSE_S = 0.5
 
 PATIENCE_S = 1.0
 """A watcher that is back within this time was never missed: its log goes on where it ended."""
@@ -44,48 +44,28 @@ class Listener(Protocol):
 
 
 class Follower:
-    """The task."""
+    """The task of one subscription; it begins with a scan."""
 
-    def __init__(
-        self, env: Environment, name: str, listener: Listener, *, after: int = 0, wait_s: float = WAIT_S
-    ) -> None:
-        """
-        Args:
-            name: of the subscription.
-            after: the last sequence number that was dealt with, where that is stored; 0 begins with a scan.
-            wait_s: how long one read waits for a change.
-        """
+    def __init__(self, env: Environment, name: str, listener: Listener) -> None:
         self._env = env
         self._name = name
         self._listener = listener
-        self._wait_s = wait_s
-        self._after = after
+        self._after = 0
         self._wanted: WatchSubscribe | None = None
         self._subscribed: WatchSubscribe | None = None
         self._is_unwatched = False
-        self._away_since: float | None = None
+        self._away_since = math.inf
         self._pause_s = FIRST_PAUSE_S
         self._turn = trio.CancelScope()
-        """Of the read that is under way."""
+        """Of the read that is under way; `follow` interrupts it, unless the listener is being told."""
         self._listening = False
-        """The listener is being told, and `follow` does not interrupt it."""
         self._scope = trio.CancelScope()
         self._wake = trio.Event()
-        self._running = False
-        self._ended = trio.Event()
+        self._ended: trio.Event | None = None
 
-    def follow(
-        self,
-        paths: Sequence[str],
-        *,
-        ignore: Sequence[str] = (),
-        include: Sequence[str] = (),
-        recursive: bool = True,
-    ) -> None:
+    def follow(self, paths: Sequence[str], *, ignore: Sequence[str] = (), include: Sequence[str] = ()) -> None:
         """Follow these folders from now on; none ends the subscription. See `WatchSubscribe` for the rules."""
-        wanted = WatchSubscribe(
-            name=self._name, paths=list(paths), ignore=list(ignore), include=list(include), recursive=recursive
-        )
+        wanted = WatchSubscribe(name=self._name, paths=list(paths), ignore=list(ignore), include=list(include))
         self._wanted = wanted if paths else None
         self._wake.set()
         if wanted != self._subscribed and not self._listening:
@@ -93,7 +73,7 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until `stop`, or until cancelled."""
-        self._running = True
+        self._ended = trio.Event()
         try:
             with self._scope:
                 await self._env.after_the_rush()
@@ -107,7 +87,7 @@ class Follower:
     async def stop(self) -> None:
         """End the task; once this returns the listener is told nothing more."""
         self._scope.cancel()
-        if self._running:
+        if self._ended is not None:
             with trio.CancelScope(shield=True):
                 await self._ended.wait()
 
@@ -131,9 +111,9 @@ class Follower:
             await self._env.call(wanted)
             self._subscribed = wanted
         answer = await self._env.call(
-            WatchChanges(subscription=self._name, after=self._after, wait_s=self._wait_s, limit=5000)
+            WatchChanges(subscription=self._name, after=self._after, wait_s=WAIT_S, limit=5000)
         )
-        self._away_since, self._pause_s = None, FIRST_PAUSE_S
+        self._away_since, self._pause_s = math.inf, FIRST_PAUSE_S
         if not answer.complete:
             self._tell_unwatched("the watcher still looks at all folders for the first time")
             await trio.sleep(FIRST_PAUSE_S)
@@ -156,8 +136,7 @@ class Follower:
             await trio.sleep(FULL_PAUSE_S)
             return
         now = trio.current_time()
-        if self._away_since is None:
-            self._away_since = now
+        self._away_since = min(self._away_since, now)
         if error.failure.kind not in _AWAY:
             # It may know nothing of the subscription, its database being lost.
             self._subscribed = None

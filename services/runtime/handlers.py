@@ -2,18 +2,7 @@
 
     @asynccontextmanager
     async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-        handlers = Handlers()
-
-        @handlers.handle(NoyalibGet)
-        async def get(params: NoyalibGet, ctx: Context) -> NoyalibGetResult:
-            ...
-
-        yield handlers          # from here on the service is ready
-
-What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
-orderly end.  A handler is cancelled when its caller cancels, disconnects or runs out of time.
-
-A family of handlers that share state is a class, and `Handlers.add` registers its methods:
+        yield Handlers(Documents(env), Searches(env))       # from here on the service is ready
 
     class Documents:
         def __init__(self, env: Environment) -> None: ...
@@ -21,123 +10,149 @@ A family of handlers that share state is a class, and `Handlers.add` registers i
         @handles(NoyalibGet)
         async def get(self, params: NoyalibGet, ctx: Context) -> NoyalibGetResult: ...
 
-    handlers = Handlers(Documents(env), Searches(env))      # or handlers.add(Documents(env))
-
-A module may also have `warm_up` and `rehearse`, which take work out of a restart: see `WarmUp` and `Rehearse`.
+What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
+orderly end. A handler is cancelled when its caller cancels, disconnects or runs out of time. A module may also have
+`warm_up` and `rehearse`, which take work out of a restart: see `WarmUp` and `Rehearse`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import trio
 
+from proto import frames
 from proto.birth import Birth
+from proto.frames import Call, Event, Log, Progress
 from proto.operation import Params, operation_of
+from services.runtime.calls import Outgoing
 
 P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")
 S = TypeVar("S")
 
+PROGRESS_INTERVAL_S = 0.05
+"""A person cannot read it more often than twenty times a second."""
 
-class Context(Protocol):
-    """The call being served."""
+BACKGROUND_S = 0.1
+"""How long work in the background lets the calls that waited for a restart go ahead: some dozens are answered in it."""
 
-    @property
-    def caller(self) -> str:
-        """`client`, or the name of the calling service."""
+GiveBack = Callable[[], Awaitable[None]]
+"""Lets go of memory; raises nothing."""
 
-    @property
-    def trace(self) -> str:
-        """W3C traceparent of the call."""
 
-    @property
-    def session(self) -> str:
-        """An opaque name of the client's session; empty where the call is of none (the command line, a service)."""
+class Context:
+    """The call being served.
+
+    Attributes:
+        caller: `client`, or the name of the calling service.
+        trace: its W3C traceparent.
+        session: an opaque name of the client's session; '' where the call is of none (the command line, a service).
+        scope: of the handler, which is cancelled at the call's deadline.
+    """
+
+    def __init__(self, call: Call, outgoing: Outgoing) -> None:
+        self.caller, self.trace, self.session = call.caller, call.trace, call.session
+        self.scope = trio.CancelScope(deadline=trio.current_time() + call.left_ms / 1000)
+        self.cancelled_by_caller = False
+        self._call = call
+        self._outgoing = outgoing
+        self._post = outgoing.channel.post
+        self._progressed = -1.0
 
     @property
     def deadline(self) -> float:
         """On trio's clock; the handler is cancelled then."""
+        return self.scope.deadline
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the caller how far the work has come; costs nothing where the caller did not ask."""
+        now = trio.current_time()
+        finished = total is not None and done >= total
+        if self._call.progress and (finished or now - self._progressed >= PROGRESS_INTERVAL_S):
+            self._progressed = now
+            self._post(Progress(self._call.id, done, total, message))
 
     def log(self, level: str, message: str) -> None:
         """A line for the service's log and for the client that made this call (`debug` … `error`)."""
-
-    async def emit(self, item: object) -> None:
-        """Send one item of a streamed result; waits while the caller has no room for it."""
+        self._post(Log(level, message, self._call.id))
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service, through the kernel, within this call's deadline and trace.
 
         Raises LinckiaError of the kind that the kernel or the other service answered.
         """
+        return await self._outgoing.call(
+            params, parent=self._call.id, trace=self.trace, deadline=self.deadline, timeout_s=timeout_s
+        )
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """A request to the client that made this call (`elicitation/create`, `sampling/createMessage`).
 
+        The answer is as the client sent it: the caller checks the form that it asked for.
+
         Raises LinckiaError where the client is not there, cannot, or will not.
         """
+        limit_s = max(0.001, self.deadline - trio.current_time())
+        asked = frames.pack_body({"method": method, "params": params})
+        body = await self._outgoing.raw(
+            frames.ASK_CLIENT, asked, limit_s=limit_s, parent=self._call.id, trace=self.trace
+        )
+        return msgspec.msgpack.decode(body, type=dict[str, Any])
 
 
-GiveBack = Callable[[], Awaitable[None]]
-"""Lets go of memory."""
+class Environment:
+    """What a service is born with.
 
+    Attributes:
+        mode: the fall-back mode of this generation (`cuda`, `cpu`); '' where the child spec lists none.
+        data_dir: the service's own folder; it exists, and no other process opens its files.
+        roots: the real paths below which files may be read or changed.
+        settings: the service's own table of the settings, `[services.NAME]`, merged with the environment.
+        background: for tasks that live as long as the service. One that raises ends the process, and it is restarted.
+        ending: set once the service is to end: a call that only waits should then answer with what there is.
+        shown: what `status` shows of this service.
+        resting: called each time the service has worked and rests.
+    """
 
-class Environment(Protocol):
-    """What a service is born with."""
-
-    @property
-    def service(self) -> str: ...
-
-    @property
-    def generation(self) -> int: ...
-
-    @property
-    def mode(self) -> str:
-        """The fall-back mode of this generation (`cuda`, `cpu`); empty where the child spec lists none."""
-
-    @property
-    def data_dir(self) -> Path:
-        """The service's own folder; it exists, and no other process opens its files."""
-
-    @property
-    def roots(self) -> tuple[Path, ...]:
-        """The real paths below which files may be read or changed."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The service's own table of the settings, `[services.NAME]`, already merged with the environment."""
-
-    @property
-    def background(self) -> trio.Nursery:
-        """For tasks that live as long as the service.  One that raises ends the process, and it is restarted."""
-
-    @property
-    def ending(self) -> trio.Event:
-        """Set once the service is to end: a call that only waits for something should answer with what there is."""
+    def __init__(self, birth: Birth, outgoing: Outgoing, background: trio.Nursery, ending: trio.Event) -> None:
+        self.service, self.generation, self.mode = birth.service, birth.generation, birth.mode
+        self.data_dir = Path(birth.data_dir)
+        self.roots = tuple(map(Path, birth.roots))
+        self.settings = birth.settings
+        self.background = background
+        self.ending = ending
+        self.shown: dict[str, str] = {}
+        self.resting: list[GiveBack] = []
+        self._outgoing = outgoing
 
     async def after_the_rush(self) -> None:
         """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
-        call waits for begins after it.  At once in the first generation, for which no call has waited."""
+        call waits for begins after it. At once in the first generation, for which no call has waited."""
+        if self.generation > 1:
+            await trio.sleep(BACKGROUND_S)
 
     def info(self, **values: str) -> None:
-        """What `status` shows of this service; replaces the values of the same names."""
+        """What `status` shows of this service; replaces the values of the same names, '' removes one."""
+        self.shown = {name: value for name, value in (self.shown | values).items() if value}
 
     def at_rest(self, give_back: GiveBack) -> None:
         """Have this called each time the service has worked and rests: for caches that are worth their memory only
-        while there is work.  It must raise nothing."""
+        while there is work."""
+        self.resting.append(give_back)
 
     def publish(self, topic: str, body: object) -> None:
         """An event for the subscribers of `topic`."""
+        self._outgoing.channel.post(Event(topic, frames.pack_body(body)))
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service on this service's own account."""
+        return await self._outgoing.call(params, timeout_s=timeout_s)
 
 
 Handler = Callable[[Any, Context], Awaitable[object]]
@@ -150,8 +165,8 @@ def handles(
 ) -> Callable[[Callable[[S, P, Context], Awaitable[R]]], Callable[[S, P, Context], Awaitable[R]]]:
     """Mark a method as the handler of the operation that `params` declares; `Handlers.add` registers it.
 
-    The method itself stays as it is and can be called directly.  A method may carry several marks.  A subclass that
-    overrides a marked method repeats the mark.
+    The method itself stays as it is and can be called directly. It may carry several marks; a subclass that overrides
+    it repeats them.
     """
 
     def mark(method: Callable[[S, P, Context], Awaitable[R]]) -> Callable[[S, P, Context], Awaitable[R]]:
@@ -162,7 +177,7 @@ def handles(
 
 
 class Handlers:
-    """The handlers of one service by operation."""
+    """The handlers of one service by operation; `families` are objects with methods marked by `handles`."""
 
     def __init__(self, *families: object) -> None:
         self.by_name: dict[str, tuple[type[Params[Any]], Handler]] = {}
@@ -200,40 +215,25 @@ class Handlers:
         return register
 
 
+OpenService = Callable[[Environment], contextlib.AbstractAsyncContextManager[Handlers]]
+"""What a service's module must have as `open_service`."""
+
 WarmUp = Callable[[], None]
 """What a service's module may have as `warm_up`: called once in the zygote, so that every child finds it done.
 
-Python alone: compile patterns, fill caches.  No thread, no file or descriptor left open, nothing of torch or a BLAS,
+Python alone: compile patterns, fill caches. No thread, no file or descriptor left open, nothing of torch or a BLAS,
 for a fork would copy their state and not their threads.
 """
 
 Rehearse = Callable[[Path, Mapping[str, Any]], Sequence[Params[Any]] | None]
 """What a service's module may have as `rehearse`, so that the first calls after a restart cost what later ones do.
 
-A standby, a process that waits to take the place of one that dies, opens the service on an empty data folder of its
-own, makes the calls that `rehearse` answers, in their order, and ends the service again.  The first argument is the
-one root of that rehearsal, an empty folder to put files into; the second are the service's settings.  Everything is
-thrown away afterwards; of other services none is there, and no caller sees the answers, failures included.
+A standby, a process that waits to take the place of one that dies, opens the service on an empty data folder, makes
+the calls that `rehearse` answers, in their order, and ends the service again. The first argument is the one root of
+that rehearsal, an empty folder to put files into; the second are the service's settings. Everything is thrown away
+afterwards; no other service is there, and no caller sees the answers, failures included.
 
-Answer the calls that clients make most, and before them what these need to find something.  Answer None where
-opening the service costs more than milliseconds or a megabyte (a model); then only the loop and the link are
-rehearsed, as they are for a service that has no `rehearse`.
+Answer the calls that clients make most, and before them what these need to find something. Answer None where opening
+the service costs more than milliseconds or a megabyte (a model): then only the loop and the link are rehearsed, as
+they are for a service without `rehearse`.
 """
-
-OpenService = Callable[[Environment], contextlib.AbstractAsyncContextManager[Handlers]]
-"""What a service's module must have as `open_service`."""
-
-
-__all__ = [
-    "AsyncIterator",
-    "Birth",
-    "Context",
-    "Environment",
-    "GiveBack",
-    "Handler",
-    "Handlers",
-    "OpenService",
-    "Rehearse",
-    "WarmUp",
-    "handles",
-]

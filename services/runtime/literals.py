@@ -21,13 +21,13 @@ MAX_EXACT = 16
 """Strings that a part can be exactly; of one that can be more, only the trigrams are known."""
 MAX_CLASS = 12
 """Characters of a class that are told one by one."""
-_RAREST, _SPREAD = 24, 8
-"""Trigrams that are kept of one run of literal text: those of rare characters, and some of the rest of it."""
+_RAREST = 32
+"""Trigrams that are kept of one run of literal text: those of the rarest characters."""
 _COMMON = {char: -place for place, char in enumerate(" etaoinsrhldcumfpgwybvkxjqz")}
 """How common a character is, as in English; one that is missing, as a capital letter, is about as rare as `v`."""
 UNUSUAL = -20
 _CASED = (*range(0x3000), *range(0xA640, 0xAC00), *range(0xFF21, 0xFF5B))
-"""Where the characters of the first plane lie that have upper and lower case."""
+"""Characters of the first plane that may have upper and lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ def trigrams_of(pattern: str, *, literal: bool = False, ignore_case: bool = Fals
 
 def trigrams_of_any(texts: Collection[str], *, ignore_case: bool) -> Query:
     """The trigrams of every text that holds one of these."""
-    found = _of_any(texts)
-    return _in_any_case(found) if ignore_case else found
+    return _in_any_case(_of_any(texts)) if ignore_case else _of_any(texts)
 
 
 def parts_of(pattern: str) -> list[str]:
@@ -183,9 +182,7 @@ def _info(item: tuple[object, Any]) -> _Info:
             return frozenset({chr(code)}), ANYTHING
         case _constants.IN, list(members):
             return _class(members)
-        case _constants.SUBPATTERN, (_, _, _, inner):
-            return _sequence(inner)
-        case _constants.ATOMIC_GROUP, inner:
+        case (_constants.SUBPATTERN, (_, _, _, inner)) | (_constants.ATOMIC_GROUP, inner):
             return _sequence(inner)
         case _constants.BRANCH, (_, list(branches)):
             return functools.reduce(_alternate, map(_sequence, branches))
@@ -259,31 +256,25 @@ def both(a: Query, b: Query) -> Query:
     """What fulfils the two."""
     if a.op == "any" or a == b:
         return b
-    if b.op == "any":
-        return a
-    parts = dict.fromkeys(part for query in (a, b) for part in (query.parts if query.op == "and" else (query,)))
-    return Query("and", a.trigrams | b.trigrams, tuple(parts))
+    return a if b.op == "any" else Query("and", a.trigrams | b.trigrams, _parts("and", a, b))
 
 
 def either(a: Query, b: Query) -> Query:
     """What fulfils one of the two."""
     if a.op == "any" or b.op == "any":
         return ANYTHING
-    if a == b:
-        return a
-    parts = dict.fromkeys(part for query in (a, b) for part in (query.parts if query.op == "or" else (query,)))
-    return Query("or", frozenset(), tuple(parts))
+    return a if a == b else Query("or", frozenset(), _parts("or", a, b))
+
+
+def _parts(op: str, *queries: Query) -> tuple[Query, ...]:
+    return tuple(dict.fromkeys(part for each in queries for part in (each.parts if each.op == op else (each,))))
 
 
 def _of_text(text: str) -> Query:
     """What a text that holds this one has."""
     windows = dict.fromkeys(text[at : at + 3] for at in range(len(text) - 2))
     usable = [window for window in windows if not any(char in "\0\n\r" for char in window)]
-    if len(usable) > _RAREST + _SPREAD:
-        rarest = sorted(usable, key=commonness)[:_RAREST]
-        rest = [window for window in usable if window not in rarest]
-        usable = rarest + [rest[round(at * (len(rest) - 1) / (_SPREAD - 1))] for at in range(_SPREAD)]
-    return Query("and", frozenset(usable)) if usable else ANYTHING
+    return Query("and", frozenset(sorted(usable, key=commonness)[:_RAREST])) if usable else ANYTHING
 
 
 def _of_any(texts: Collection[str]) -> Query:

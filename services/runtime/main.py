@@ -21,17 +21,15 @@ import trio
 
 from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, NngLink
-from proto.memory import give_back_at_rest
-from services.runtime import parent_death
-from services.runtime.handlers import OpenService
-from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop, watch_sigterm
+from proto.machine import give_back_at_rest
+from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
+from services.runtime.privileges import KernelGone, die_with
 from services.runtime.sandbox import confine
 from services.runtime.standby import stand_by
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3
-EXIT_USAGE = 2
 
 SWITCH_S = 0.0005
 """How long a thread may keep the interpreter from others that want it.  With the usual 5 ms, the event loop's turn
@@ -49,7 +47,7 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
     _prepare(birth)
     code = EXIT_OK
     try:
-        parent_death.bind(birth.parent_pid, birth.service)
+        die_with(birth.parent_pid, birth.service)
         for name in birth.ops_modules:
             importlib.import_module(name)
         module = importlib.import_module(birth.module)
@@ -62,12 +60,9 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
             info["confined"] = confine(birth.confinement, data_dir)
             _log.info("confined by %s", info["confined"])
             # A change of user has cut the tie.
-            parent_death.bind(birth.parent_pid, birth.service)
-        if standby:
-            trio.run(_stand_by, birth, fd, module, info)
-        else:
-            trio.run(_main, birth, fd, module.open_service, info)
-    except* (LinkClosed, parent_death.KernelGone):
+            die_with(birth.parent_pid, birth.service)
+        trio.run(_main, birth, fd, module, info, standby)
+    except* (LinkClosed, KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
     except* Exception:  # noqa: BLE001  # the exit code says it
@@ -76,21 +71,18 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
     return code
 
 
-async def _stand_by(birth: Birth, control_fd: int, module: ModuleType, info: dict[str, str]) -> None:
-    called = await stand_by(birth, control_fd, module)
-    if called is not None:
-        _name_log(called.birth)
-        await _main(called.birth, called.link_fd, module.open_service, info)
-
-
-async def _main(birth: Birth, link_fd: int, open_service: OpenService, info: dict[str, str]) -> None:
-    link = NngLink(link_fd, max_message_bytes=LINK_MESSAGE_BYTES)
-    with contextlib.closing(link):
+async def _main(birth: Birth, fd: int, module: ModuleType, info: dict[str, str], standby: bool) -> None:
+    if standby:
+        if (woken := await stand_by(birth, fd, module)) is None:
+            return
+        birth, fd = woken
+        _name_log(birth)
+    with contextlib.closing(NngLink(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
         async with trio.open_nursery() as nursery:
             loop = ServiceLoop(birth, link, info)
-            nursery.start_soon(watch_sigterm, loop)
+            nursery.start_soon(loop.end_at_sigterm)
             nursery.start_soon(give_back_at_rest, loop.give_back)
-            await loop.run(open_service)
+            await loop.run(module.open_service)
             nursery.cancel_scope.cancel()
 
 
@@ -100,11 +92,7 @@ def _prepare(birth: Birth) -> None:
     sys.setswitchinterval(SWITCH_S)
     # Ctrl-C at a terminal is the kernel's to handle: it stops its services in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        force=True,
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
     _name_log(birth)
 
 
@@ -116,10 +104,7 @@ def _name_log(birth: Birth) -> None:
 
 def main(argv: list[str]) -> int:
     if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
-        sys.stderr.write(
-            "usage: python -m services.runtime.main LINK_FD BIRTH_FD (the kernel starts services itself)\n"
-        )
-        return EXIT_USAGE
+        sys.exit("usage: python -m services.runtime.main LINK_FD BIRTH_FD (the kernel starts services itself)")
     return run(read_birth(int(argv[1]), Birth), int(argv[0]))
 
 

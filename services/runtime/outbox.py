@@ -15,13 +15,11 @@ import trio
 
 from proto.errors import LinckiaError, OperationError
 from services.runtime.handlers import Environment
-from services.runtime.storage import DiskFull
+from services.runtime.storage import FULL_PAUSE_S, DiskFull
 
 D = TypeVar("D")
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
-FULL_PAUSE_S = 0.5
-"""Between two attempts on a full disk: delivery goes on within a second of room being made."""
 
 
 class Feed(Protocol[D]):
@@ -41,27 +39,25 @@ class Feed(Protocol[D]):
 
 
 class Outbox(Generic[D]):
-    """The task that delivers."""
+    """The task that delivers.
+
+    Args:
+        to: the far end in words, for `waiting`.
+        gather_s: how long a first new key waits for more of them, unless a task waits for the delivery.
+    """
 
     def __init__(self, env: Environment, to: str, feed: Feed[D], *, gather_s: float = 0.0) -> None:
-        """
-        Args:
-            to: the far end in words, for `waiting`.
-            gather_s: how long a first new key waits for more of them, unless somebody waits for the delivery.
-        """
         self._env = env
         self._to = to
         self._feed = feed
         self._gather_s = gather_s
-        self._compared = False
-        self._in_step = False
-        """Whether both sides were compared, and nothing waits."""
+        self._compared = self._in_step = False
+        """Whether both sides were compared; whether nothing waits, either."""
         self._wake = trio.Event()
         self._wanted = trio.Event()
         self._passed = trio.Condition()
         self._scope = trio.CancelScope()
-        self._running = False
-        self._ended = trio.Event()
+        self._ended: trio.Event | None = None
         self.waiting: str | None = None
         """Why nothing is delivered at the moment; None where it is."""
 
@@ -71,7 +67,7 @@ class Outbox(Generic[D]):
 
     async def run(self) -> None:
         """Deliver until `stop`, or until cancelled."""
-        self._running = True
+        self._ended = trio.Event()
         pause_s = FIRST_PAUSE_S
         try:
             with self._scope:
@@ -88,7 +84,9 @@ class Outbox(Generic[D]):
                         self._in_step = self._compared
                         await self._tell(None)
                     except LinckiaError as error:
-                        if _is_full(error):
+                        # A far end whose disk is full answers a failure of its own to be retried.
+                        retried = isinstance(error, OperationError) and error.failure.retry_after_ms is not None
+                        if retried or isinstance(error, DiskFull):
                             pause_s = FULL_PAUSE_S
                         else:
                             self._compared = False
@@ -118,9 +116,7 @@ class Outbox(Generic[D]):
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
                 continue
             pause_s = FIRST_PAUSE_S
-            if found == delivered:
-                continue
-            if delivered:
+            if delivered and found != delivered:
                 self._compared = self._in_step = False
                 self._wake.set()
             async with self._passed:
@@ -131,13 +127,12 @@ class Outbox(Generic[D]):
     async def stop(self) -> None:
         """End the task; once this returns it uses the database no more."""
         self._scope.cancel()
-        if self._running:
+        if self._ended is not None:
             with trio.CancelScope(shield=True):
                 await self._ended.wait()
 
     async def until(self, condition: Callable[[], Awaitable[bool]], patience_s: float) -> bool:
-        """Wait until `condition` holds, looked at after each batch; False where it does not after `patience_s`, or
-        where the far end is away."""
+        """Wait until `condition` holds, looked at after each batch, for `patience_s` or until the far end is away."""
         self._wanted.set()
         with trio.move_on_after(patience_s):
             async with self._passed:
@@ -157,8 +152,7 @@ class Outbox(Generic[D]):
             except BaseException:
                 self._compared = False
                 raise
-        due = await self._feed.take()
-        if due is None:
+        if (due := await self._feed.take()) is None:
             return False
         if await self._feed.deliver(due):
             await self._feed.strike(due)
@@ -172,15 +166,8 @@ class Outbox(Generic[D]):
             self._passed.notify_all()
 
 
-def _is_full(error: LinckiaError) -> bool:
-    """Whether a disk is full: this service's, or the far end's, which answers a failure of its own to be retried."""
-    return isinstance(error, DiskFull) or (
-        isinstance(error, OperationError) and error.failure.retry_after_ms is not None
-    )
-
-
 class Page(Protocol):
-    """A part of a sorted list of ids."""
+    """A part of a sorted list of ids, and whether there is more."""
 
     @property
     def ids(self) -> Sequence[str]: ...
@@ -191,9 +178,9 @@ class Page(Protocol):
 
 async def pages(page: Callable[[str], Awaitable[Page]]) -> list[str]:
     """All ids of a far end, page by page; `page` gets the last id of the page before, '' at first."""
-    found: list[str] = []
-    while True:
-        one = await page(found[-1] if found else "")
+    one = await page("")
+    found = [*one.ids]
+    while one.more and one.ids:
+        one = await page(found[-1])
         found += one.ids
-        if not one.more or not one.ids:
-            return found
+    return found

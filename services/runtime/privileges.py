@@ -1,23 +1,26 @@
-"""Giving up root: a service that was started by root becomes a user of its own, or keeps less than root's privileges.
+"""What a process is to the operating system: the child of its parent, and which user with which privileges.
 
-Its folder is given to that user first.  This can be undone: a kernel that runs as root next, with or
-without users of their own, takes the folder over the same way.
+A service that was started by root becomes a user of its own, or keeps less than root's privileges. Its folder is given
+to that user first. This can be undone: a kernel that runs as root next, with or without users of their own, takes the
+folder over the same way.
 
-Sources: credentials(7), capabilities(7), prctl(2).
+Sources: prctl(2), credentials(7), capabilities(7).
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
+import signal
 import stat
 import struct
 from pathlib import Path
 
 from proto.birth import User
 
-_PR_SET_DUMPABLE = 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _FILE_CAPABILITIES = 0b11111
@@ -26,13 +29,51 @@ _FILE_CAPABILITIES = 0b11111
 _NO_OWNERS = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
+class KernelGone(Exception):
+    """The kernel died between this process's birth and now."""
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def checked(result: int, what: str) -> int:
+    """The result of a function of libc's.  Raises OSError where it is negative."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: int, *arguments: int | bytes) -> None:
+    """Raises OSError."""
+    padded = [*arguments, 0, 0, 0, 0][:4]
+    passed = (each if isinstance(each, bytes) else ctypes.c_ulong(each) for each in padded)
+    checked(libc().prctl(option, *passed), f"prctl {option}")
+
+
+def die_with(parent_pid: int, name: str) -> None:
+    """Die when `parent_pid` dies, even by SIGKILL, and be called `name` (15 bytes of it) in listings of processes.
+
+    The signal is bound to the *thread* that is the parent, so the kernel starts processes from its main thread only.
+    A change of user clears it: call this again after one.
+
+    Raises:
+        KernelGone: `parent_pid` is not the parent (any more).
+    """
+    prctl(_PR_SET_NAME, name.encode()[:15])
+    prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    # The parent may have died before the call above, which then never fires.
+    if os.getppid() != parent_pid:
+        raise KernelGone(f"process {parent_pid} is gone")
+
+
 def own(folder: Path, user: User | None) -> bool:
     """Give `folder` and all in it to `user`, or back to root; whether they are that user's now.
 
-    The folder itself comes last, so that an interrupted change is seen and done again.  Links are not followed, and a
-    file with another name elsewhere is left alone.
-
-    False: this file system keeps no owners.
+    The folder itself comes last, so that an interrupted change is seen and done again. Links are not followed, and a
+    file with another name elsewhere is left alone. False: this file system keeps no owners.
     """
     uid, gid = (0, 0) if user is None else (user.uid, user.gid)
     if os.stat(folder).st_uid == uid:
@@ -62,26 +103,11 @@ def give_up(user: User | None, *, files: bool) -> str:
         # All capabilities go with the last of the three numbers.
         os.setresuid(user.uid, user.uid, user.uid)
         # Or /proc/self would belong to root, where this process looks at itself.
-        _call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
+        prctl(_PR_SET_DUMPABLE, 1)
         return f"user {user.uid}"
-    keep = _FILE_CAPABILITIES if files else 0
-    held = keep & _permitted()
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    sets = struct.pack("=IIIIII", held, held, 0, 0, 0, 0)
-    _call("capset", header, sets)
+    header, now = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    checked(libc().capget(header, now), "capget")
+    # Of those that are permitted now; a container's root lacks some.
+    held = struct.unpack("=6I", now)[1] & (_FILE_CAPABILITIES if files else 0)
+    checked(libc().capset(header, struct.pack("=IIIIII", held, held, 0, 0, 0, 0)), "capset")
     return "root's access to files only" if files else "no privileges of root"
-
-
-def _permitted() -> int:
-    """Of the capabilities, those that this process has; a container's root lacks some."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapPrm:"):
-            return int(line.split()[1], 16)
-    return 0
-
-
-def _call(name: str, *arguments: int | bytes) -> None:
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    if function(*(ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")

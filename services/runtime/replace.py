@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 LOCK_TIMEOUT_SECONDS: Final = 30.0
 _TEMPORARY: Final = ".linckia-new-"
 _POLL_SECONDS: Final = 0.005
+_CANNOT_NAME: Final = (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
 
 
 class CannotReplace(Exception):
@@ -39,30 +40,22 @@ class FileLocks:
 
     def __init__(self) -> None:
         self._guard = Lock()
-        self._locks: WeakValueDictionary[str, _PathLock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
     @contextmanager
     def hold(self, path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> Iterator[None]:
-        """Hold a file against every other edit, of this process or another. Raises CannotReplace at the
-        timeout."""
+        """Hold a file against every other edit, of this process or another. Raises CannotReplace at the timeout."""
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
-            lock = self._locks.get(str(path))
-            if lock is None:
-                lock = self._locks[str(path)] = _PathLock()
-        if not lock.lock.acquire(timeout=timeout_seconds):
+            lock = self._locks.get(str(path)) or self._locks.setdefault(str(path), Lock())
+        if not lock.acquire(timeout=timeout_seconds):
             raise CannotReplace(f"{path} is being edited by another call: try again")
         try:
             with _flock(path.parent, os.O_DIRECTORY, deadline), _flock(path, 0, deadline):
                 _remove_leftovers(path.parent)
                 yield
         finally:
-            lock.lock.release()
-
-
-class _PathLock:
-    def __init__(self) -> None:
-        self.lock = Lock()
+            lock.release()
 
 
 @contextmanager
@@ -114,69 +107,51 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
         os.close(directory)
 
 
-def _changed(path: Path) -> ChangedMeanwhile:
-    return ChangedMeanwhile(f"{path} was changed by another program during the edit: nothing was written")
-
-
-def _write_and_rename(directory: int, path: Path, before: bytes, after: bytes, status: os.stat_result) -> None:
+def _write_and_rename(
+    directory: int, path: Path, before: bytes, after: bytes, status: os.stat_result, *, unnamed: bool = True
+) -> None:
+    """Where the file system has no unnamed files, or no way to name one, the new content has a name from the start."""
     name = _TEMPORARY + secrets.token_hex(8)
-    descriptor = _unnamed(directory)
-    if descriptor is not None:
-        try:
-            _fill(descriptor, after, status)
-            if not _holds(directory, path.name, before):
-                raise _changed(path)
-            try:
-                # The name exists from here to the rename only.
-                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
-            except OSError as fault:
-                if fault.errno not in (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP):
-                    raise
-            else:
-                _rename(directory, name, path.name)
-                return
-        finally:
-            os.close(descriptor)
-    # No unnamed files here, or no way to name one: the new content has a name from the beginning.
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    descriptor = _unnamed(directory) if unnamed else None
+    named = descriptor is None
+    if descriptor is None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=directory)
     try:
         _fill(descriptor, after, status)
         if not _holds(directory, path.name, before):
-            raise _changed(path)
+            raise ChangedMeanwhile(f"{path} was changed by another program during the edit: nothing was written")
+        if not named:
+            try:
+                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+            except OSError as fault:
+                if fault.errno not in _CANNOT_NAME:
+                    raise
+                return _write_and_rename(directory, path, before, after, status, unnamed=False)
+            named = True
+        os.rename(name, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        os.unlink(name, dir_fd=directory)
+        if named:
+            os.unlink(name, dir_fd=directory)
         raise
     finally:
         os.close(descriptor)
-    _rename(directory, name, path.name)
+
+
+def _unnamed(directory: int) -> int | None:
+    """A new file in the directory that has no name yet, or None where the file system cannot make one."""
+    try:
+        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    except OSError as fault:
+        if fault.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+            raise
+        return None
 
 
 def _holds(directory: int, name: str, content: bytes) -> bool:
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     with open(descriptor, "rb") as file:
         return file.read(len(content) + 1) == content
-
-
-def _rename(directory: int, name: str, target: str) -> None:
-    try:
-        os.rename(name, target, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        os.unlink(name, dir_fd=directory)
-        raise
-
-
-def _unnamed(directory: int) -> int | None:
-    """A new file in the directory that has no name yet, or None where the file system cannot make one."""
-    flags = getattr(os, "O_TMPFILE", 0)
-    if not flags or not os.path.exists("/proc/self/fd"):
-        return None
-    try:
-        return os.open(".", flags | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
-    except OSError as fault:
-        if fault.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
-            raise
-        return None
 
 
 def _fill(descriptor: int, content: bytes, status: os.stat_result) -> None:

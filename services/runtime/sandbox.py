@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import platform
 import resource
@@ -25,14 +24,12 @@ from pathlib import Path
 
 from proto.birth import Confinement
 from services.runtime import privileges
+from services.runtime.privileges import checked, libc, prctl
 
-_PR_SET_NO_NEW_PRIVS = 38
-_PR_SET_SECCOMP = 22
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _SECCOMP_MODE_FILTER = 2
 
-_LANDLOCK_CREATE_RULESET = 444
-_LANDLOCK_ADD_RULE = 445
-_LANDLOCK_RESTRICT_SELF = 446
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _RULE_PATH_BENEATH = 1
 _VERSION_FLAG = 1
 
@@ -91,20 +88,13 @@ MAX_FILES = 65_536
 
 def landlock_version() -> int:
     """Version of the landlock interface; 0 where the operating system has none."""
-    version = int(_libc().syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG)))
-    return max(0, version)
+    version = libc().syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    return max(0, int(version))
 
 
 def has_seccomp() -> bool:
     """Whether a seccomp filter for this processor can be installed."""
     return sys.platform == "linux" and platform.machine() in _ARCH and Path("/proc/sys/kernel/seccomp").exists()
-
-
-def survey() -> None:
-    """Look up the facts that are the same for every service once, in the zygote, for all its children."""
-    _shared_folders()
-    _devices()
-    _libc()
 
 
 def confine(limits: Confinement, data_dir: Path) -> str:
@@ -118,8 +108,11 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     # /tmp belongs to everybody; temporary files of SQLite and libraries go to the service's own folder.
     os.environ["TMPDIR"] = os.environ["SQLITE_TMPDIR"] = tempfile.tempdir = str(private)
     _move_temporary_files_of_sqlite(private)
-    _limit_resources()
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
     in_force = []
     as_root = os.geteuid() == 0
     # While they can still be: the folders are root's to give away and to open.
@@ -157,34 +150,27 @@ def _move_temporary_files_of_sqlite(folder: Path) -> None:
             raise OSError(errno.ENOTSUP, f"{module.__name__} cannot be told where to keep temporary files")
 
 
-def _limit_resources() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
-
 def _restrict_files(version: int, limits: Confinement, data_dir: Path) -> None:
     handled = (1 << _ACCESS_BITS_BY_ABI.get(version, max(_ACCESS_BITS_BY_ABI.values()))) - 1
     network = _NETWORK_BITS if version >= 4 and not limits.network else 0
     scoped = _SCOPE_BITS if version >= 6 else 0
     attributes = struct.pack("=QQQ", handled, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
-    libc = _libc()
-    ruleset = _checked(
-        libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)),
+    devices = (*_DEVICES, *map(str, Path("/dev").glob(_GPU_DEVICES)))
+    ruleset = checked(
+        libc().syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)),
         "landlock_create_ruleset",
     )
     try:
         for path in (*_shared_folders(), *limits.read):
-            _allow(libc, ruleset, path, _READ & handled)
-        for path in (str(data_dir), *_devices(), *limits.write):
-            _allow(libc, ruleset, path, handled & ~_EXECUTE)
-        _checked(libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "landlock_restrict_self")
+            _allow(ruleset, path, _READ & handled)
+        for path in (str(data_dir), *devices, *limits.write):
+            _allow(ruleset, path, handled & ~_EXECUTE)
+        checked(libc().syscall(_LANDLOCK_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "landlock_restrict_self")
     finally:
         os.close(ruleset)
 
 
-def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
+def _allow(ruleset: int, path: str, access: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -193,26 +179,19 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _FILE_ONLY
         rule = struct.pack("=Qi", access, fd)
-        _checked(libc.syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, ctypes.c_uint32(0)), path)
+        checked(libc().syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, ctypes.c_uint32(0)), path)
     finally:
         os.close(fd)
 
 
-@functools.cache
 def _shared_folders() -> tuple[str, ...]:
     """What every service may read: this interpreter, its packages, these services, and the system's libraries."""
     paths = sysconfig.get_paths()
     own = (sys.prefix, sys.base_prefix, paths["purelib"], paths["stdlib"], Path(__file__).resolve().parents[2])
-    return (*(os.path.realpath(folder) for folder in own), *(path for path in _SYSTEM_FOLDERS if os.path.exists(path)))
-
-
-@functools.cache
-def _devices() -> tuple[str, ...]:
-    return (*_DEVICES, *map(str, Path("/dev").glob(_GPU_DEVICES)))
+    return (*(os.path.realpath(folder) for folder in own), *_SYSTEM_FOLDERS)
 
 
 def _install_filter(machine: str, *, network: bool) -> None:
-    denied = sorted(_DENIED[machine].values())
     program: list[bytes] = []
 
     def add(code: int, value: int, if_true: int = 0, if_false: int = 0) -> None:
@@ -226,7 +205,7 @@ def _install_filter(machine: str, *, network: bool) -> None:
         # The same calls under other numbers.
         add(_BPF_AT_LEAST, _X32_BIT, 0, 1)
         add(_BPF_RETURN, _RETURN_EPERM)
-    for number in denied:
+    for number in sorted(_DENIED[machine].values()):
         add(_BPF_EQUAL, number, 0, 1)
         add(_BPF_RETURN, _RETURN_EPERM)
     if not network:
@@ -235,28 +214,6 @@ def _install_filter(machine: str, *, network: bool) -> None:
         add(_BPF_EQUAL, _AF_UNIX, 1, 0)
         add(_BPF_RETURN, _RETURN_EPERM)
     add(_BPF_RETURN, _RETURN_ALLOW)
-
     instructions = ctypes.create_string_buffer(b"".join(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    filter_program = Program(len(program), ctypes.addressof(instructions))
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filter_program))
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, *arguments: int) -> None:
-    padded = [*arguments, 0, 0, 0, 0][:4]
-    _checked(_libc().prctl(option, *map(ctypes.c_ulong, padded)), f"prctl {option}")
-
-
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
+    # struct sock_fprog: the number of instructions, and where they are.
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", len(program), ctypes.addressof(instructions)))

@@ -1,20 +1,23 @@
 """Failures of the disk under a service, told as such to the caller: full, over quota, read-only, failing, damaged.
 
 Libraries report them in their own ways (`OSError`, the result codes of SQLite); a caller can act on them only once
-they are named.
+they are named. Work in the background pauses on a full disk, and goes on when there is room (`patiently`).
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import apsw
+import trio
 
 from proto.errors import Executed, OperationError
+from services.runtime.handlers import Environment
 
 _FULL: Final = "the disk is full"
 _READ_ONLY: Final = "the disk is read-only"
@@ -26,7 +29,10 @@ _ERRNO: Final = {
 _SQLITE: Final = {apsw.SQLITE_FULL: _FULL, apsw.SQLITE_READONLY: _READ_ONLY, apsw.SQLITE_IOERR: _FAILS}
 """https://www.sqlite.org/rescode.html; a quota that is used up is an I/O error to SQLite."""
 
-RETRY_MS: Final = 500
+FULL_PAUSE_S: Final = 0.5
+"""Between two attempts on a full disk: work goes on within a second of room being made."""
+
+_log = logging.getLogger("linckia.service")
 
 
 class DiskFull(OperationError):
@@ -38,7 +44,7 @@ class Damaged(OperationError):
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk: a new file's name has to be there as well as its content. Raises OSError."""
+    """Make the names in a folder durable: a new file needs its name on disk as well as its content. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -46,32 +52,50 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+async def patiently(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` to its end; where the disk cannot take a write, pause and run it again.
+
+    `work` must be one that may be begun again after any of its steps. While it pauses, `status` shows why.
+
+    Raises:
+        Whatever else `work` raises.
+    """
+    paused = False
+    while True:
+        try:
+            return await work()
+        except (DiskFull, OSError) as error:
+            trouble = trouble_of(error) or (isinstance(error, DiskFull) and str(error))
+            if not trouble:
+                raise
+            if not paused:
+                _log.warning("%s pauses: %s", name, error)
+            paused = True
+            env.info(**{name: f"paused: {trouble}"})
+            await trio.sleep(FULL_PAUSE_S)
+            env.info(**{name: ""})
+
+
 def trouble_of(error: BaseException) -> str:
     """What is wrong with the disk, in words, where `error` (or a cause or a member of it) says so; else ''."""
     return next((said for each in _all_of(error) if (said := _said(each))), "")
 
 
-def disk_full(error: BaseException, path: Path) -> DiskFull | None:
-    """The failure of a transaction that was undone because of the disk under `path`; None for any other error."""
+def disk_full(error: BaseException, path: Path, executed: Executed = Executed.NO) -> DiskFull | None:
+    """The failure of what the disk under `path` did not take; None for any other error than the disk's.
+
+    Args:
+        executed: `maybe` where no transaction has undone all of it.
+    """
     trouble = trouble_of(error)
     if not trouble:
         return None
+    undone = executed is Executed.NO
+    where = f"({path}): nothing was done, and" if undone else f"({path}, or where the call writes to);"
     return DiskFull(
-        f"{trouble} ({path}): nothing was done, and what was acknowledged before is kept. Make room, and call again",
-        retry_after_ms=RETRY_MS,
-    )
-
-
-def as_failure(error: BaseException, data_dir: Path, executed: Executed = Executed.MAYBE) -> OperationError | None:
-    """What a caller is told of an `error` of the disk that no transaction has undone; None for any other error."""
-    trouble = trouble_of(error)
-    if not trouble:
-        return None
-    return DiskFull(
-        f"{trouble} ({data_dir}, or where the call writes to); what was acknowledged before is kept. "
-        "Make room, and call again",
-        # The call may have made several transactions before this.
+        f"{trouble} {where} what was acknowledged before is kept. Make room, and call again",
         executed=executed,
+        retry_after_ms=int(FULL_PAUSE_S * 1000) if undone else None,
     )
 
 
@@ -85,8 +109,7 @@ def _said(error: BaseException) -> str:
 
 def _all_of(error: BaseException) -> Iterator[BaseException]:
     yield error
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _all_of(each)
+    for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        yield from _all_of(each)
     if error.__cause__ is not None:
         yield from _all_of(error.__cause__)

@@ -18,23 +18,24 @@ from typing import Any, TypeVar
 import trio
 
 from proto import ops
+from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import LinckiaError, Unavailable
-from proto.frames import Bye, ByeAck, Call, Drain, Fault, Item, Ping, Pong, Progress, Ready, Return
+from proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return
 from proto.link import LinkClosed, memory_link
 from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
-from services.runtime.handlers import Birth, OpenService
-from services.runtime.loop import ServiceLoop, new_trace
+from services.runtime.handlers import OpenService
+from services.runtime.loop import ServiceLoop
 
 R = TypeVar("R")
 
 
 class _Running:
-    def __init__(self, channel: Channel, outgoing: Outgoing, scope: trio.CancelScope) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.outgoing = outgoing
-        self.scope = scope
+        self.outgoing = Outgoing(channel, "client", 0)
+        self.scope = trio.CancelScope()
         self.ready = trio.Event()
         self.ended = trio.Event()
         self.info: dict[str, str] = {}
@@ -67,8 +68,7 @@ class Bench:
         await trio.Path(birth.data_dir).mkdir(parents=True, exist_ok=True)
         ours, theirs = memory_link()
         channel = Channel(ours)
-        running = _Running(channel, Outgoing(channel, "client", 0), trio.CancelScope())
-        self.running[name] = running
+        running = self.running[name] = _Running(channel)
 
         async def serve() -> None:
             with running.scope:
@@ -105,10 +105,12 @@ class Bench:
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation as a client would; raises its LinckiaError."""
-        target = self.running.get(operation_of(params).service)
-        if target is None:
-            raise Unavailable(f"service {operation_of(params).service} is not running")
-        return await target.outgoing.call(params, parent=None, trace=new_trace(), deadline=None, timeout_s=timeout_s)
+        return await self._running(operation_of(params).service).outgoing.call(params, timeout_s=timeout_s)
+
+    def _running(self, service: str) -> _Running:
+        if service not in self.running:
+            raise Unavailable(f"service {service} is not running")
+        return self.running[service]
 
     async def _read(self, running: _Running) -> None:
         with contextlib.suppress(LinkClosed):
@@ -120,30 +122,20 @@ class Bench:
                         running.ready.set()
                     case Return() | Fault():
                         running.outgoing.answer(frame)
-                    case Item():
-                        running.outgoing.item(frame)
                     case Progress():
                         running.progress.append(frame)
                     case Call():
                         self._nursery.start_soon(self._pass_on, running, frame)
                     case Bye():
                         running.channel.post(ByeAck())
-                    case Ping(n=n):
-                        running.channel.post(Pong(n, 0))
                     case _:
                         continue
 
     async def _pass_on(self, origin: _Running, call: Call) -> None:
         try:
-            target = self.running.get(self._table.find(call.op).service)
-            if target is None:
-                raise Unavailable(f"service {self._table.find(call.op).service} is not running")
-            body, items = await target.outgoing.raw(
-                call.op, call.params, parent=None, trace=call.trace, limit_s=call.left_ms / 1000
-            )
+            outgoing = self._running(self._table.find(call.op).service).outgoing
+            body = await outgoing.raw(call.op, call.params, limit_s=call.left_ms / 1000, trace=call.trace)
             answer: Return | Fault = Return(call.id, body)
-            for item in items:
-                origin.channel.post(Item(call.id, item))
         except LinckiaError as error:
             answer = Fault(call.id, error.failure)
         with contextlib.suppress(LinkClosed):

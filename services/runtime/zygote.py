@@ -3,10 +3,9 @@
     python -m services.runtime.zygote CONTROL_FD BIRTH_FD
 
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
-ever.  It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
-by the operating system at once, and the zygote's own death concerns no service.  A module that
-cannot be imported is reported and left out; a service that needs it then fails by itself, with the reason in its own
-log.
+ever. It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
+by the operating system at once, and the zygote's own death concerns no service. A module that cannot be imported is
+reported and left out; a service that needs it then fails by itself, with the reason in its own log.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ import msgspec
 
 from proto import ops
 from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
-from proto.memory import HEAPS, limit_heaps
+from proto.machine import HEAPS, limit_heaps
 from services.runtime import main as service_main
-from services.runtime import parent_death, sandbox
+from services.runtime.privileges import KernelGone, die_with
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_KERNEL_GONE = 3
 
 ADOPTION_TIMEOUT_S = 5.0
@@ -42,33 +40,19 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Fork)
 
 
-def preload(names: tuple[str, ...]) -> dict[str, str]:
-    """Import the modules; those that could not be imported, and why."""
+def load(names: tuple[str, ...]) -> dict[str, str]:
+    """Import the modules, and have done what every child would do first (`handlers.WarmUp`); what failed, and why."""
     failed: dict[str, str] = {}
     for name in names:
         try:
-            importlib.import_module(name)
+            module = importlib.import_module(name)
+            getattr(module, "warm_up", lambda: None)()
         except Exception as error:  # noqa: BLE001  # whatever a module raises, the others are loaded
             traceback.print_exc()
             failed[name] = f"{type(error).__name__}: {error}"
-    return failed
-
-
-def warm_up(names: tuple[str, ...]) -> dict[str, str]:
-    """Have done what every child would do first: see `handlers.WarmUp`.  Answers what failed, as `preload` does."""
-    sandbox.survey()
     for op in ops.load().values():
         # msgspec keeps what it learns of a type with the type.
         msgspec.msgpack.Decoder(op.params)
-    failed: dict[str, str] = {}
-    for name in names:
-        hook = getattr(sys.modules.get(name), "warm_up", None)
-        if hook is not None:
-            try:
-                hook()
-            except Exception as error:  # noqa: BLE001  # as above
-                traceback.print_exc()
-                failed[name] = f"warm_up: {type(error).__name__}: {error}"
     return failed
 
 
@@ -105,10 +89,7 @@ def _answer(packet: bytes, fds: list[int], parent_pid: int) -> Forked:
 
 
 def _fork_orphan(work: Callable[[], None]) -> int:
-    """Fork twice, and have the grandchild, which the kernel adopts, do `work` and end; answers its pid.
-
-    Raises OSError: no process was made.
-    """
+    """Have a grandchild, which the kernel adopts, do `work` and end; answers its pid.  Raises OSError."""
     receive, send = os.pipe()
     try:
         first = os.fork()
@@ -137,7 +118,7 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         else:
             os.write(send, str(pid).encode())
         code = 0
-    except (OSError, parent_death.KernelGone):
+    except (OSError, KernelGone):
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -190,16 +171,15 @@ def _await_adoption(parent_pid: int) -> None:
 def live(birth: ZygoteBirth, control_fd: int) -> int:
     """Load, say so, and fork until the kernel closes its end; the exit code."""
     try:
-        parent_death.bind(birth.parent_pid, f"zygote-{birth.name}")
-    except parent_death.KernelGone:
+        die_with(birth.parent_pid, f"zygote-{birth.name}")
+    except KernelGone:
         return EXIT_KERNEL_GONE
     started = time.monotonic()
     with socket.socket(fileno=control_fd) as control:
         # Objects that live for ever are kept out of the collector's sight, which would write to their pages and so
         # unshare them.
         gc.disable()
-        failed = preload(birth.preload)
-        failed |= warm_up(birth.preload)
+        failed = load(birth.preload)
         gc.collect()
         gc.freeze()
         took_ms = (time.monotonic() - started) * 1000
@@ -213,10 +193,7 @@ def live(birth: ZygoteBirth, control_fd: int) -> int:
 
 def main(argv: list[str]) -> int:
     if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
-        sys.stderr.write(
-            "usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)\n"
-        )
-        return EXIT_USAGE
+        sys.exit("usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)")
     return live(read_birth(int(argv[1]), ZygoteBirth), int(argv[0]))
 
 

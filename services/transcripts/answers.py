@@ -15,10 +15,10 @@ from msgspec import Raw
 
 from proto.frames import Written
 from proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json, LineageTurn
+from services.transcripts import forest
+from services.transcripts.forest import Node, lineage, prompt_text, read_blocks
 from services.transcripts.messages import read_text
 from services.transcripts.providers import anthropic, openai
-from services.transcripts.store import forest
-from services.transcripts.store.forest import Node, lineage, prompt_text, read_blocks
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,14 +64,13 @@ def history(db: apsw.Connection, node: int, hash_: str) -> History:
     return History(messages=messages, head_hash=hash_, depth=len(messages))
 
 
-def told(rows: Sequence[tuple[Any, ...]]) -> list[LineageTurn]:
-    """Turns of these hashes, roles and contents, with their texts; only for `written`."""
+def told(rows: Sequence[tuple[Any, ...]], *, as_text: bool) -> list[LineageTurn]:
+    """Turns of these hashes, roles and contents, with their texts; without `as_text` only for `written`."""
     turns: list[LineageTurn] = []
     for digest, role, content in rows:
-        text: Raw | str | None = only_text(content)
-        if text is None:
-            text = read_text(forest.read_blocks(content))
-        turns.append(LineageTurn(hash=digest.hex(), role=role, text=cast("str", text)))
+        text = None if as_text else only_text(content)
+        read = read_text(read_blocks(content)) if text is None else cast("str", text)
+        turns.append(LineageTurn(hash=digest.hex(), role=role, text=read))
     return turns
 
 

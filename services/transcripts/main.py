@@ -1,18 +1,20 @@
-"""The service `transcripts`: opens the database, feeds the search beside it, and answers."""
+"""The service `transcripts`: its settings; opens the database, feeds the search beside it, and answers."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import apsw
 import msgspec
 import trio
-from msgspec import Raw
+from msgspec import Meta, Raw
 
-from proto.errors import OperationError
+from proto.errors import InvalidParams, OperationError
 from proto.frames import Written
 from proto.operation import Params
 from proto.ops.transcripts import (
@@ -28,32 +30,82 @@ from proto.ops.transcripts import (
     TranscriptNode,
     TranscriptStats,
 )
-from proto.ops.transcripts_intake import (
-    ImportResult,
-    ImportState,
-    IngestResult,
-    TranscriptImport,
-    TranscriptImportState,
-    TranscriptIngest,
-    TranscriptRecord,
-)
+from proto.ops.transcripts_intake import TranscriptIngest
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.transcripts import forest
 from services.transcripts.answers import checkout, history, written
-from services.transcripts.intake.importing import Importing, release
-from services.transcripts.intake.ingest import Ingest
-from services.transcripts.search.feed import SearchFeed, owe_scrub
-from services.transcripts.search.passages import Stripper
-from services.transcripts.search.search import Searching
-from services.transcripts.settings import read_settings, redactor_of
-from services.transcripts.store import deletion, forest
-from services.transcripts.store.database import open_database
+from services.transcripts.database import delete, open_database
+from services.transcripts.feed import SearchFeed, owe_scrub
+from services.transcripts.importing import Importing, release
+from services.transcripts.ingest import Ingest
+from services.transcripts.passages import Stripper
+from services.transcripts.redaction import RULES, Redactor, make_rule
+from services.transcripts.search import Searching
 
 HISTORIES_BYTES = 32 * 1024 * 1024
 """Of one answer of many conversations."""
 
 DELETE_PATIENCE_S = 30.0
 """How long a deletion waits for the search to scrub its files; where it takes longer, the answer says so."""
+
+
+class RedactRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A custom pattern; a group named `secret` is masked alone, without one the whole match."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    pattern: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[services.transcripts]`, or `[transcripts]` for short."""
+
+    enabled: Annotated[bool, Meta(description="Whether conversations are kept and searched at all")] = True
+    redact: Annotated[bool, Meta(description="Whether secrets are masked before anything is kept")] = True
+    redact_skip: Annotated[list[str], Meta(description="Names of rules that are not to be applied")] = []
+    redact_rules: Annotated[list[RedactRule], Meta(description="Further rules")] = []
+    strip_tags: Annotated[list[str], Meta(description="Further tags whose content is the agent's own")] = []
+    search_patience_s: Annotated[
+        float, Meta(ge=0, description="How long a search waits for what was just kept to be found")
+    ] = 2.0
+
+
+def read_settings(given: Mapping[str, Any]) -> Settings:
+    """Raises InvalidParams, naming the setting."""
+    try:
+        settings = msgspec.convert(given, Settings)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"settings of transcripts: {error}") from None
+    known = sorted(rule.name for rule in RULES)
+    for name in settings.redact_skip:
+        if name not in known:
+            where = "settings of transcripts: redact_skip"
+            raise InvalidParams(f"{where}: there is no rule {name!r}; rules: {', '.join(known)}")
+    return settings
+
+
+def redactor_of(settings: Settings) -> Redactor | None:
+    """What masks secrets; None where it is switched off.
+
+    Raises:
+        InvalidParams: a custom pattern is no regular expression.
+    """
+    if not settings.redact:
+        return None
+    return _made(tuple(settings.redact_skip), tuple(settings.redact_rules))
+
+
+# Compiled in the rehearsal, and reused when the service starts: the longest step of its start.
+@functools.lru_cache(maxsize=1)
+def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
+    rules = []
+    for index, rule in enumerate(more):
+        try:
+            rules.append(make_rule(rule.name, rule.pattern))
+        except re.error as error:
+            where = f"settings of transcripts: redact_rules[{index}].pattern"
+            raise InvalidParams(f"{where} is no regular expression: {error}") from None
+    return Redactor(skip=skip, more=rules)
 
 
 @contextlib.asynccontextmanager
@@ -68,12 +120,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         env.background.start_soon(feed.outbox.run)
         env.background.start_soon(feed.outbox.watch_epoch, feed.epoch)
         env.info(redaction="on" if redactor else "off", damage=database.damage)
-        ingest = Ingest(database, redactor, strip)
-        yield Handlers(
-            Conversations(database, feed),
-            Intake(ingest, Importing(database, ingest), feed),
-            Searching(database, feed, settings.search_patience_s),
-        )
+        ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
+        searching = Searching(database, feed, settings.search_patience_s)
+        yield Handlers(Conversations(database, feed), ingest, Importing(database, ingest), searching)
     finally:
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):
@@ -83,42 +132,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
     """A turn that is posted, and looks at it."""
     request = {"model": "m", "messages": [{"role": "user", "content": "What is this?"}]}
-    reply = {"role": "assistant", "content": "A rehearsal."}
-    response = {"model": "m", "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}]}
-    turn = {"provider": "openai", "request": request, "response": response}
-    body = msgspec.json.encode(turn)
+    response = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "A rehearsal."}}]}
+    body = msgspec.json.encode({"provider": "openai", "request": request, "response": response})
     return (TranscriptIngest(body=body), TranscriptHistories(limit=1), TranscriptStats())
-
-
-class Intake:
-    """The operations by which conversations come in."""
-
-    def __init__(self, ingest: Ingest, importing: Importing, feed: SearchFeed) -> None:
-        self._ingest = ingest
-        self._importing = importing
-        self._hurry = feed.outbox.hurry
-
-    @handles(TranscriptIngest)
-    async def post(self, params: TranscriptIngest, ctx: Context) -> IngestResult:
-        result = await self._ingest.post(params.body, batch=params.batch)
-        self._hurry()
-        return result
-
-    @handles(TranscriptRecord)
-    async def record(self, params: TranscriptRecord, ctx: Context) -> IngestResult:
-        result = await self._ingest.record(params)
-        self._hurry()
-        return result
-
-    @handles(TranscriptImportState)
-    async def import_state(self, params: TranscriptImportState, ctx: Context) -> ImportState:
-        return await self._importing.state(params.source)
-
-    @handles(TranscriptImport)
-    async def import_part(self, params: TranscriptImport, ctx: Context) -> ImportResult:
-        result = await self._importing.import_part(params)
-        self._hurry()
-        return result
 
 
 class Conversations:
@@ -129,11 +145,11 @@ class Conversations:
         self._feed = feed
 
     @handles(TranscriptDelete)
-    async def delete(self, params: TranscriptDelete, ctx: Context) -> DeletedTurns:
+    async def delete_turn(self, params: TranscriptDelete, ctx: Context) -> DeletedTurns:
         def change(db: apsw.Connection) -> tuple[list[bytes], int]:
             node = _there(db, params.hash)
             owe_scrub(db)
-            gone = deletion.delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
+            gone = delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
             release(db)
             return gone
 
@@ -199,6 +215,3 @@ def _there(db: apsw.Connection, hash_: str) -> forest.Node:
     if node is None:
         raise OperationError(f"node not found: {hash_}")
     return node
-
-
-__all__ = ["open_service"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,6 @@ import msgspec
 
 from proto.ops.transcripts import Block
 
-MESSAGE = "message"
 ASSISTANT = "assistant"
 
 TEXT, IMAGE, TOOL_USE, TOOL_RESULT = "text", "image", "tool_use", "tool_result"
@@ -35,8 +35,7 @@ class Message:
     at: float | None = None
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, kw_only=True):
     """A request with its reply, or a piece of a conversation: messages in order."""
 
     provider: str
@@ -55,7 +54,9 @@ def text_block(text: str) -> Block:
 def tool_use(id_: str, name: str, arguments: object) -> Block:
     """A call of a tool; arguments that are no object are kept under `input`."""
     if isinstance(arguments, str):
-        arguments = _parsed(arguments)
+        # What was cut short, or of a tool that takes plain text, stays as it is.
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            arguments = msgspec.json.decode(arguments) if arguments.strip() else None
     if arguments is not None and not isinstance(arguments, dict):
         arguments = {"input": arguments}
     return Block(type=TOOL_USE, is_error=False, tool_use_id=id_, tool_name=name, tool_input=arguments or None)
@@ -79,26 +80,10 @@ def without_empty_text(blocks: Sequence[Block]) -> list[Block]:
     return telling or list(blocks[:1])
 
 
-def _parsed(text: str) -> object:
-    if not text.strip():
-        return None
-    try:
-        parsed: object = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        # Cut short, or of a tool that takes plain text.
-        return text
-    return parsed
-
-
 def read_text(blocks: Iterable[Block]) -> str:
     """What was said and what tools put out, and which tools were called."""
-    return "\n".join(part for block in blocks if (part := _read(block)))
-
-
-def _read(block: Block) -> str:
-    if block.text or block.tool_output:
-        return block.text or block.tool_output
-    return call_text(block) if block.tool_name else ""
+    parts = (block.text or block.tool_output or (call_text(block) if block.tool_name else "") for block in blocks)
+    return "\n".join(part for part in parts if part)
 
 
 def call_text(block: Block) -> str:

@@ -18,9 +18,8 @@ from typing import Final, TypeVar
 import trio
 
 from proto.errors import Unavailable
-from services.runtime.background import patiently
 from services.runtime.handlers import Environment
-from services.runtime.storage import DiskFull
+from services.runtime.storage import DiskFull, patiently
 from services.watch.batch import Batch, Dirty, merge
 from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, parse, system_limit
 from services.watch.store import Store, trim

@@ -20,18 +20,21 @@ class Code(IntEnum):
 class YamlError(Exception):
     """A refusal: `code` is one of `Code`, `message` is one line for the caller.
 
-    `expected` and `found` are the content hashes of a refused `if_match`, else None.
+    `data` are the content hashes `expected` and `found` of a refused `if_match`.
     """
 
-    def __init__(self, code: Code, message: str, *, expected: str | None = None, found: str | None = None) -> None:
+    def __init__(self, code: Code, message: str, data: dict[str, str] | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.expected = expected
-        self.found = found
+        self.data = data or {}
 
-    def __str__(self) -> str:
-        return f"{self.message} ({int(self.code)})"
+
+class NotApplicable(YamlError):
+    """The change cannot be made at this path."""
+
+    def __init__(self, message: str, data: dict[str, str] | None = None) -> None:
+        super().__init__(Code.NOT_APPLICABLE, message, data)
 
 
 class SyntaxFault(Exception):
@@ -46,6 +49,5 @@ class SyntaxFault(Exception):
 def line_and_column(text: str, offset: int) -> tuple[int, int]:
     """The 1-based line and column (in characters) of an offset; LF, CR and CRLF end a line, nothing else does."""
     head = text[:offset]
-    line_breaks = head.count("\n") + head.count("\r") - head.count("\r\n")
-    start = max(head.rfind("\n"), head.rfind("\r")) + 1
-    return line_breaks + 1, offset - start + 1
+    line = 1 + head.count("\n") + head.count("\r") - head.count("\r\n")
+    return line, offset - max(head.rfind("\n"), head.rfind("\r"))

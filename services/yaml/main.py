@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypeVar, TypeVarTuple
 
 import msgspec
 import trio
@@ -27,6 +26,7 @@ from proto.ops.yaml import (
     GetResult,
     NoyalibGet,
     NoyalibSet,
+    PathChange,
     RenameEdit,
     SetEdit,
     ValidateResult,
@@ -38,13 +38,14 @@ from proto.ops.yaml import (
     YamlSetComments,
     YamlValidate,
 )
-from services.runtime.handlers import Context, Environment, Handlers
-from services.yaml.edit.values import get_at, read_tree, set_at
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.yaml.errors import YamlError
 from services.yaml.files import DEFAULT_MAX_BYTES, Roots
 from services.yaml.operations import YamlFiles
+from services.yaml.values import get_at, read_tree, set_at
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 THREADS = 4
 """Parsing holds the interpreter's lock; more threads only let reads of small files pass a large one."""
@@ -56,6 +57,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_bytes: Annotated[int, Meta(ge=1024, description="Largest file that is read")] = DEFAULT_MAX_BYTES
 
 
+_EDITS: dict[type[PathChange], type[Edit]] = {
+    NoyalibSet: SetEdit,
+    YamlDelete: DeleteEdit,
+    YamlAppend: AppendEdit,
+    YamlRename: RenameEdit,
+    YamlSetComments: CommentEdit,
+}
+"""The edit that an operation makes; the parameters have all its fields."""
+
+
 class YamlService:
     """The handlers of the operations."""
 
@@ -63,66 +74,47 @@ class YamlService:
         self._files = files
         self._limiter = trio.CapacityLimiter(THREADS)
 
-    def handlers(self) -> Handlers:
-        """By operation; each changing one but `yaml_edit` makes one edit."""
-        handlers = Handlers()
-        handlers.handle(NoyalibGet)(self.get)
-        handlers.handle(YamlGetComments)(self.get_comments)
-        handlers.handle(YamlValidate)(self.validate)
-        handlers.handle(YamlEdit)(self.edit)
-        handlers.handle(NoyalibSet)(self.set_value)
-        handlers.handle(YamlDelete)(self.delete)
-        handlers.handle(YamlAppend)(self.append)
-        handlers.handle(YamlRename)(self.rename)
-        handlers.handle(YamlSetComments)(self.set_comments)
-        return handlers
-
+    @handles(NoyalibGet)
     async def get(self, params: NoyalibGet, ctx: Context) -> GetResult:
-        return await self._run(partial(self._files.get, params.file, params.path, document=params.document))
+        return await self._run(self._files.get, params.file, params.path, params.document)
 
+    @handles(YamlGetComments)
     async def get_comments(self, params: YamlGetComments, ctx: Context) -> CommentsResult:
-        return await self._run(partial(self._files.get_comments, params.file, params.path, document=params.document))
+        return await self._run(self._files.get_comments, params.file, params.path, params.document)
 
+    @handles(YamlValidate)
     async def validate(self, params: YamlValidate, ctx: Context) -> ValidateResult:
-        return await self._run(partial(self._files.validate, params.file, params.schema, document=params.document))
+        return await self._run(self._files.validate, params.file, params.schema, params.document)
 
+    @handles(YamlEdit)
     async def edit(self, params: YamlEdit, ctx: Context) -> EditResult:
-        return await self._run(partial(self._files.edit, params.file, params.edits, **_options(params)))
+        return await self._edit(params, params.edits)
 
-    async def set_value(self, params: NoyalibSet, ctx: Context) -> EditResult:
-        return await self._change(params, SetEdit(params.path, params.value))
+    async def change(self, params: PathChange, ctx: Context) -> EditResult:
+        """The handler of each operation in `_EDITS`."""
+        kind = _EDITS[type(params)]
+        return await self._edit(params, kind(**{name: getattr(params, name) for name in kind.__struct_fields__}))
 
-    async def delete(self, params: YamlDelete, ctx: Context) -> EditResult:
-        return await self._change(params, DeleteEdit(params.path))
+    async def _edit(self, params: PathChange | YamlEdit, edits: Edit | list[Edit]) -> EditResult:
+        return await self._run(self._files.edit, params.file, edits, params.document, params.if_match, params.dry_run)
 
-    async def append(self, params: YamlAppend, ctx: Context) -> EditResult:
-        return await self._change(params, AppendEdit(params.path, params.value))
-
-    async def rename(self, params: YamlRename, ctx: Context) -> EditResult:
-        return await self._change(params, RenameEdit(params.path, params.key))
-
-    async def set_comments(self, params: YamlSetComments, ctx: Context) -> EditResult:
-        return await self._change(params, CommentEdit(params.path, params.above, params.beside))
-
-    async def _change(self, params: _Change, edit: Edit) -> EditResult:
-        return await self._run(partial(self._files.change, params.file, edit, **_options(params)))
-
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         # Not abandoned on cancellation: an edit that has begun ends, or has not happened.
         try:
-            return await trio.to_thread.run_sync(work, limiter=self._limiter)
+            return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
         except YamlError as error:
-            hashes = {"expected": error.expected, "found": error.found}
-            raise OperationError(
-                error.message, code=int(error.code), data={name: value for name, value in hashes.items() if value}
-            ) from None
+            raise OperationError(error.message, code=int(error.code), data=error.data) from None
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready at once; nothing is kept but the cache of parsed files."""
     settings = msgspec.convert(env.settings, Settings)
-    yield YamlService(YamlFiles(Roots.of(*env.roots), max_bytes=settings.max_bytes)).handlers()
+    service = YamlService(YamlFiles(Roots.of(*env.roots), max_bytes=settings.max_bytes))
+    handlers = Handlers(service)
+    for params in _EDITS:
+        handlers.handle(params)(service.change)
+    yield handlers
 
 
 def warm_up() -> None:
@@ -151,16 +143,3 @@ d: {e: *x, f: !!str 1}
 - >-
   folded
 """
-
-_Change = NoyalibSet | YamlDelete | YamlAppend | YamlRename | YamlSetComments | YamlEdit
-
-
-class _Options(TypedDict):
-    document: int
-    if_match: str | None
-    dry_run: bool
-
-
-def _options(params: _Change) -> _Options:
-    """What every changing operation takes."""
-    return _Options(document=params.document, if_match=params.if_match, dry_run=params.dry_run)

@@ -5,9 +5,11 @@ A reading operation never changes a file. A changing one either does all that wa
 disk, or raises `YamlError` and has changed nothing.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -19,27 +21,28 @@ from proto.ops.yaml import (
     DeleteEdit,
     Edit,
     EditResult,
-    Fault,
     GetResult,
     RenameEdit,
     SetEdit,
     ValidateResult,
 )
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
-from services.yaml.check import schema
-from services.yaml.diff import unified
-from services.yaml.edit import comments, restructure
-from services.yaml.edit.fragment import read_fragment
-from services.yaml.edit.values import get_at, locate, pick_document, read_path, read_tree, set_at
-from services.yaml.errors import Code, YamlError
-from services.yaml.files import DEFAULT_MAX_BYTES, Roots, Source, read_file, read_source
+from services.yaml import comments, restructure, schema
+from services.yaml.errors import Code, NotApplicable, YamlError
+from services.yaml.files import DEFAULT_MAX_BYTES, Roots, Source, read_source
+from services.yaml.fragment import read_fragment
 from services.yaml.syntax.parser import MAX_DEPTH
 from services.yaml.tree import Tree
+from services.yaml.values import get_at, locate, pick_document, read_path, read_tree, set_at
 
 _ATTEMPTS: Final = 3  # an edit without if_match starts again when another program changed the file meanwhile
 _CACHE_BYTES: Final = 256 * 1024 * 1024
 _BYTES_PER_EVENT: Final = 320  # measured: an event, its value, its three offsets and its share of the tables
 _BYTES_PER_CHARACTER: Final = 6  # the text and the raw bytes
+
+_LF_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
+_RANGE_START: Final = re.compile(r"(?<=[-+])[0-9]+")
+_CONTEXT: Final = 3  # lines of a diff around what differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,65 +104,57 @@ class YamlFiles:
         self.cache = ParseCache(cache_max_bytes)
         self.locks = FileLocks()
 
-    def get(self, file: str, path: str, *, document: int = 0) -> GetResult:
+    def get(self, file: str, path: str, document: int = 0) -> GetResult:
         """The exact source of the value at a path. Raises YamlError (-32000, -32001, -32002)."""
         parsed = self._read(self.roots.resolve(file))
         return GetResult(get_at(parsed.tree, path, document), parsed.source.digest)
 
-    def get_comments(self, file: str, path: str, *, document: int = 0) -> CommentsResult:
+    def get_comments(self, file: str, path: str, document: int = 0) -> CommentsResult:
         """The comments of the entry at a path. Raises YamlError (-32000, -32001, -32002)."""
         parsed = self._read(self.roots.resolve(file))
         found, place = locate(parsed.tree, path, document, Code.NOT_FOUND)
-        above, beside = comments.read_comments(parsed.tree, found, place)
-        return CommentsResult(above, beside, parsed.source.digest)
+        return CommentsResult(*comments.read_comments(parsed.tree, found, place), parsed.source.digest)
 
-    def validate(self, file: str, against: dict[str, Any], *, document: int = 0) -> ValidateResult:
+    def validate(self, file: str, against: dict[str, Any], document: int = 0) -> ValidateResult:
         """Check a document against a JSON Schema. Raises YamlError."""
         parsed = self._read(self.roots.resolve(file))
         found = pick_document(parsed.tree, document, Code.NOT_FOUND)
         if found is None:
             raise YamlError(Code.NOT_FOUND, f"{file} has no document to validate")
         faults = schema.validate(parsed.tree, found, against)
-        return ValidateResult(not faults, [Fault(*fault) for fault in faults], parsed.source.digest)
-
-    def change(
-        self, file: str, edit: Edit, *, document: int = 0, if_match: str | None = None, dry_run: bool = False
-    ) -> EditResult:
-        """Make one edit. Raises YamlError (-32000 to -32003)."""
-        text = _described(edit, file)
-        return self.edit(file, [edit], document=document, if_match=if_match, dry_run=dry_run, text=text)
+        return ValidateResult(not faults, faults, parsed.source.digest)
 
     def edit(
         self,
         file: str,
-        edits: Sequence[Edit],
-        *,
+        edits: Edit | Sequence[Edit],
         document: int = 0,
         if_match: str | None = None,
         dry_run: bool = False,
-        text: str = "",
     ) -> EditResult:
-        """Apply several edits in order, all or none: each sees what those before it did. Raises YamlError."""
+        """Make one edit, or several in order, all or none: each sees what those before it did. Raises YamlError."""
         path = self.roots.resolve(file)
+        message = _described(edits, file)
+        edits = edits if isinstance(edits, Sequence) else [edits]
         if dry_run:
-            return self._dry_run(path, file, edits, document, if_match)
-        done = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
-        message = text or f"{done} in {file} (lossless: comments and formatting preserved)"
+            parsed, after = self._applied(path, edits, document, if_match)
+            diff = unified(parsed.tree.text, after.text, file)
+            return EditResult(diff or "nothing would change", parsed.source.digest, False, diff)
+        attempts = _ATTEMPTS if if_match is None else 1
         try:
             with self.locks.hold(path):
-                for attempt in range(_ATTEMPTS):
-                    parsed = self._read(path)
-                    _match(parsed.source, if_match)
-                    after = _apply(parsed.tree, edits, document, path)
+                while True:
+                    parsed, after = self._applied(path, edits, document, if_match)
                     if after is parsed.tree:
                         return EditResult(message, parsed.source.digest, False)
                     raw = parsed.source.encode(after.text)
                     if len(raw) > self.max_bytes:
-                        raise YamlError(Code.NOT_APPLICABLE, f"{file} would be larger than {self.max_bytes} bytes")
+                        raise NotApplicable(f"{file} would be larger than {self.max_bytes} bytes")
+                    attempts -= 1
                     try:
                         replace_file(path, parsed.source.raw, raw)
                     except ChangedMeanwhile:
-                        if attempt + 1 == _ATTEMPTS or if_match is not None:
+                        if not attempts:
                             raise
                         continue
                     source = read_source(raw)
@@ -167,17 +162,28 @@ class YamlFiles:
                     return EditResult(message, source.digest, True)
         except CannotReplace as fault:
             raise YamlError(Code.IO, str(fault)) from None
-        raise AssertionError("the last attempt returns or raises")
 
-    def _dry_run(self, path: Path, file: str, edits: Sequence[Edit], document: int, if_match: str | None) -> EditResult:
+    def _applied(self, path: Path, edits: Sequence[Edit], document: int, if_match: str | None) -> tuple[Parsed, Tree]:
+        """What the file holds, and the tree after the edits."""
         parsed = self._read(path)
-        _match(parsed.source, if_match)
-        after = _apply(parsed.tree, edits, document, path)
-        diff = unified(parsed.tree.text, after.text, file)
-        return EditResult(diff or "nothing would change", parsed.source.digest, False, diff)
+        digest = parsed.source.digest
+        if if_match is not None and if_match.lower().removeprefix("sha256:") != digest:
+            raise NotApplicable(
+                f"the file has changed: if_match is {if_match}, the file's digest is {digest}: read it again",
+                {"expected": if_match, "found": digest},
+            )
+        tree = parsed.tree
+        for number, edit in enumerate(edits):
+            try:
+                tree = apply(tree, edit, document, json_file=path.suffix.lower() == ".json")
+            except YamlError as fault:
+                if len(edits) == 1:
+                    raise
+                raise YamlError(fault.code, f"edits[{number}]: {fault.message}: none of the edits was made") from None
+        return parsed, tree
 
     def _read(self, path: Path) -> Parsed:
-        raw = read_file(path, self.max_bytes)
+        raw = self.roots.read(path, self.max_bytes)
         found = self.cache.get(path, raw)
         if found is None:
             source = read_source(raw)
@@ -186,54 +192,58 @@ class YamlFiles:
         return found
 
 
-def _match(source: Source, if_match: str | None) -> None:
-    if if_match is not None and if_match.lower().removeprefix("sha256:") != source.digest:
-        raise YamlError(
-            Code.NOT_APPLICABLE,
-            f"the file has changed: if_match is {if_match}, the file's digest is {source.digest}: read it again",
-            expected=if_match,
-            found=source.digest,
-        )
-
-
-def _apply(tree: Tree, edits: Sequence[Edit], document: int, path: Path) -> Tree:
-    json_file = path.suffix.lower() == ".json"
-    for number, edit in enumerate(edits):
-        try:
-            tree = _apply_one(tree, edit, document, json_file)
-        except YamlError as fault:
-            if len(edits) == 1:
-                raise
-            raise YamlError(fault.code, f"edits[{number}]: {fault.message}: none of the edits was made") from None
-    return tree
-
-
-def _described(edit: Edit, file: str) -> str:
-    """The answer to a call that makes one edit, as clients know it."""
-    match edit:
+def _described(edits: Edit | Sequence[Edit], file: str) -> str:
+    """The answer to a call that makes one edit, or several, as clients know it."""
+    match edits:
         case SetEdit():
-            return f"set {edit.path} = {edit.value} in {file} (lossless: comments and formatting preserved)"
+            return f"set {edits.path} = {edits.value} in {file} (lossless: comments and formatting preserved)"
         case DeleteEdit():
-            return f"deleted {edit.path} in {file}"
+            return f"deleted {edits.path} in {file}"
         case AppendEdit():
-            return f"appended {edit.value} to {edit.path} in {file}"
+            return f"appended {edits.value} to {edits.path} in {file}"
         case RenameEdit():
-            return f"renamed {edit.path} to {edit.key} in {file}"
+            return f"renamed {edits.path} to {edits.key} in {file}"
         case CommentEdit():
-            return f"wrote the comments of {edit.path} in {file}"
+            return f"wrote the comments of {edits.path} in {file}"
+    done = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
+    return f"{done} in {file} (lossless: comments and formatting preserved)"
 
 
-def _apply_one(tree: Tree, edit: Edit, document: int, json_file: bool) -> Tree:
+def apply(tree: Tree, edit: Edit, document: int, *, json_file: bool) -> Tree:
+    """The tree after one edit. Raises YamlError."""
     if isinstance(edit, SetEdit):
         return set_at(tree, edit.path, edit.value, document, json_file=json_file)
     found, place = locate(tree, edit.path, document, Code.NOT_FOUND)
-    if isinstance(edit, DeleteEdit):
-        steps = read_path(edit.path, Code.NOT_FOUND)
-        if not steps:
-            raise YamlError(Code.NOT_APPLICABLE, "the root cannot be deleted: set it instead")
-        return restructure.delete(tree, found, place, tree.find(found, steps[:-1]))
-    if isinstance(edit, AppendEdit):
-        return restructure.append(tree, found, place, read_fragment(edit.value, found.tags))
-    if isinstance(edit, RenameEdit):
-        return restructure.rename(tree, found, place, edit.key)
-    return comments.write_comments(tree, found, place, above=edit.above, beside=edit.beside)
+    match edit:
+        case DeleteEdit():
+            steps = read_path(edit.path, Code.NOT_FOUND)
+            if not steps:
+                raise NotApplicable("the root cannot be deleted: set it instead")
+            return restructure.delete(tree, found, place, tree.find(found, steps[:-1]))
+        case AppendEdit():
+            return restructure.append(tree, found, place, read_fragment(edit.value, found.tags))
+        case RenameEdit():
+            return restructure.rename(tree, found, place, edit.key)
+        case CommentEdit():
+            return comments.write_comments(tree, found, place, above=edit.above, beside=edit.beside)
+
+
+def unified(before: str, after: str, name: str) -> str:
+    """The unified diff from `before` to `after`, "" where they are equal. Lines end at LF only, as in other tools.
+
+    Only the part that differs is compared: ten times as quick on a file of 1 MB.
+    """
+    old, new = _LF_LINE.findall(before), _LF_LINE.findall(after)
+    shortest = min(len(old), len(new))
+    head = tail = 0
+    while head < shortest and old[head] == new[head]:
+        head += 1
+    while tail < shortest - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    first, keep = max(head - _CONTEXT, 0), max(tail - _CONTEXT, 0)
+    lines = unified_diff(old[first : len(old) - keep], new[first : len(new) - keep], name, name, n=_CONTEXT)
+    counted = (
+        _RANGE_START.sub(lambda start: str(int(start.group()) + first), line) if line.startswith("@@") else line
+        for line in lines
+    )
+    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in counted)

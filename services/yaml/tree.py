@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from services.yaml.errors import SyntaxFault
 from services.yaml.path import Key, Step, show_path
-from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, SEQUENCE, Document, Stream
+from services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING, SCALAR, SEQUENCE, Document, Stream
 
 _NULL_WORDS: Final = frozenset(("~", "null", "Null", "NULL"))
 
@@ -23,6 +23,11 @@ class Place(NamedTuple):
     parent: int
     key: int
     number: int
+
+    @property
+    def first(self) -> int:
+        """The index of the entry's first event: its key's, or where it has none its own."""
+        return self.node if self.key < 0 else self.key
 
 
 class NotThere(Exception):
@@ -56,24 +61,16 @@ class Tree:
         """The values of a collection in order (for a mapping with their keys)."""
         found = self._children.get(node)
         if found is None:
-            found = self._children[node] = self._read_children(node)
+            found = self._children[node] = []
+            stream = self.stream
+            mapping = stream.events[node][0] == MAPPING
+            at = node + 1
+            while at < stream.closes[node]:
+                key = at if mapping else -1
+                value = stream.after(at) if mapping else at
+                found.append(Place(value, node, key, len(found)))
+                at = stream.after(value)
         return found
-
-    def _read_children(self, node: int) -> list[Place]:
-        stream = self.stream
-        closes = stream.closes
-        mapping = stream.events[node][0] == MAPPING
-        end = closes[node]
-        at = node + 1
-        out: list[Place] = []
-        while at < end:
-            key = -1
-            if mapping:
-                key = at
-                at = closes.get(at, at) + 1
-            out.append(Place(at, node, key, len(out)))
-            at = closes.get(at, at) + 1
-        return out
 
     def keys(self, mapping: int) -> dict[str, Place]:
         """The entries of a mapping by the text of their keys; of duplicates the last."""
@@ -91,6 +88,9 @@ class Tree:
 
     def is_flow(self, node: int) -> bool:
         return self.stream.events[node][1] in ("[]", "{}")
+
+    def is_sequence(self, node: int) -> bool:
+        return self.stream.events[node][0] == SEQUENCE
 
     def is_block_collection(self, node: int) -> bool:
         kind, style, _, _, _ = self.stream.events[node]
@@ -117,11 +117,10 @@ class Tree:
 
     def line_stop(self, at: int) -> int:
         """The offset of the break that ends the line of `at`, or the end of the text."""
-        text = self.text
-        stop = text.find("\n", at)
+        stop = self.text.find("\n", at)
         if stop < 0:
-            stop = len(text)
-        carriage = text.find("\r", at, stop)
+            stop = len(self.text)
+        carriage = self.text.find("\r", at, stop)
         return carriage if carriage >= 0 else stop
 
     def next_line(self, at: int) -> int:
@@ -131,6 +130,33 @@ class Tree:
             return stop + 2
         return min(stop + 1, len(self.text))
 
+    def before_break(self, line: int) -> int:
+        """The offset of the break that ends the line before the one that begins at `line`."""
+        return max(line - (2 if self.text.startswith("\r\n", line - 2) else 1), 0)
+
+    def before_spaces(self, at: int) -> int:
+        """The offset after the last character before `at` that is no space or tab."""
+        while at > 0 and self.text[at - 1] in " \t":
+            at -= 1
+        return at
+
+    def pass_to(self, at: int, stop: int, mark: str) -> int:
+        """The offset after the first `mark` from `at` up to `stop`, past white space and comments only; -1 where there
+        is none."""
+        text = self.text
+        while at <= stop and at < len(text):
+            if text[at] == mark:
+                return at + 1
+            at = self.line_stop(at) if text[at] == "#" else at + 1
+        return -1
+
+    def dash_stop(self, place: Place) -> int:
+        """The offset after the dash of an item of a block sequence."""
+        stream = self.stream
+        before = self.children(place.parent)[place.number - 1].node if place.number else -1
+        at = stream.stops[before] if before >= 0 else stream.bodies[place.parent]
+        return self.pass_to(at, stream.starts[place.node], "-")
+
     def column(self, node: int) -> int:
         """The column of a node's body; for a block collection the column of its entries."""
         at = self.stream.bodies[node]
@@ -139,39 +165,29 @@ class Tree:
     def find(self, document: Document, steps: list[Step]) -> Place:
         """The node at a path. Raises NotThere."""
         place = self.root(document)
-        events = self.stream.events
         for number, step in enumerate(steps):
-            kind = events[place.node][0]
-            here = show_path(steps[:number])
-            rest = steps[number:]
+            kind, _, value, _, _ = self.stream.events[place.node]
+            child: Place | None = None
             if kind == ALIAS:
-                name = events[place.node][2]
-                raise NotThere(f"{here} is the alias *{name}: use the path of its anchor", place, rest, creatable=False)
-            if isinstance(step, Key):
+                reason = f"is the alias *{value}: use the path of its anchor"
+            elif isinstance(step, Key):
                 if kind == MAPPING:
                     child = self.keys(place.node).get(step.name)
-                    if child is None:
-                        raise NotThere(f"{here} has no key {step.name!r}", place, rest, creatable=True)
-                    place = child
-                elif kind == SEQUENCE:
-                    raise NotThere(f"{here} is a sequence: use [n], not a key", place, rest, creatable=False)
+                    reason = f"has no key {step.name!r}"
                 else:
-                    raise NotThere(
-                        f"{here} is a scalar: it has no keys", place, rest, creatable=self.is_null(place.node)
-                    )
+                    reason = "is a sequence: use [n], not a key" if kind == SEQUENCE else "is a scalar: it has no keys"
             elif kind == SEQUENCE:
                 items = self.children(place.node)
-                if not 0 <= step.number < len(items):
-                    raise NotThere(
-                        f"{here} has {len(items)} items, so [{step.number}] is not one of them",
-                        place,
-                        rest,
-                        creatable=False,
-                    )
-                place = items[step.number]
+                if 0 <= step.number < len(items):
+                    child = items[step.number]
+                reason = f"has {len(items)} items, so [{step.number}] is not one of them"
             else:
-                what = "mapping" if kind == MAPPING else "scalar"
-                raise NotThere(f"{here} is a {what}: it has no items", place, rest, creatable=False)
+                reason = f"is a {'mapping' if kind == MAPPING else 'scalar'}: it has no items"
+            if child is None:
+                creatable = isinstance(step, Key) and (kind == MAPPING or self.is_null(place.node))
+                reason = f"{show_path(steps[:number])} {reason}"
+                raise NotThere(reason, place, steps[number:], creatable=creatable)
+            place = child
         return place
 
     def source(self, node: int) -> str:
@@ -186,23 +202,17 @@ class Tree:
     def alias_targets(self) -> dict[int, int]:
         """For each alias event the event that carries its anchor. Raises SyntaxFault for an alias without one."""
         if self._targets is None:
-            self._targets = _resolve(self.stream)
+            targets: dict[int, int] = {}
+            anchors: dict[str, int] = {}
+            for index, (kind, _, value, anchor, _) in enumerate(self.stream.events if "*" in self.text else ()):
+                if anchor is not None:
+                    anchors[anchor] = index
+                elif kind == ALIAS:
+                    if value not in anchors:
+                        start = self.stream.starts[index]
+                        raise SyntaxFault(f"the alias *{value} has no anchor &{value} before it", start)
+                    targets[index] = anchors[value]
+                elif kind == DOCUMENT:
+                    anchors.clear()
+            self._targets = targets
         return self._targets
-
-
-def _resolve(stream: Stream) -> dict[int, int]:
-    targets: dict[int, int] = {}
-    if "*" not in stream.text:
-        return targets
-    anchors: dict[str, int] = {}
-    for index, (kind, _, value, anchor, _) in enumerate(stream.events):
-        if anchor is not None:
-            anchors[anchor] = index
-        elif kind == ALIAS:
-            target = anchors.get(value)
-            if target is None:
-                raise SyntaxFault(f"the alias *{value} has no anchor &{value} before it", stream.starts[index])
-            targets[index] = target
-        elif kind == 0:
-            anchors.clear()
-    return targets

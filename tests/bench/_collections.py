@@ -17,10 +17,10 @@ import apsw
 import msgspec
 import numpy as np
 
+from services.knowledge import nodes
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Stamp
-from services.knowledge.store import nodes
-from services.knowledge.store.schema import open_database as open_notes
+from services.knowledge.schema import open_database as open_notes
 from services.retrieve import lexical, store
 from services.retrieve.lexical import Fts5, Words, row_of
 from services.retrieve.schema import SCHEMA

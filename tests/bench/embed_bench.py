@@ -25,13 +25,13 @@ import numpy as np
 import torch
 import trio
 
-from proto.cores import usable_cores
+from proto.machine import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.encoder import Vectors
 from services.embed.main import Loaded, Settings, load
 from services.embed.weights import ModelFiles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane
-from services.runtime.models.tokens import Ids
+from services.runtime.models.checkpoint import Ids
 
 Encode = Callable[[Sequence[str]], Vectors]
 

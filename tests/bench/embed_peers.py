@@ -36,7 +36,7 @@ import numpy as np
 import torch
 
 from kernel.control.client import Client
-from proto.cores import usable_cores
+from proto.machine import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.encoder import Backend
 from services.embed.main import Loaded, Settings, load

@@ -35,10 +35,12 @@ from proto.ops.files.resources import (
     ResourceSearch,
     ResourceSum,
     ResourceTimeRange,
+    TextField,
+    TextMode,
 )
 from proto.ops.files.space import SpaceSummaryOf, TopFiles
 from services.files.main import open_service
-from services.files.sets import sets
+from services.files.query import sets
 from services.files.store import schema
 from services.files.store.database import open_database
 from services.runtime.testing import Bench, services_in_process
@@ -230,7 +232,7 @@ async def filters(folder: Path, rows: int, rounds: int) -> None:
         print(f"memory {memory_mib():.0f} MiB")
 
 
-def match(field: str, pattern: str, mode: str) -> ResourceFuzzyMatch:
+def match(field: TextField, pattern: str, mode: TextMode) -> ResourceFuzzyMatch:
     return ResourceFuzzyMatch(name="all", field=field, pattern=pattern, mode=mode)
 
 

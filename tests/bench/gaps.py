@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 import trio
 
-from proto.arrays import pack
-from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, pack
 from proto.ops.knowledge import ClusterDocuments, ExploreLinks, FindGaps, KnowledgeStatus
 from proto.ops.retrieve import RetrieveStatus
 from services.knowledge.main import open_service as open_knowledge

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import apsw
 
-from services.retrieve import id_sets
+from services.retrieve import store
 from services.retrieve.large_words import LargeWords
 from services.retrieve.lexical import Fts5, Words, row_of, rows
 from services.retrieve.terms import query_terms
@@ -39,12 +39,12 @@ def p50_ms(search: Callable[[str], object], queries: Sequence[str]) -> float:
 
 def fill(large: LargeWords, db: apsw.Connection) -> float:
     began = time.perf_counter()
-    ids = id_sets.items(db).tolist()
+    ids = store.item_ids(db).tolist()
     for start in range(0, len(ids), 500):
         large.load(rows(db, ids[start : start + 500]))
         if start % 20_000 == 0:
             large.flush()
-    large.finish()
+    large.flush()
     return time.perf_counter() - began
 
 

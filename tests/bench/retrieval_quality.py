@@ -29,9 +29,17 @@ import msgspec
 import numpy as np
 import trio
 
-from proto.arrays import pack
 from proto.operation import Params
-from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, TextKind
+from proto.ops.embed import (
+    EmbedMaxSim,
+    EmbedModel,
+    EmbedModelParams,
+    EmbedResult,
+    EmbedTexts,
+    MaxSimResult,
+    TextKind,
+    pack,
+)
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.embed.encoder import Backend
@@ -231,7 +239,7 @@ async def measure(
     queries = [query for query in queries if query.id in relevant]
     collection = Collection(folder.name, work, trio.CapacityLimiter(4))
     await collection.load()
-    await collection.check_words()
+    await collection.words.check()
     started = time.perf_counter()
     await fill(collection, documents, embedder)
     print(

@@ -23,11 +23,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import faiss
 import msgspec
 import numpy as np
+import trio
 
-from services.retrieve import store, vector_store
-from services.retrieve.segment import DEFAULT_LIMITS
-from services.retrieve.segmented import SegmentedIndex
-from services.retrieve.store import Model
+from services.retrieve import store
+from services.retrieve.collection import Collection
 from services.retrieve.vectors import Matrix
 from tests.bench._collections import open_database
 
@@ -75,39 +74,25 @@ def fill(folder: Path, rows: Matrix) -> None:
     db.close()
 
 
-def open_index(folder: Path) -> tuple[Model, SegmentedIndex]:
+async def opened(folder: Path) -> Collection:
     """As the service opens it."""
-    db = open_database(folder / "bench.db")
-    model = store.current_model(db)
-    if model is None:
-        raise SystemExit("the database has no model")
-    index = vector_store.load(db, folder / "bench.vectors", model, DEFAULT_LIMITS)
-    db.close()
-    return model, index
+    collection = Collection("bench", folder, trio.CapacityLimiter(1))
+    await collection.load()
+    return collection
 
 
-def tend(folder: Path, model: Model, index: SegmentedIndex) -> None:
-    """Do what is due, as the service does it in the background."""
-    db = open_database(folder / "bench.db")
-    while (job := index.begin()) is not None:
-        built = index.build(job, lambda ids: vector_store.vectors_by_id(db, model, ids), lambda: None)
-        db.execute("BEGIN")
-        vector_store.save(db, model, index.records_after(job, built))
-        db.execute("COMMIT")
-        index.switch(job, built)
-    db.close()
-
-
-def measure_opening(folder: Path) -> Opened:
+async def measure_opening(folder: Path) -> Opened:
     """In a process of its own."""
     start = time.perf_counter()
-    model, index = open_index(folder)
+    vectors = (await opened(folder)).vectors
     load_s = time.perf_counter() - start
-    asked = np.random.default_rng(0).standard_normal(model.dimensions).astype(np.float32)
+    assert vectors.model is not None
+    asked = np.random.default_rng(0).standard_normal(vectors.model.dimensions).astype(np.float32)
     start = time.perf_counter()
-    index.search(asked / np.linalg.norm(asked), 10, None)
+    vectors.near(asked / np.linalg.norm(asked), 10, None)
     first_ms = 1e3 * (time.perf_counter() - start)
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    report = Path("/proc/self/status").read_text()  # noqa: ASYNC240  # nothing else runs
+    status = dict(line.split(":", 1) for line in report.splitlines())
     return Opened(load_s, first_ms, int(status["RssAnon"].split()[0]) / 1024, int(status["VmRSS"].split()[0]) / 1024)
 
 
@@ -122,36 +107,36 @@ def times(search: Callable[[Matrix], set[int]], asked: Matrix) -> tuple[list[set
     return found, float(np.median(took)), float(np.percentile(took, 99))
 
 
-def bench(count: int, dimensions: int, queries: int) -> None:
+async def bench(count: int, dimensions: int, queries: int) -> None:
     """One size, one line of the table."""
     rows, asked = clustered(count, dimensions, queries)
     folder = Path(tempfile.mkdtemp(prefix="linckia-bench-"))
     try:
         fill(folder, rows)
         start, cpu = time.perf_counter(), time.process_time()
-        model, index = open_index(folder)
-        tend(folder, model, index)
+        collection = await opened(folder)
+        vectors = collection.vectors
+        await vectors.tend(collection)
         built_s, built_cpu_s = time.perf_counter() - start, time.process_time() - cpu
-        ours, p50, p99 = times(lambda query: {i - 1 for i, _ in index.search(query, 10, None)}, asked)
+        ours, p50, p99 = times(lambda query: {i - 1 for i, _ in vectors.near(query, 10, None)}, asked)
         admitted = np.arange(1, count + 1, 50)
-        _, filtered_p50, _ = times(lambda query: {i for i, _ in index.search(query, 10, admitted)}, asked)
-        kind, segments = index.kind, len(index.segments)
+        _, filtered_p50, _ = times(lambda query: {i for i, _ in vectors.near(query, 10, admitted)}, asked)
         peer = faiss.IndexFlatIP(dimensions)
         start = time.perf_counter()
         peer.add(rows)
         peer_built_s = time.perf_counter() - start
         exact, peer_p50, peer_p99 = times(lambda query: set(peer.search(query[None], 10)[1][0].tolist()), asked)
         recall = sum(len(one & other) for one, other in zip(ours, exact, strict=True)) / (10 * queries)
-        opened = msgspec.json.decode(
-            subprocess.run(
+        again = msgspec.json.decode(
+            subprocess.run(  # noqa: ASYNC221  # nothing else runs
                 [sys.executable, "-m", "tests.bench.vectors", "--open", str(folder)], stdout=subprocess.PIPE, check=True
             ).stdout,
             type=Opened,
         )
         print(
-            f"{count:>9,} {kind:>12} x{segments:<2} {built_s:8.2f} {built_cpu_s:8.2f} {p50:8.3f} {p99:8.3f} "
-            f"{filtered_p50:8.3f} {recall:7.3f} {1e3 * opened.load_s:9.0f} {opened.first_search_ms:8.1f} "
-            f"{opened.anonymous_mb:8.0f} {opened.resident_mb:8.0f} | {peer_built_s:6.2f} {peer_p50:8.3f} "
+            f"{count:>9,} {vectors.kind:>12} {built_s:8.2f} {built_cpu_s:8.2f} {p50:8.3f} {p99:8.3f} "
+            f"{filtered_p50:8.3f} {recall:7.3f} {1e3 * again.load_s:9.0f} {again.first_search_ms:8.1f} "
+            f"{again.anonymous_mb:8.0f} {again.resident_mb:8.0f} | {peer_built_s:6.2f} {peer_p50:8.3f} "
             f"{peer_p99:8.3f} | {peer_p50 / p50:6.1f}",
             flush=True,
         )
@@ -168,14 +153,14 @@ def main() -> None:
     given = parser.parse_args()
     faiss.omp_set_num_threads(1)
     if given.open:
-        sys.stdout.buffer.write(msgspec.json.encode(measure_opening(given.open)))
+        sys.stdout.buffer.write(msgspec.json.encode(trio.run(measure_opening, given.open)))
         return
     print(
-        "  vectors         kind     build s    CPU s   p50 ms   p99 ms  2 % ms  recall  restart ms first ms  anon MB   "
+        "  vectors         kind  build s    CPU s   p50 ms   p99 ms  2 % ms  recall  restart ms first ms  anon MB   "
         "RSS MB | flat s   p50 ms   p99 ms |  ratio"
     )
     for size in given.sizes.split(","):
-        bench(int(size), given.dimensions, given.queries)
+        trio.run(bench, int(size), given.dimensions, given.queries)
 
 
 if __name__ == "__main__":

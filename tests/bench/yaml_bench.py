@@ -90,7 +90,7 @@ def main() -> None:
         get_and_set = seconds(
             lambda: (
                 cold.get("f.yaml", "service500.spec.image"),
-                cold.change("f.yaml", SetEdit("service500.spec.replicas", "77")),
+                cold.edit("f.yaml", SetEdit("service500.spec.replicas", "77")),
             )
         )
         print(f"get and set, nothing cached {get_and_set:7.3f} s")
@@ -98,7 +98,7 @@ def main() -> None:
         print(f"get again (wall time)       {again * 1000:7.3f} ms")
         numbers = iter(range(100, 1000))
         change = seconds(
-            lambda: cold.change("f.yaml", SetEdit("service500.spec.replicas", str(next(numbers)))),
+            lambda: cold.edit("f.yaml", SetEdit("service500.spec.replicas", str(next(numbers)))),
             20,
             time.perf_counter,
         )

@@ -9,12 +9,23 @@ from typing import Any
 
 import trio
 
-from proto import notices
-from proto.asking import CAPABILITIES, INPUTS
-from proto.content import Audio, Block, Content, Embedded, Image, Message, PromptResult, ResourceResult, TextContents
-from proto.content import Text as TextBlock
+from proto import mcp
 from proto.errors import InvalidParams, OperationError
-from proto.notices import ListChanged
+from proto.mcp import (
+    CAPABILITIES,
+    INPUTS,
+    Audio,
+    Block,
+    Content,
+    Embedded,
+    Image,
+    ListChanged,
+    Message,
+    PromptResult,
+    ResourceResult,
+    TextContents,
+)
+from proto.mcp import Text as TextBlock
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.conformance import fixtures
 from tests.conformance import operations as ops
@@ -96,12 +107,12 @@ class Answering:
 
     @handles(ops.TriggerToolChange)
     async def trigger_tool_change(self, params: ops.TriggerToolChange, ctx: Context) -> Content:
-        self._env.publish(notices.LIST_CHANGED, ListChanged(list="tools"))
+        self._env.publish(mcp.LIST_CHANGED, ListChanged(list="tools"))
         return _text("Told clients that the tools changed")
 
     @handles(ops.TriggerPromptChange)
     async def trigger_prompt_change(self, params: ops.TriggerPromptChange, ctx: Context) -> Content:
-        self._env.publish(notices.LIST_CHANGED, ListChanged(list="prompts"))
+        self._env.publish(mcp.LIST_CHANGED, ListChanged(list="prompts"))
         return _text("Told clients that the prompts changed")
 
     @handles(ops.SchemaKeywords)

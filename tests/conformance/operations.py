@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.content import Content, PromptResult, ResourceResult
+from proto.mcp import Content, PromptResult, ResourceResult
 from proto.operation import Access, Params, Resource, Role, operation
 
 SERVICE = "conformance"

@@ -14,7 +14,7 @@ from kernel.ports import ClientRequests, Dispatcher
 from proto.errors import Executed, Forbidden, Timeout
 from proto.frames import Event
 from proto.operation import Access, Operation, Params
-from proto.ops.composite import SERVICE, Describe, Execute, Query, Session
+from proto.ops.gateway import SERVICE, Describe, Execute, Query, Session
 
 
 class Composites:

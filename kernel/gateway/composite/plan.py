@@ -18,8 +18,7 @@ from kernel.gateway.composite.steps import Category, Steps
 from kernel.json_types import JsonObject
 from proto.errors import InvalidParams
 from proto.operation import Operation, Params
-from proto.spelling import respelled
-from proto.validation import validate
+from proto.validation import respelled, validate
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from kernel.json_types import JsonObject
 from kernel.ports import ClientRequests
 from proto.errors import InvalidParams, LinckiaError
 from proto.operation import Operation, Params
-from proto.ops.composite import Execute, Query, Session
+from proto.ops.gateway import Execute, Query, Session
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step for the caller of the tool."""

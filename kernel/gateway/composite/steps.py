@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from proto.errors import InvalidParams
 from proto.operation import CLIENT, Access, Operation, Role
 from proto.ops import Table
-from proto.ops.composite import SERVICE
+from proto.ops.gateway import SERVICE
 
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
 

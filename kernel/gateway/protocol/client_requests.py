@@ -1,7 +1,7 @@
 """The way back from a running call to its client: progress, log lines and questions.
 
 Progress reaches the client in order, never going back, and at most twenty times a second; the last report before the
-result is always sent.  Questions are answered in the way of the client's revision: see `proto.asking`.
+result is always sent.  Questions are answered in the way of the client's revision: see `proto.mcp`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 import trio
 
 from kernel.json_types import JsonObject
-from proto.asking import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
 from proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
+from proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
 
 PROGRESS_INTERVAL_S = 0.05
 """Between two progress notifications of one call: a person sees no more, and a client need not parse more."""

@@ -21,7 +21,7 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 
-from proto import notices
+from proto import mcp
 from proto.frames import Event
 
 DELIVERY_TIMEOUT_S = 5.0
@@ -93,10 +93,10 @@ class News:
 
 
 def _decoded(event: Event) -> ServerEvent | None:
-    if event.topic == notices.LIST_CHANGED:
-        return _LISTS[msgspec.msgpack.decode(event.body, type=notices.ListChanged).list]()
-    if event.topic == notices.RESOURCE_UPDATED:
-        return ResourceUpdated(uri=msgspec.msgpack.decode(event.body, type=notices.ResourceUpdated).uri)
+    if event.topic == mcp.LIST_CHANGED:
+        return _LISTS[msgspec.msgpack.decode(event.body, type=mcp.ListChanged).list]()
+    if event.topic == mcp.RESOURCE_UPDATED:
+        return ResourceUpdated(uri=msgspec.msgpack.decode(event.body, type=mcp.ResourceUpdated).uri)
     return None
 
 

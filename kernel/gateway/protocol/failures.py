@@ -11,8 +11,8 @@ import logging
 
 from kernel.gateway.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from kernel.json_types import JsonObject
-from proto.asking import MISSING_CAPABILITY
 from proto.errors import Executed, Failure, Internal, Kind, LinckiaError
+from proto.mcp import MISSING_CAPABILITY
 from proto.operation import Operation
 
 FAILURE_META = "linckia/failure"

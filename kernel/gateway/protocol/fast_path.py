@@ -28,7 +28,7 @@ from kernel.gateway.protocol.messages import TOOLS_CALL, Envelope, RequestId, er
 from kernel.gateway.protocol.server import SurfaceServer, as_error
 from kernel.json_types import JsonObject
 from proto.operation import Operation
-from proto.ops.composite import SERVICE
+from proto.ops.gateway import SERVICE
 
 
 class _Meta(msgspec.Struct, gc=False):

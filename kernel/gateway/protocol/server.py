@@ -42,8 +42,8 @@ from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.surfaces import Surface
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
-from proto.asking import MISSING_CAPABILITY
 from proto.errors import Failure
+from proto.mcp import MISSING_CAPABILITY
 from proto.operation import Operation, Params
 
 Context = ServerRequestContext[Any, Any]

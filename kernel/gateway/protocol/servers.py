@@ -19,7 +19,7 @@ from kernel.gateway.protocol.server import SurfaceServer
 from kernel.gateway.scratchpad import Scratchpads
 from kernel.gateway.surfaces import Surface
 from kernel.ports import Dispatcher
-from proto import notices
+from proto import mcp
 from proto.ops import Table
 
 
@@ -45,4 +45,4 @@ class Servers:
             for name, surface in surfaces.items()
         }
         nursery.start_soon(prompts.watch, partial(self.news.publish, PromptsListChanged()))
-        self.close = dispatcher.subscribe(f"{notices.PREFIX}*", self.news.receive)
+        self.close = dispatcher.subscribe(f"{mcp.PREFIX}*", self.news.receive)

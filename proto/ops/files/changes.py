@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, Path
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
+from proto.operation import Params
+from proto.ops.files.shared import Path, tool
+from proto.ops.pages import Paged
 
 MAX_ITEMS = 10_000
 
@@ -30,24 +28,30 @@ class Relocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     to: Annotated[Path, Meta(description="Its new path, its own name included; nothing may be there yet")]
 
 
-class RelocationOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What became of one of them."""
-
-    from_: str = msgspec.field(name="from")
-    to: str
+class _Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     status: ItemStatus
     error: Annotated[str | None, Meta(description="Why it was not done")] = None
 
 
-class Relocations(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What became of each, in the order given."""
-
-    results: list[RelocationOutcome]
+class _Outcomes(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     total: int
     succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
     failed: int
     dry_run: bool = False
     summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
+
+
+class RelocationOutcome(_Outcome, frozen=True, kw_only=True, rename="camel"):
+    """What became of one of them."""
+
+    from_: str = msgspec.field(name="from")
+    to: str
+
+
+class Relocations(_Outcomes, frozen=True, kw_only=True):
+    """What became of each, in the order given."""
+
+    results: list[RelocationOutcome]
 
 
 @tool.write("rename-files", idempotent=False, deadline_s=3600)
@@ -72,24 +76,17 @@ class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     )
 
 
-class DeletionOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DeletionOutcome(_Outcome, frozen=True, kw_only=True, rename="camel"):
     """What became of one of them."""
 
     path: str
-    status: ItemStatus
-    error: Annotated[str | None, Meta(description="Why it was not done")] = None
     trash_id: Annotated[int | None, Meta(description="For restore-files, where deleted files are kept")] = None
 
 
-class Deletions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Deletions(_Outcomes, frozen=True, kw_only=True):
     """What became of each, in the order given."""
 
     results: list[DeletionOutcome]
-    total: int
-    succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
-    failed: int
-    dry_run: bool = False
-    summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
 
 
 @tool.destroy("delete-files", idempotent=False, deadline_s=86_400)
@@ -120,11 +117,8 @@ class TrashList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 @tool.read("list-trash", deadline_s=10)
-class ListTrash(Params[TrashList], frozen=True, kw_only=True, rename="camel"):
+class ListTrash(Paged, Params[TrashList], frozen=True, kw_only=True, rename="camel"):
     """List what delete-files put into the trash, newest first."""
-
-    limit: Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")] = 100
-    offset: Annotated[int, Meta(ge=0, le=2**53, description="Items to pass over")] = 0
 
 
 class RestoreItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -139,12 +133,8 @@ class RestoreFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel
     """Bring deleted files or directories back from the trash to where they were; never overwrites. What is named by
     its path is what was deleted there last."""
 
-    paths: Annotated[list[Path], Meta(max_length=MAX_ITEMS, description="Paths that were deleted")] = msgspec.field(
-        default_factory=list
-    )
-    items: Annotated[list[RestoreItem], Meta(max_length=MAX_ITEMS, description="Or items by id")] = msgspec.field(
-        default_factory=list
-    )
+    paths: Annotated[list[Path], Meta(max_length=MAX_ITEMS, description="Paths that were deleted")] = []
+    items: Annotated[list[RestoreItem], Meta(max_length=MAX_ITEMS, description="Or items by id")] = []
     dry_run: DryRun = False
 
 
@@ -160,9 +150,7 @@ class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 class EmptyTrash(Params[EmptiedTrash], frozen=True, kw_only=True, rename="camel"):
     """Delete for good what is in the trash: the items named, or all that were deleted at least so long ago."""
 
-    trash_ids: Annotated[list[int], Meta(max_length=MAX_ITEMS, description="These items")] = msgspec.field(
-        default_factory=list
-    )
+    trash_ids: Annotated[list[int], Meta(max_length=MAX_ITEMS, description="These items")] = []
     older_than_days: Annotated[
         Annotated[float, Meta(ge=0, le=36500)] | None, Meta(description="All deleted at least so many days ago; 0: all")
     ] = None

@@ -7,14 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
+from proto.operation import Params
 from proto.ops.files.index import JobId
-from proto.ops.files.shared import SERVICE, SURFACES, Path
+from proto.ops.files.shared import Path, tool
 
-tool = Family(SERVICE, surfaces=SURFACES)
-
-
-CLASSIFIERS = ("thumbnail", "timeline", "metadata")
+Classifier = Literal["thumbnail", "timeline", "metadata"]
 
 ClassifierStatus = Literal["pending", "running", "completed", "failed"]
 
@@ -24,7 +21,7 @@ class ClassifierJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     id: int
     source_path: str
-    operations: list[str]
+    operations: list[Classifier]
     status: ClassifierStatus
     progress: Annotated[int, Meta(description="0 to 100")]
     created_at: Annotated[str, Meta(description="RFC 3339")]
@@ -38,7 +35,7 @@ class ClassifierStarted(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
     job_id: Annotated[int, Meta(description="For classifier-job-progress")]
     source_path: str
-    operations: list[str]
+    operations: list[Classifier]
     status: ClassifierStatus
 
 
@@ -47,10 +44,7 @@ class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rena
     """Make the thumbnail, timeline and metadata of a file anew. Answers a job at once."""
 
     source_path: Annotated[Path, Meta(description="File in the index")]
-    operations: Annotated[
-        list[str],
-        Meta(max_length=100, description=f"Of {', '.join(CLASSIFIERS)}; all where none is given"),
-    ] = []
+    operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; all where none is given")] = []
 
 
 @tool.read("classifier-job-progress", deadline_s=10)

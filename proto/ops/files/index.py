@@ -7,11 +7,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, Path
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.files.shared import Path, tool
 
-tool = Family(SERVICE, surfaces=SURFACES)
+COMPARE = "compare"
+"""The service that looks at folders beside a scan: looking at a million files takes longer than all else that a rescan
+does, and a Python process looks with one processor."""
 
+beside = Family(COMPARE, role=Role.INTERNAL, callers=("files", OPERATOR))
+
+MAX_FOLDERS = 10_000
 
 JobStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 
@@ -113,3 +118,26 @@ class CancelJob(Params[CancelledJob], frozen=True, kw_only=True, rename="camel")
     """Stop an indexing job that waits or runs; what it has found so far stays in the index, which is consistent."""
 
     job_id: Annotated[JobId, Meta(description="The job, as `index` answered it")]
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found."""
+
+    different: Annotated[list[int], Meta(description="Which of the folders, counted from 0, are not as they were")]
+
+
+@beside.read("compare_folders", deadline_s=60)
+class CompareFolders(Params[Compared], frozen=True, kw_only=True):
+    """Tell which folders are not as they were listed: other entries, or an entry with another inode, size or time.
+
+    A folder that cannot be read, or is not below the roots, is different.
+    """
+
+    paths: Annotated[list[str], Meta(max_length=MAX_FOLDERS, description="Real paths, each with its slash")]
+    fingerprints: Annotated[
+        list[bytes], Meta(max_length=MAX_FOLDERS, description="Of each folder, what its last listing came to")
+    ]
+    ignore: Annotated[tuple[str, ...], Meta(description="Patterns, as in .gitignore, of what was left out")] = ()
+    empty_devices: Annotated[
+        tuple[int, ...], Meta(description="File systems that hold no files, and are shown empty (/proc)")
+    ] = ()

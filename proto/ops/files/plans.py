@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, Deleted, Description, Filter, Instant, Path, SetName, Whole
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
+from proto.operation import Params
+from proto.ops.files.classifier import Classifier
+from proto.ops.files.shared import Deleted, Description, Filter, Instant, Path, SetName, Whole, tool
 
 PlanName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a plan")]
 
@@ -68,7 +66,11 @@ class PlanSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     config: SourceConfig = SourceConfig()
 
 
-class _Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+class _Tagged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """A condition or an outcome; its `type` says which."""
+
+
+class _Group(_Tagged, frozen=True, kw_only=True):
     conditions: Annotated[list[Condition], Meta(max_length=1000, description="Conditions it is made of")]
 
 
@@ -84,28 +86,20 @@ class NoneOf(_Group, frozen=True, kw_only=True, tag="none"):
     """Met where not one of them is."""
 
 
-class MediaCondition(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="media_type"
-):
+class MediaCondition(_Tagged, frozen=True, kw_only=True, tag="media_type"):
     """Files of a kind, by their extension."""
 
     mediaType: MediaType
 
 
-class SizeCondition(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type",
-    tag="size",
-):  # fmt: skip
+class SizeCondition(_Tagged, frozen=True, kw_only=True, omit_defaults=True, tag="size"):
     """Entries of a size, both ends inclusive."""
 
     minSize: Annotated[Whole | None, Meta(description="Bytes")] = None
     maxSize: Annotated[Whole | None, Meta(description="Bytes")] = None
 
 
-class TimeCondition(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type",
-    tag="time",
-):  # fmt: skip
+class TimeCondition(_Tagged, frozen=True, kw_only=True, omit_defaults=True, tag="time"):
     """Entries of a time, both ends inclusive: RFC 3339, a date, or Unix seconds."""
 
     minMtime: Instant | None = None
@@ -117,10 +111,7 @@ class TimeCondition(
 _Part = Annotated[str, Meta(max_length=8192)]
 
 
-class PathCondition(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type",
-    tag="path",
-):  # fmt: skip
+class PathCondition(_Tagged, frozen=True, kw_only=True, omit_defaults=True, tag="path"):
     """Entries whose path has all of these, in either case."""
 
     pathContains: _Part | None = None
@@ -138,26 +129,20 @@ class PathCondition(
 Condition: TypeAlias = All | AnyOf | NoneOf | MediaCondition | SizeCondition | TimeCondition | PathCondition
 
 
-class SelectionOutcome(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="selection_set"
-):
+class SelectionOutcome(_Tagged, frozen=True, kw_only=True, tag="selection_set"):
     """Put entries into a resource set, which is made where it is missing, or take them out of it."""
 
     selectionSetName: SetName
     operation: Literal["add", "remove"] = "add"
 
 
-class ClassifierOutcome(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="classifier"
-):
+class ClassifierOutcome(_Tagged, frozen=True, kw_only=True, tag="classifier"):
     """Make thumbnails and metadata of files, by a job each."""
 
-    operations: Annotated[
-        list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100, description="Which; all where none is given")
-    ] = []
+    operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; all where none is given")] = []
 
 
-class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="tool"):
+class ToolOutcome(_Tagged, frozen=True, kw_only=True, tag="tool"):
     """Call an operation for each entry, with the rights of a client."""
 
     tool: Annotated[str, Meta(min_length=1, max_length=200, description="Name of the operation")]
@@ -170,9 +155,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = {}
 
 
-class ChainedOutcome(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="chained"
-):
+class ChainedOutcome(_Tagged, frozen=True, kw_only=True, tag="chained"):
     """Several outcomes, one after the other."""
 
     outcomes: Annotated[list[Outcome], Meta(max_length=1000)]
@@ -246,21 +229,26 @@ class PlanList(Params[Plans], frozen=True, kw_only=True):
     """List all plans."""
 
 
-class Execution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run of a plan."""
+class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run of a plan, in numbers."""
 
     execution_id: int
     plan_name: str
-    mode: Mode
     status: ExecutionStatus
     started_at: Annotated[int, Meta(description="Unix seconds")]
-    duration_ms: int
     entries_processed: Annotated[int, Meta(description="Entries of its sources that were looked at")]
     entries_matched: Annotated[int, Meta(description="Of those, how many met the conditions")]
     outcomes_applied: Annotated[int, Meta(description="Outcomes that were done, each for each entry")]
     outcomes_failed: int
     completed_at: Annotated[int | None, Meta(description="Unix seconds")] = None
     error: Annotated[str | None, Meta(description="Why it ended; or the first outcome that failed, and why")] = None
+
+
+class Execution(ExecutionRecord, frozen=True, kw_only=True, omit_defaults=True):
+    """A run of a plan."""
+
+    mode: Mode
+    duration_ms: int
 
 
 class PlanDetails(Plan, frozen=True, kw_only=True, omit_defaults=True):

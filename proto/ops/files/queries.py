@@ -7,11 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, Deleted, Description, FileEntry, Filter, Limit, Offset
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
+from proto.operation import Params
+from proto.ops.files.shared import Deleted, Description, EntryPage, Filter, Limit, Offset, tool
 
 QueryName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a saved query")]
 
@@ -43,19 +40,10 @@ class QueryCreate(Params[SavedQuery], frozen=True, kw_only=True):
     description: Description = ""
 
 
-class FoundEntries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FoundEntries(EntryPage, frozen=True, kw_only=True):
     """One page of the entries that a query finds."""
 
     query: Annotated[str, Meta(description="Name of the query")]
-    entries: list[FileEntry]
-    total_count: Annotated[int, Meta(description="How many match, whatever the page")]
-    returned_count: int
-    offset: int
-    limit: int
-    has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
-    summary: Annotated[
-        str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
-    ] = None
 
 
 @tool.read("query-execute", deadline_s=60)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, Kind, Offset, Path
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
-
-SORTS = ("name", "size", "mtime")
+from proto.operation import Params
+from proto.ops.files.shared import Kind, Offset, Path, Summary, tool
 
 
 class NavigateEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -34,9 +29,7 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     entries: list[NavigateEntry]
     total: Annotated[int, Meta(description="Entries of the directory, whatever the page")]
     has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
-    summary: Annotated[
-        str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
-    ] = None
+    summary: Summary = None
     scanning: Annotated[
         int | None, Meta(description="The job that scans here at this moment: what it has yet to find is missing")
     ] = None
@@ -49,9 +42,7 @@ class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
     path: Annotated[Path, Meta(description="Directory to list")]
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Entries to answer at most")] = 100
     offset: Offset = 0
-    sort: Annotated[
-        str, Meta(description="name (in either case), size or mtime", extra_json_schema={"enum": list(SORTS)})
-    ] = "name"
+    sort: Annotated[Literal["name", "size", "mtime"], Meta(description="name in either case, size or mtime")] = "name"
     desc: Annotated[bool, Meta(description="Sort descending")] = False
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole
+from proto.operation import Params
+from proto.ops.files.shared import EntryPage, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole, tool
 
-tool = Family(SERVICE, surfaces=SURFACES)
-
-
-TIME_FIELDS = ("mtime", "ctime", "added_at")
-METRIC_FIELDS = ("size", "disk_size", "links", "inode", "depth")
-EXACT_FIELDS = (
-    "kind", "path", "parent", "name", "extension", "size", "disk_size", "mtime", "ctime", "inode", "links",
-)  # fmt: skip
-TEXT_FIELDS = ("path", "name", "parent", "extension", "kind")
-MODES = ("contains", "prefix", "suffix", "regex", "glob")
-SUMS = ("size", "count", "files", "directories")
+TimeField = Literal["mtime", "ctime", "added_at"]
+MetricField = Literal["size", "disk_size", "links", "inode", "depth"]
+ExactField = Literal[
+    "kind", "path", "parent", "name", "extension", "size", "disk_size", "mtime", "ctime", "inode", "links"
+]
+TextField = Literal["path", "name", "parent", "extension", "kind"]
+TextMode = Literal["contains", "prefix", "suffix", "regex", "glob"]
+Metric = Literal["size", "count", "files", "directories"]
 
 Depth = Annotated[int, Meta(ge=0, description="Levels to follow")]
 
@@ -89,7 +86,7 @@ class SumResult(msgspec.Struct, frozen=True, kw_only=True):
     """The value, and how it comes about: the set's own part where it has entries, then each child's."""
 
     resource_set: str
-    metric: str
+    metric: Metric
     value: int
     breakdown: Annotated[list[SumPart], Meta(description="Adds up to the value")]
 
@@ -100,100 +97,71 @@ class ResourceSum(Params[SumResult], frozen=True, kw_only=True):
     that is in the sets is part of that directory's size."""
 
     name: SetName
-    metric: Annotated[
-        str,
-        Meta(description="size (bytes), count (entries), files or directories", extra_json_schema={"enum": [*SUMS]}),
-    ]
+    metric: Annotated[Metric, Meta(description="size (bytes), count (entries), files or directories")]
     include_children: ChildSets = True
     depth: Annotated[Depth | None, Meta(description="Levels of sets to follow; null: all")] = None
 
 
-class EntryPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One page of the entries that match."""
+class SetEntryPage(EntryPage, frozen=True, kw_only=True):
+    """One page of the entries of a resource set that match."""
 
     resource_set: str
-    entries: list[FileEntry]
-    total_count: Annotated[int, Meta(description="How many match, whatever the page")]
-    returned_count: int
-    offset: int
-    limit: int
-    has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
-    summary: Annotated[
-        str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
-    ] = None
 
 
-Many = Annotated[Limit, Meta(description="Entries to answer at most")]
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A set, and how much of it."""
+
+    name: SetName
+    include_children: ChildSets = True
+    limit: Annotated[Limit, Meta(description="Entries to answer at most")] = 1_000_000
+    offset: Offset = 0
 
 
 @tool.read("resource-time-range", deadline_s=60)
-class ResourceTimeRange(Params[EntryPage], frozen=True, kw_only=True):
+class ResourceTimeRange(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set whose time lies in a range, latest first. Both ends are inclusive; a date as
     `max` means the whole day."""
 
-    name: SetName
-    field: Annotated[
-        str,
-        Meta(description="mtime, ctime or added_at (to the set)", extra_json_schema={"enum": list(TIME_FIELDS)}),
-    ]
+    field: Annotated[TimeField, Meta(description="mtime, ctime or added_at (to the set)")]
     min: Annotated[Instant | None, Meta(description="From: RFC 3339, a date, or Unix seconds")] = None
     max: Annotated[Instant | None, Meta(description="To: RFC 3339, a date, or Unix seconds")] = None
-    include_children: ChildSets = True
-    limit: Many = 1_000_000
-    offset: Offset = 0
 
 
 @tool.read("resource-metric-range", deadline_s=60)
-class ResourceMetricRange(Params[EntryPage], frozen=True, kw_only=True):
+class ResourceMetricRange(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set whose metric lies in a range, both ends inclusive, largest first."""
 
-    name: SetName
     metric: Annotated[
-        str,
-        Meta(
-            description="size, disk_size (bytes), links, inode, or depth (directories above it)",
-            extra_json_schema={"enum": list(METRIC_FIELDS)},
-        ),
+        MetricField, Meta(description="size, disk_size (bytes), links, inode, or depth (directories above it)")
     ]
     min: Annotated[Whole | None, Meta(description="Least value")] = None
     max: Annotated[Whole | None, Meta(description="Greatest value")] = None
-    include_children: ChildSets = True
-    limit: Many = 1_000_000
-    offset: Offset = 0
 
 
 @tool.read("resource-is", deadline_s=60)
-class ResourceIs(Params[EntryPage], frozen=True, kw_only=True):
+class ResourceIs(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set of which a field has exactly this value."""
 
-    name: SetName
-    field: Annotated[str, Meta(description="Field to compare", extra_json_schema={"enum": list(EXACT_FIELDS)})]
+    field: Annotated[ExactField, Meta(description="Field to compare")]
     value: Annotated[str | Whole, Meta(description="Value it must have; an extension with or without its dot")]
-    include_children: ChildSets = True
-    limit: Many = 1_000_000
-    offset: Offset = 0
 
 
 @tool.read("resource-fuzzy-match", deadline_s=60)
-class ResourceFuzzyMatch(Params[EntryPage], frozen=True, kw_only=True):
+class ResourceFuzzyMatch(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set of which a field matches a pattern. `contains`, `prefix` and `suffix` take it
     literally; `regex` (RE2) finds it anywhere; `glob` must match the whole field, its `*` crosses `/`."""
 
-    name: SetName
-    field: Annotated[str, Meta(description="Field to search", extra_json_schema={"enum": list(TEXT_FIELDS)})]
+    field: Annotated[TextField, Meta(description="Field to search")]
     pattern: Annotated[str, Meta(max_length=8192, description="Pattern to match")]
-    mode: Annotated[str, Meta(description="How to match", extra_json_schema={"enum": list(MODES)})] = "contains"
+    mode: Annotated[TextMode, Meta(description="How to match")] = "contains"
     case_sensitive: Annotated[bool, Meta(description="Whether case matters")] = False
-    include_children: ChildSets = True
-    limit: Many = 1_000_000
-    offset: Offset = 0
 
 
 @tool.read("resource-search", deadline_s=60)
-class ResourceSearch(Filter, Params[EntryPage], frozen=True, kw_only=True):
+class ResourceSearch(Filter, Params[SetEntryPage], frozen=True, kw_only=True):
     """Search a resource set by several criteria at once."""
 
     name: SetName
-    include_children: Annotated[bool, Meta(description="Take in the sets below it, each entry once")] = False
+    include_children: ChildSets = False
     limit: Limit = 100
     offset: Offset = 0

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import (
-    SERVICE,
-    SURFACES,
-    Deleted,
-    Description,
-    FileEntry,
-    Limit,
-    Offset,
-    Path,
-    SetName,
-)
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
+from proto.operation import Params
+from proto.ops.files.shared import Deleted, Description, FileEntry, Limit, Offset, Path, SetName, Summary, tool
 
 MAX_PATHS = 100_000
 """Of one change."""
-
-SET_CHANGES = ("add", "remove")
 
 
 class ResourceSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +58,7 @@ class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=T
     limit: int | None = None
     offset: int | None = None
     has_more: Annotated[bool | None, Meta(description="Whether more entries follow the last one")] = None
-    summary: Annotated[
-        str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
-    ] = None
+    summary: Summary = None
 
 
 @tool.read("resource-set-get", deadline_s=30)
@@ -105,7 +88,7 @@ class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
     nothing is changed."""
 
     name: SetName
-    operation: Annotated[str, Meta(description="add or remove", extra_json_schema={"enum": [*SET_CHANGES]})]
+    operation: Annotated[Literal["add", "remove"], Meta(description="What to do with the paths")]
     paths: Annotated[list[Path], Meta(max_length=MAX_PATHS, description="Paths of the entries")]
 
 

@@ -7,8 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-SERVICE = "files"
-SURFACES = ("files",)
+from proto.operation import Family
+from proto.ops.pages import Offset
+
+tool = Family("files", surfaces=("files",))
 
 Path = Annotated[str, Meta(min_length=1, max_length=32768, description="Absolute path")]
 """A path. Bytes that are not UTF-8 are characters from U+10FE80 to U+10FEFF: 0x10FE00 and the byte."""
@@ -23,7 +25,6 @@ SetName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name o
 Description = Annotated[str, Meta(max_length=65_536, description="What it is for")]
 
 Limit = Annotated[int, Meta(ge=1, le=1_000_000, description="Entries to answer at most")]
-Offset = Annotated[int, Meta(ge=0, le=2**53, description="Entries to pass over, for the next page")]
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,9 +40,24 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     added_at: Annotated[str | None, Meta(description="When it came into the resource set, RFC 3339")] = None
 
 
-Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Summary = Annotated[
+    str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
+]
 
-SORTS = ("size", "name", "mtime", "ctime", "path")
+
+class EntryPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of entries."""
+
+    entries: list[FileEntry]
+    total_count: Annotated[int, Meta(description="How many match, whatever the page")]
+    returned_count: int
+    offset: int
+    limit: int
+    has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
+    summary: Summary = None
+
+
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,7 +73,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Instant | None, Meta(description="Changed then or later: RFC 3339, a date, or Unix seconds")
     ] = None
     max_mtime: Annotated[Instant | None, Meta(description="Changed then or earlier; a date means the whole day")] = None
-    sort_by: Annotated[str, Meta(description="Sort field", extra_json_schema={"enum": list(SORTS)})] = "size"
+    sort_by: Annotated[Literal["size", "name", "mtime", "ctime", "path"], Meta(description="Sort field")] = "size"
     sort_desc: Annotated[bool, Meta(description="Sort descending")] = True
 
 
@@ -67,3 +83,7 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     deleted: bool
     message: str
+
+
+__all__ = ["Deleted", "Description", "EntryPage", "FileEntry", "Filter", "Instant", "Kind", "Limit", "Offset", "Path"]
+__all__ += ["SetName", "Summary", "Whole", "tool"]

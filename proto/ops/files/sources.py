@@ -7,15 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, Deleted, Path
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
+from proto.operation import Params
+from proto.ops.files.shared import Deleted, Path, tool
 
 SourceName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a source")]
 
-SOURCE_TYPES = ("live", "manual")
+SourceType = Literal["live", "manual"]
 
 SourceStatus = Literal["stopped", "starting", "running", "completed", "error"]
 
@@ -24,7 +21,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A source and how it stands."""
 
     name: str
-    type: str
+    type: SourceType
     path: str
     enabled: bool
     watch_recursive: bool
@@ -47,7 +44,7 @@ class SourceCreate(Params[Source], frozen=True, kw_only=True):
     restart) or to be scanned by source-start (`manual`). A live source that is enabled runs from now on."""
 
     name: SourceName
-    type: Annotated[str, Meta(description="live or manual", extra_json_schema={"enum": [*SOURCE_TYPES]})]
+    type: Annotated[SourceType, Meta(description="live or manual")]
     path: Annotated[Path, Meta(description="Folder below the roots")]
     enabled: Annotated[bool, Meta(description="Whether a live source starts by itself")] = True
     watch_recursive: Annotated[bool, Meta(description="Of live sources: whether folders below it are watched")] = True
@@ -112,7 +109,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """What a source has done."""
 
     name: str
-    type: str
+    type: SourceType
     status: SourceStatus
     entries_indexed: Annotated[int, Meta(description="Entries at or below its path that are in the index")]
     last_scan_at: Annotated[str | None, Meta(description="When its path was last scanned to the end, RFC 3339")]

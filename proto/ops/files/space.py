@@ -7,12 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.content import Content
-from proto.operation import Family, Params
-from proto.ops.files.shared import SERVICE, SURFACES, FileEntry, Instant, Limit, Offset, Path
-
-tool = Family(SERVICE, surfaces=SURFACES)
-
+from proto.mcp import Content
+from proto.operation import Params
+from proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, tool
 
 Measure = Annotated[
     Literal["apparent", "disk"], Meta(description="Bytes as files say (apparent), or as they take on the disk")

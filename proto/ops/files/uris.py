@@ -1,7 +1,4 @@
-"""Resources of `files`: entries, resource sets and jobs as `synthesis://…` URIs, in JSON.
-
-Lists are read page by page: `?offset=100&limit=50` may follow their URIs.
-"""
+"""Resources of `files`: entries, resource sets, jobs and plans as `synthesis://…` URIs, in JSON."""
 
 from __future__ import annotations
 
@@ -10,62 +7,38 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.content import ResourceResult
-from proto.operation import Access, Params, Resource, Role, operation
+from proto.mcp import ResourceResult
+from proto.operation import Params
 from proto.ops.files.index import Job, JobId, JobList
+from proto.ops.files.plans import ExecutionRecord, PlanName
 from proto.ops.files.reading import InspectResult
-from proto.ops.files.resources import Children, Parents, SumResult
-from proto.ops.files.shared import SERVICE, SURFACES, FileEntry, Offset
-
-JSON = "application/json"
-
-PAGED = ("offset", "limit")
+from proto.ops.files.resources import Children, Metric, Parents, SumResult
+from proto.ops.files.sets import ResourceSet
+from proto.ops.files.shared import FileEntry, SetName
+from proto.ops.pages import Page, Paged, PageLimit, resource
 
 NodePath = Annotated[str, Meta(max_length=32768, description="Absolute path without its first slash")]
 
-PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")]
 
-
-def resource(uri: str, name: str, *, paged: bool = False, mime_type: str = JSON) -> dict[str, Any]:
-    """What `@operation` is told of a resource at `synthesis://` and `uri`; `paged` ones take `PAGED`."""
-    return {
-        "service": SERVICE, "access": Access.READ, "idempotent": True, "deadline_s": 30, "role": Role.RESOURCE,
-        "surfaces": SURFACES,
-        "resource": Resource(
-            uri=f"synthesis://{uri}", name=name, mime_type=mime_type, query=PAGED if paged else ()
-        ),
-    }  # fmt: skip
-
-
-class NodePage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodePage(Page, frozen=True, kw_only=True):
     """A page of entries."""
 
     entries: list[FileEntry]
-    total: int
-    offset: int
-    has_more: bool = False
-    next: Annotated[str, Meta(description="The URI of the next page")] = ""
 
 
-@operation("files_nodes", **resource("nodes", "nodes", paged=True))
-class Nodes(Params[NodePage], frozen=True, kw_only=True):
+@resource("files_nodes", "nodes", "nodes")
+class Nodes(Paged, Params[NodePage], frozen=True, kw_only=True):
     """All entries of the index, directory by directory; `?offset=` and `?limit=` lead through them."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("files_node", **resource("nodes/{+path}", "node"))
+@resource("files_node", "nodes/{+path}", "node")
 class Node(Params[InspectResult], frozen=True, kw_only=True):
     """One entry of the index: `synthesis://nodes` and its absolute path, percent-encoded."""
 
     path: NodePath = ""
 
 
-@operation(
-    "files_node_metadata",
-    **resource("nodes/{+path}/metadata", "node-metadata") | {"deadline_s": 60},
-)
+@resource("files_node_metadata", "nodes/{+path}/metadata", "node-metadata", deadline_s=60)
 class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
     """What was made from a file and is said of its content, as `inspect` lists it; made now where it is not there yet.
     Below a directory, of which there is none, it is the entry of that name."""
@@ -73,10 +46,7 @@ class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
     path: NodePath
 
 
-@operation(
-    "files_node_thumbnail",
-    **resource("nodes/{+path}/thumbnail", "node-thumbnail", mime_type="image/jpeg") | {"deadline_s": 60},
-)
+@resource("files_node_thumbnail", "nodes/{+path}/thumbnail", "node-thumbnail", mime_type="image/jpeg", deadline_s=60)
 class NodeThumbnail(Params[ResourceResult], frozen=True, kw_only=True):
     """The thumbnail of a file, a JPEG; made now where it is not there yet. Below a directory, of which there is none,
     it is the entry of that name."""
@@ -84,66 +54,45 @@ class NodeThumbnail(Params[ResourceResult], frozen=True, kw_only=True):
     path: NodePath
 
 
-class SetSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A resource set."""
-
-    name: str
-    description: str
-    entry_count: int
-    child_count: int
-    created_at: str
-    updated_at: str
-
-
-class SetSummaries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SetSummaries(Page, frozen=True, kw_only=True):
     """A page of resource sets, by name."""
 
-    resource_sets: list[SetSummary]
-    total: int
-    offset: int
-    has_more: bool = False
-    next: Annotated[str, Meta(description="The URI of the next page")] = ""
+    resource_sets: list[ResourceSet]
 
 
-@operation("files_sets", **resource("resource-sets", "resource-sets", paged=True))
-class Sets(Params[SetSummaries], frozen=True, kw_only=True):
+@resource("files_sets", "resource-sets", "resource-sets")
+class Sets(Paged, Params[SetSummaries], frozen=True, kw_only=True):
     """All resource sets."""
 
-    offset: Offset = 0
     limit: PageLimit = 1000
 
 
-SetNameOfUri = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a resource set")]
-
-
-@operation("files_set", **resource("resource-sets/{name}", "resource-set"))
-class OneSet(Params[SetSummary], frozen=True, kw_only=True):
+@resource("files_set", "resource-sets/{name}", "resource-set")
+class OneSet(Params[ResourceSet], frozen=True, kw_only=True):
     """A resource set by its name."""
 
-    name: SetNameOfUri
+    name: SetName
 
 
-@operation("files_set_entries", **resource("resource-sets/{name}/entries", "resource-set-entries", paged=True))
-class SetEntries(Params[NodePage], frozen=True, kw_only=True):
+@resource("files_set_entries", "resource-sets/{name}/entries", "resource-set-entries")
+class SetEntries(Paged, Params[NodePage], frozen=True, kw_only=True):
     """The entries of a resource set itself, by path; `?offset=` and `?limit=` lead through them."""
 
-    name: SetNameOfUri
-    offset: Offset = 0
-    limit: PageLimit = 100
+    name: SetName
 
 
-@operation("files_set_children", **resource("resource-sets/{name}/children", "resource-set-children"))
+@resource("files_set_children", "resource-sets/{name}/children", "resource-set-children")
 class SetChildren(Params[Children], frozen=True, kw_only=True):
     """The sets directly below a resource set."""
 
-    name: SetNameOfUri
+    name: SetName
 
 
-@operation("files_set_parents", **resource("resource-sets/{name}/parents", "resource-set-parents"))
+@resource("files_set_parents", "resource-sets/{name}/parents", "resource-set-parents")
 class SetParents(Params[Parents], frozen=True, kw_only=True):
     """The sets directly above a resource set."""
 
-    name: SetNameOfUri
+    name: SetName
 
 
 class SetStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -163,71 +112,99 @@ class SetStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     extensions: Annotated[dict[str, int], Meta(description="Files by extension, the 20 most frequent")] = {}
 
 
-@operation("files_set_stats", **resource("resource-sets/{name}/stats", "resource-set-stats"))
+@resource("files_set_stats", "resource-sets/{name}/stats", "resource-set-stats")
 class SetStats(Params[SetStatistics], frozen=True, kw_only=True):
     """A resource set in numbers."""
 
-    name: SetNameOfUri
+    name: SetName
 
 
-@operation("files_set_metric", **resource("resource-sets/{name}/metrics/{metric}", "resource-set-metric"))
+@resource("files_set_metric", "resource-sets/{name}/metrics/{metric}", "resource-set-metric")
 class SetMetric(Params[SumResult], frozen=True, kw_only=True):
     """A metric (size, count, files or directories) over a resource set and those below it."""
 
-    name: SetNameOfUri
-    metric: str
+    name: SetName
+    metric: Metric
 
 
-@operation("files_jobs", **resource("jobs", "jobs", paged=True))
-class Jobs(Params[JobList], frozen=True, kw_only=True):
+@resource("files_jobs", "jobs", "jobs")
+class Jobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """All indexing jobs, newest first."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("files_jobs_pending", **resource("jobs/pending", "jobs-pending", paged=True))
-class PendingJobs(Params[JobList], frozen=True, kw_only=True):
+@resource("files_jobs_pending", "jobs/pending", "jobs-pending")
+class PendingJobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that wait."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("files_jobs_running", **resource("jobs/running", "jobs-running", paged=True))
-class RunningJobs(Params[JobList], frozen=True, kw_only=True):
+@resource("files_jobs_running", "jobs/running", "jobs-running")
+class RunningJobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that run."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("files_jobs_completed", **resource("jobs/completed", "jobs-completed", paged=True))
-class CompletedJobs(Params[JobList], frozen=True, kw_only=True):
+@resource("files_jobs_completed", "jobs/completed", "jobs-completed")
+class CompletedJobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that came to their end."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("files_jobs_failed", **resource("jobs/failed", "jobs-failed", paged=True))
-class FailedJobs(Params[JobList], frozen=True, kw_only=True):
+@resource("files_jobs_failed", "jobs/failed", "jobs-failed")
+class FailedJobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that failed, with the reason."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("files_jobs_cancelled", **resource("jobs/cancelled", "jobs-cancelled", paged=True))
-class CancelledJobs(Params[JobList], frozen=True, kw_only=True):
+@resource("files_jobs_cancelled", "jobs/cancelled", "jobs-cancelled")
+class CancelledJobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that were cancelled."""
 
-    offset: Offset = 0
-    limit: PageLimit = 100
 
-
-@operation("files_job", **resource("jobs/{id}", "job"))
+@resource("files_job", "jobs/{id}", "job")
 class OneJob(Params[Job], frozen=True, kw_only=True):
     """An indexing job by its number."""
 
     id: JobId
+
+
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan."""
+
+    name: str
+    status: str
+    definition: Annotated[dict[str, Any], Meta(description="As plan-create took it")]
+    created_at: Annotated[str, Meta(description="RFC 3339")]
+    updated_at: Annotated[str, Meta(description="RFC 3339")]
+
+
+class PlanRecords(Page, frozen=True, kw_only=True):
+    """A page of plans, by name."""
+
+    plans: list[PlanRecord]
+
+
+@resource("files_plans", "plans", "plans")
+class PlansRead(Paged, Params[PlanRecords], frozen=True, kw_only=True):
+    """All plans."""
+
+
+@resource("files_plan", "plans/{name}", "plan")
+class PlanRead(Params[PlanRecord], frozen=True, kw_only=True):
+    """A plan by its name."""
+
+    name: PlanName
+
+
+class ExecutionRecords(Page, frozen=True, kw_only=True):
+    """A page of executions, latest first."""
+
+    executions: list[ExecutionRecord]
+
+
+@resource("files_plan_executions", "plan-executions", "plan-executions")
+class ExecutionsRead(Paged, Params[ExecutionRecords], frozen=True, kw_only=True):
+    """All executions of plans, latest first."""
+
+
+@resource("files_executions_of_plan", "plans/{name}/executions", "plan-execution-history")
+class ExecutionsOfPlan(Paged, Params[ExecutionRecords], frozen=True, kw_only=True):
+    """The executions of a plan, latest first."""
+
+    name: PlanName

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from proto.cores import usable_cores
 from proto.errors import OperationError
+from proto.machine import usable_cores
 from proto.ops.documents.change import AddResult
 from services.documents.add import bulk
 from services.documents.add.intake import Ready, Taken, stamp_of

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import apsw
 import zstandard
 
-from proto.cores import usable_cores
+from proto.machine import usable_cores
 
 LEVEL = 3
 DICTIONARY_BYTES = 96 * 1024

@@ -15,7 +15,7 @@ import apsw
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from proto.memory import give_memory_back
+from proto.machine import give_memory_back
 from services.documents.store import globs, schema
 from services.runtime.database import Database, Kind
 

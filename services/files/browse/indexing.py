@@ -19,7 +19,7 @@ from proto.ops.files.index import (
 )
 from services.files import paths
 from services.files.core import Core
-from services.files.index.job_rows import skip_reason
+from services.files.index.history import skip_reason
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.scan import Counts
@@ -47,8 +47,7 @@ class Indexing:
                 )  # fmt: skip
         if not params.async_ and await trio.to_thread.run_sync(look, root) is None:
             # What was indexed of it goes with it, if what held it is there.
-            job = await self._core.jobs.start(root, background=False, force=True, max_age_s=0)
-            await self._core.jobs.wait(job, lambda counts: None)
+            await self._core.jobs.scan(root)
             raise OperationError(f"{paths.shown(root)} does not exist")
         job = await self._core.jobs.start(root, background=params.async_, force=params.force, max_age_s=params.max_age)
         if params.async_:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import json
 import mimetypes
 import os
-import struct
 import time
-import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +15,6 @@ import trio
 
 from proto.errors import InvalidParams
 from proto.ops.files.reading import (
-    SORTS,
     DbDiagnose,
     Diagnosis,
     Inspect,
@@ -35,13 +30,12 @@ from proto.ops.files.reading import (
 from services.files import paths, times
 from services.files.browse import media
 from services.files.core import Core
-from services.files.index.job_rows import last_scan
-from services.files.index.tree import Stored, find
-from services.files.query.conditions import EXTENSIONS
-from services.files.query.entries import MAX_BYTES, fitting, known
+from services.files.index.history import last_scan
+from services.files.index.listing import birth_ns
+from services.files.query.entries import MAX_BYTES, find_indexed, fitting, node_uri
+from services.files.query.matching import EXTENSIONS
 from services.files.store import schema
-from services.files.store.functions import key
-from services.files.store.rows import fetch_all, fetch_one, fetch_value
+from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
 from services.runtime.handlers import Context, handles
 
 STALE_S = 3600
@@ -62,13 +56,10 @@ class Reading:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def _indexed(self, given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
-        return await self._core.database.read(lambda db: find_indexed(db, given, field, follow=follow))
-
     @handles(Navigate)
     async def navigate(self, params: Navigate, ctx: Context) -> NavigateResult:
-        column = _ORDERS[known(params.sort, SORTS, "sort")]
-        path, folder = await self._indexed(params.path, "path", follow=True)
+        column = _ORDERS[params.sort]
+        path, folder = await self._core.database.read(lambda db: find_indexed(db, params.path, follow=True))
         if folder.kind != schema.DIRECTORY:
             raise InvalidParams(
                 f"`path`: {paths.shown(path)} is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it",
@@ -87,18 +78,17 @@ class Reading:
             )
             entries, cut = fitting(_navigated(pictured, n, *row) for n, row in enumerate(rows))
             end = params.offset + len(entries)
+            summary = (
+                f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
+                f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
+            )
             return NavigateResult(
                 path=path,
                 entries=entries,
                 total=total,
                 has_more=end < total,
                 scanning=job.id if (job := self._core.jobs.scanning(path)) else None,
-                summary=(
-                    f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
-                    f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
-                )
-                if cut
-                else None,
+                summary=summary if cut else None,
             )
 
         found = await self._core.database.read(query)
@@ -106,7 +96,7 @@ class Reading:
 
     @handles(Inspect)
     async def inspect(self, params: Inspect, ctx: Context) -> InspectResult:
-        path, entry = await self._indexed(params.path, "path")
+        path, entry = await self._core.database.read(lambda db: find_indexed(db, params.path))
         within = paths.is_within(path, self._core.roots.paths)
         born = await trio.to_thread.run_sync(birth_ns, path) if within else None
         target = await trio.to_thread.run_sync(_target, path) if within and entry.kind == schema.SYMLINK else None
@@ -232,30 +222,6 @@ async def _with_thumbnails(ctx: Context, result: NavigateResult, pictured: Seque
     return msgspec.structs.replace(result, entries=entries)
 
 
-def find_indexed(db: apsw.Connection, given: str, field: str, *, follow: bool = False) -> tuple[str, Stored]:
-    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to.
-
-    Raises:
-        InvalidParams: it is not in the index.
-    """
-    path = paths.clean(given, field)
-    found = find(db, path)
-    if found is not None and found.scanned and not (follow and found.kind == schema.SYMLINK):
-        return path, found
-    real = paths.to_text(os.path.realpath(paths.to_os(path)))
-    other = find(db, real) if real != path else None
-    if other is not None and other.scanned:
-        return real, other
-    if found is None or not found.scanned:
-        raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
-    return path, found
-
-
-def node_uri(path: str) -> str:
-    """The entry at a clean path as a resource."""
-    return f"synthesis://nodes{urllib.parse.quote(path)}"
-
-
 def _target(path: str) -> str | None:
     try:
         return paths.to_text(os.readlink(paths.to_os(path)))
@@ -291,35 +257,3 @@ def _stale(db: apsw.Connection, since: int) -> int:
     bindings = [part for folder in fresh for part in (folder, folder[:-1] + "0", folder)]
     row = fetch_one(db, f"SELECT count(*) FROM node n WHERE n.scanned < ? AND {outside}", (since, *bindings))
     return row[0] if row is not None else 0
-
-
-# When a file was created, which `os.stat` does not tell on Linux: statx(2)
-
-_AT_FDCWD = -100
-_AT_SYMLINK_NOFOLLOW = 0x100
-_STATX_BTIME = 0x800
-_SIZE = 256
-_MASK_AT, _BTIME_AT = 0, 80
-
-
-@functools.cache
-def _statx() -> ctypes._NamedFuncPointer | None:
-    function = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p)
-    return function
-
-
-def birth_ns(path: str) -> int | None:
-    """When the file at a clean path was created, in nanoseconds; None where that is unknown or it does not exist."""
-    statx = _statx()
-    if statx is None:
-        return None
-    buffer = ctypes.create_string_buffer(_SIZE)
-    if statx(_AT_FDCWD, os.fsencode(paths.to_os(path)), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, buffer) != 0:
-        return None
-    (mask,) = struct.unpack_from("=I", buffer, _MASK_AT)
-    if not mask & _STATX_BTIME:
-        return None
-    seconds, nanoseconds = struct.unpack_from("=qI", buffer, _BTIME_AT)
-    return int(seconds) * times.NS + int(nanoseconds)

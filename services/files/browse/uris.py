@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import urllib.parse
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 import apsw
 import msgspec
 
-from proto.content import BlobContents, ResourceResult, TextContents
-from proto.ops.files.index import Job, JobList, JobProgress
+from proto.mcp import BlobContents, ResourceResult, TextContents
+from proto.ops.files.index import Job, JobList, JobProgress, JobStatus
 from proto.ops.files.reading import Inspect, InspectResult
-from proto.ops.files.resources import SUMS, Children, Parents, ResourceChildren, ResourceParent, SumResult
+from proto.ops.files.resources import Children, Metric, Parents, ResourceChildren, ResourceParent, SumResult
+from proto.ops.files.sets import ResourceSet
 from proto.ops.files.uris import (
-    JSON,
     CancelledJobs,
     CompletedJobs,
+    ExecutionRecords,
+    ExecutionsOfPlan,
+    ExecutionsRead,
     FailedJobs,
     Jobs,
     Node,
@@ -26,6 +30,10 @@ from proto.ops.files.uris import (
     OneJob,
     OneSet,
     PendingJobs,
+    PlanRead,
+    PlanRecord,
+    PlanRecords,
+    PlansRead,
     RunningJobs,
     SetChildren,
     SetEntries,
@@ -35,20 +43,22 @@ from proto.ops.files.uris import (
     SetStatistics,
     SetStats,
     SetSummaries,
-    SetSummary,
 )
+from proto.ops.pages import JSON, Paged, place
 from services.files import times
 from services.files.browse import media
 from services.files.browse.indexing import Indexing
 from services.files.browse.reading import Reading
 from services.files.core import Core
-from services.files.query.entries import SELECTED, Select, entry_of, fitting, known
-from services.files.sets import sets, sums
-from services.files.sets.resources import SetSearch, first_entries, sum_of
-from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.files.plans.executions import EXECUTION, execution_of
+from services.files.query import named, sets
+from services.files.query.entries import SELECTED, Select, entry_of, fitting
+from services.files.query.grouping import all_sets, set_of
+from services.files.query.resources import SetSearch, first_entries, sum_of
+from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Context, handles
 
-SET_COLUMNS = "id, name, description, created, updated"
+METRICS: tuple[Metric, ...] = ("size", "count", "files", "directories")
 
 
 class Uris:
@@ -60,6 +70,8 @@ class Uris:
         self._reading = reading
         self._searches = searches
 
+    # Entries
+
     @handles(Nodes)
     async def nodes(self, params: Nodes, ctx: Context) -> NodePage:
         def query(db: apsw.Connection) -> NodePage:
@@ -69,8 +81,9 @@ class Uris:
                 " JOIN entry e ON e.parent = f.id WHERE e.scanned > 0 ORDER BY f.path, e.name LIMIT ? OFFSET ?",
                 (params.limit, params.offset),
             )
+            found, _ = fitting(map(entry_of, rows))
             total: int = fetch_value(db, "SELECT count(*) FROM entry WHERE scanned > 0")
-            return _page(rows, total, params.offset, params.limit, "nodes")
+            return NodePage(entries=found, **place("nodes", params, len(found), total))
 
         return await self._core.database.read(query)
 
@@ -105,32 +118,20 @@ class Uris:
     async def node_thumbnail(self, params: NodeThumbnail, ctx: Context) -> ResourceResult:
         return await self._of_file(params.path, "thumbnail", "image/jpeg", ctx, lambda path: media.thumbnail(ctx, path))
 
+    # Resource sets
+
     @handles(Sets)
-    async def all_sets(self, params: Sets, ctx: Context) -> SetSummaries:
+    async def sets(self, params: Sets, ctx: Context) -> SetSummaries:
         def query(db: apsw.Connection) -> SetSummaries:
-            rows = fetch_all(
-                db, f"SELECT {SET_COLUMNS} FROM resource_set ORDER BY name LIMIT ? OFFSET ?",
-                (params.limit, params.offset),
-            )  # fmt: skip
-            found, _ = fitting(_summary(db, row) for row in rows)
+            found, _ = fitting(all_sets(db, params.limit, params.offset))
             total: int = fetch_value(db, "SELECT count(*) FROM resource_set")
-            end = params.offset + len(found)
-            more = end < total
-            return SetSummaries(
-                resource_sets=found, total=total, offset=params.offset, has_more=more,
-                next=next_page("resource-sets", end, params.limit) if more else "",
-            )  # fmt: skip
+            return SetSummaries(resource_sets=found, **place("resource-sets", params, len(found), total))
 
         return await self._core.database.read(query)
 
     @handles(OneSet)
-    async def one_set(self, params: OneSet, ctx: Context) -> SetSummary:
-        def query(db: apsw.Connection) -> SetSummary:
-            row = fetch_one(db, f"SELECT {SET_COLUMNS} FROM resource_set WHERE id = ?", (sets.find(db, params.name),))
-            assert row is not None
-            return _summary(db, row)
-
-        return await self._core.database.read(query)
+    async def one_set(self, params: OneSet, ctx: Context) -> ResourceSet:
+        return await self._core.database.read(lambda db: set_of(db, sets.find(db, params.name)))
 
     @handles(SetEntries)
     async def set_entries(self, params: SetEntries, ctx: Context) -> NodePage:
@@ -138,12 +139,8 @@ class Uris:
             id_ = sets.find(db, params.name)
             found = first_entries(db, id_, params.limit, params.offset)
             total, _ = sets.counts(db, id_)
-            end = params.offset + len(found)
             uri = f"resource-sets/{urllib.parse.quote(params.name, safe='')}/entries"
-            return NodePage(
-                entries=found, total=total, offset=params.offset, has_more=end < total,
-                next=next_page(uri, end, params.limit) if end < total else "",
-            )  # fmt: skip
+            return NodePage(entries=found, **place(uri, params, len(found), total))
 
         return await self._core.database.read(query)
 
@@ -161,65 +158,70 @@ class Uris:
 
     @handles(SetMetric)
     async def set_metric(self, params: SetMetric, ctx: Context) -> SumResult:
-        metric = known(params.metric, SUMS, "metric")
-        return await self._core.database.read(
-            lambda db: sum_of(db, params.name, metric, include_children=True, depth=None)
-        )
+        return await self._core.database.read(lambda db: sum_of(db, params.name, params.metric, None))
 
-    async def _jobs(self, offset: int, limit: int, *statuses: str) -> JobList:
-        found, total = await self._core.jobs.list(statuses, None, None, offset + limit)
-        return JobList(jobs=fitting(found[offset:])[0], total=total)
+    # Jobs
+
+    async def _jobs(self, params: Paged, *statuses: JobStatus) -> JobList:
+        found, total = await self._core.jobs.list(statuses, None, None, params.offset + params.limit)
+        return JobList(jobs=fitting(found[params.offset :])[0], total=total)
 
     @handles(Jobs)
     async def all_jobs(self, params: Jobs, ctx: Context) -> JobList:
-        return await self._jobs(params.offset, params.limit)
+        return await self._jobs(params)
 
     @handles(PendingJobs)
     async def pending_jobs(self, params: PendingJobs, ctx: Context) -> JobList:
-        return await self._jobs(params.offset, params.limit, "pending")
+        return await self._jobs(params, "pending")
 
     @handles(RunningJobs)
     async def running_jobs(self, params: RunningJobs, ctx: Context) -> JobList:
-        return await self._jobs(params.offset, params.limit, "running")
+        return await self._jobs(params, "running")
 
     @handles(CompletedJobs)
     async def completed_jobs(self, params: CompletedJobs, ctx: Context) -> JobList:
-        return await self._jobs(params.offset, params.limit, "completed")
+        return await self._jobs(params, "completed")
 
     @handles(FailedJobs)
     async def failed_jobs(self, params: FailedJobs, ctx: Context) -> JobList:
-        return await self._jobs(params.offset, params.limit, "failed")
+        return await self._jobs(params, "failed")
 
     @handles(CancelledJobs)
     async def cancelled_jobs(self, params: CancelledJobs, ctx: Context) -> JobList:
-        return await self._jobs(params.offset, params.limit, "cancelled")
+        return await self._jobs(params, "cancelled")
 
     @handles(OneJob)
     async def one_job(self, params: OneJob, ctx: Context) -> Job:
         return await self._indexing.job_progress(JobProgress(job_id=params.id), ctx)
 
+    # Plans
 
-def _page(rows: Iterable[Row], total: int, offset: int, limit: int, uri: str) -> NodePage:
-    found, _ = fitting(map(entry_of, rows))
-    end = offset + len(found)
-    more = end < total
-    return NodePage(
-        entries=found, total=total, offset=offset, has_more=more, next=next_page(uri, end, limit) if more else ""
-    )
+    @handles(PlansRead)
+    async def plans(self, params: PlansRead, ctx: Context) -> PlanRecords:
+        def query(db: apsw.Connection) -> PlanRecords:
+            rows = fetch_all(db, "SELECT * FROM plan ORDER BY name LIMIT ? OFFSET ?", (params.limit, params.offset))
+            found, _ = fitting(map(_plan, rows))
+            total: int = fetch_value(db, "SELECT count(*) FROM plan")
+            return PlanRecords(plans=found, **place("plans", params, len(found), total))
 
+        return await self._core.database.read(query)
 
-def next_page(uri: str, offset: int, limit: int) -> str:
-    """The URI that a page names as the one after it."""
-    return f"synthesis://{uri}?offset={offset}&limit={limit}"
+    @handles(PlanRead)
+    async def plan(self, params: PlanRead, ctx: Context) -> PlanRecord:
+        return await self._core.database.read(lambda db: _plan(named.find(db, "plan", params.name)))
 
+    @handles(ExecutionsRead)
+    async def executions(self, params: ExecutionsRead, ctx: Context) -> ExecutionRecords:
+        return await self._core.database.read(lambda db: _executions(db, "plan-executions", params))
 
-def _summary(db: apsw.Connection, row: Row) -> SetSummary:
-    id_, name, description, created, updated = row
-    entries, children = sets.counts(db, id_)
-    return SetSummary(
-        name=name, description=description, entry_count=entries, child_count=children,
-        created_at=times.rfc3339(created), updated_at=times.rfc3339(updated),
-    )  # fmt: skip
+    @handles(ExecutionsOfPlan)
+    async def executions_of_plan(self, params: ExecutionsOfPlan, ctx: Context) -> ExecutionRecords:
+        def query(db: apsw.Connection) -> ExecutionRecords:
+            named.find(db, "plan", params.name)
+            uri = f"plans/{urllib.parse.quote(params.name, safe='')}/executions"
+            return _executions(db, uri, params, params.name)
+
+        return await self._core.database.read(query)
 
 
 def _statistics(db: apsw.Connection, name: str) -> SetStatistics:
@@ -230,11 +232,27 @@ def _statistics(db: apsw.Connection, name: str) -> SetStatistics:
     ((oldest, newest),) = select.run(db, "min(n.mtime), max(n.mtime)")
     largest = next(iter(select.run(db, SELECTED, "ORDER BY n.size DESC, n.path LIMIT 1")), None)
     extensions = select.run(db, "n.extension, count(*)", "AND n.kind = 0 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20")
-    metric = {each: sums.by_part(db, [every], each)[0] for each in SUMS}
     return SetStatistics(
         resource_set=name, entry_count=own, child_count=children,
-        parent_count=len(sets.around(db, start, down=False, depth=1)), count=metric["count"], files=metric["files"],
-        directories=metric["directories"], size=metric["size"], largest=None if largest is None else entry_of(largest),
-        oldest=None if oldest is None else times.rfc3339(oldest),
-        newest=None if newest is None else times.rfc3339(newest), extensions=dict(extensions),
+        parent_count=len(sets.around(db, start, down=False, depth=1)),
+        **{metric: sets.sums_by_part(db, [every], metric)[0] for metric in METRICS},
+        largest=None if largest is None else entry_of(largest), oldest=times.rfc3339_or_none(oldest),
+        newest=times.rfc3339_or_none(newest), extensions=dict(extensions),
     )  # fmt: skip
+
+
+def _plan(row: Row) -> PlanRecord:
+    name, definition, created, updated, status = row
+    return PlanRecord(
+        name=name, status=status, definition=json.loads(definition), created_at=times.rfc3339(created),
+        updated_at=times.rfc3339(updated),
+    )  # fmt: skip
+
+
+def _executions(db: apsw.Connection, uri: str, params: Paged, plan: str | None = None) -> ExecutionRecords:
+    """Those of a plan, or of all plans, latest first."""
+    where, bindings = ("WHERE plan = ?", (plan,)) if plan is not None else ("", ())
+    query = f"SELECT {EXECUTION} FROM execution {where} ORDER BY id DESC LIMIT ? OFFSET ?"
+    found, _ = fitting(map(execution_of, fetch_all(db, query, (*bindings, params.limit, params.offset))))
+    total: int = fetch_value(db, f"SELECT count(*) FROM execution {where}", bindings)
+    return ExecutionRecords(executions=found, **place(uri, params, len(found), total))

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
+from msgspec.structs import astuple
 
 from services.files import paths
-from services.files.changes import disk, trashed
+from services.files.changes import disk, following
 from services.files.changes.copying import PREFIX, Copy
 from services.files.changes.disk import Place, Refused, opened, placed
 from services.files.changes.following import Follow
@@ -27,7 +28,7 @@ from services.files.index.listing import MAX_INT, Found, look
 from services.files.index.tree import find
 from services.files.paths import Roots
 from services.files.store import trash_notes
-from services.files.store.rows import fetch_all
+from services.files.store.sql import fetch_all
 from services.runtime.database import Database
 
 CHUNK_ITEMS = 100
@@ -68,9 +69,8 @@ class _Opened:
     target: Place | None
     status: os.stat_result
     intent: int = 0
-    size: int = 0
-    deleted: int = 0
-    """Size with all below it and time, of an item for the trash."""
+    note: trash_notes.Note | None = None
+    """Of an item for the trash."""
     crosses: bool = False
 
 
@@ -105,7 +105,7 @@ class Changes:
         above: set[str] = set()
         for item in items:
             own = {path for given in item.paths() for path in self._forms(given)}
-            over = {folder for path in own for folder in _above(path)}
+            over = {folder for path in own for folder in paths.ancestors(path)}
             if chunk and (len(chunk) >= CHUNK_ITEMS or used & (own | over) or above & own):
                 yield chunk
                 chunk, used, above = [], set(), set()
@@ -159,8 +159,9 @@ class Changes:
             status = source.status()
             if status is None:
                 raise Refused(f"`{item.source_field}`: {paths.shown(item.source)} does not exist")
-            if item.kind in ("delete", "trash") and stat.S_ISDIR(status.st_mode):
-                check_deletable(source, item.force)
+            deletes = item.kind in ("delete", "trash") and stat.S_ISDIR(status.st_mode)
+            if deletes and not item.force and not disk.is_empty(source):
+                raise Refused(not_empty(source.path))
         except OSError as error:
             raise Refused(disk.said(item.source, error)) from None
         if item.kind == "delete":
@@ -194,15 +195,12 @@ class Changes:
             for each in ready:
                 item = each.item
                 if item.kind == "trash":
-                    stored = find(db, item.source)
-                    found = Found.of("", each.status)
-                    each.size, each.deleted = stored.size if stored else found.size, time.time_ns()
-                    db.execute(
-                        "INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)",
-                        (item.source, found.kind, each.size, each.deleted),
-                    )
+                    stored, found = find(db, item.source), Found.of("", each.status)
+                    size = stored.size if stored else found.size
+                    each.note = trash_notes.Note(item.source, found.kind, size, time.time_ns())
+                    db.execute("INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)", astuple(each.note))
                     item.trash_id = db.last_insert_rowid()
-                    trashed.remember(db, item.trash_id, item.source)
+                    following.remember(db, item.trash_id, item.source)
                     assert each.target is not None
                     each.target = each.target._replace(name=str(item.trash_id))
                 db.execute(
@@ -214,17 +212,10 @@ class Changes:
                 )  # fmt: skip
                 each.intent = db.last_insert_rowid()
         for each in ready:
-            if each.item.kind == "trash":
-                self._describe(each)
-
-    def _describe(self, each: _Opened) -> None:
-        """Write the note of an item before it is moved into the trash."""
-        assert each.item.trash_id is not None
-        assert each.target is not None
-        found = Found.of("", each.status)
-        note = trash_notes.Note(each.item.source, found.kind, each.size, each.deleted)
-        trash_notes.write(self._trash, each.item.trash_id, note)
-        disk.sync(each.target.folder)
+            if each.note is not None and each.item.trash_id is not None and each.target is not None:
+                # Before it is moved into the trash.
+                trash_notes.write(self._trash, each.item.trash_id, each.note)
+                disk.sync(each.target.folder)
 
     def _delete(self, each: _Opened) -> None:
         try:
@@ -264,7 +255,7 @@ class Changes:
             item.scan.append(changed)
         if item.kind == "restore":
             assert item.trash_id is not None
-            trashed.came_back(db, item.trash_id, item.target)
+            following.came_back(db, item.trash_id, item.target)
             self._leave_trash(db, item.trash_id)
 
     def _leave_trash(self, db: apsw.Connection, trash_id: int) -> None:
@@ -298,11 +289,9 @@ class Changes:
                 disk.rename(copy_place, target)
                 disk.sync(target.folder)
             except OSError as error:
-                item.error = (
-                    exists(item.target_field, item.target)
-                    if isinstance(error, FileExistsError)
-                    else disk.said(item.target or item.source, error)
-                )
+                item.error = disk.said(item.target or item.source, error)
+                if isinstance(error, FileExistsError):
+                    item.error = exists(item.target_field, item.target)
                 self._forget(db, each)
             else:
                 if item.kind == "move":
@@ -357,7 +346,7 @@ class Changes:
         self._remove_copy(id_, target)
         is_in_trash = os.path.lexists(self._trash / str(trash_id))
         if kind == "restore" and not is_in_trash and trash_id is not None and target is not None:
-            trashed.came_back(db, trash_id, target)
+            following.came_back(db, trash_id, target)
         if kind in ("trash", "restore") and not is_in_trash and trash_id is not None:
             self._leave_trash(db, trash_id)
         if kind == "move" and target is not None:
@@ -396,10 +385,9 @@ class Changes:
         return problems
 
 
-def check_deletable(place: Place, force: bool) -> None:
-    """Raises Refused where a directory is not empty; OSError where that cannot be seen."""
-    if not force and not disk.is_empty(place):
-        raise Refused(f"`path`: {paths.shown(place.path)} is a directory that is not empty; `force` deletes it")
+def not_empty(path: str) -> str:
+    """That a directory is not deleted, in words."""
+    return f"`path`: {paths.shown(path)} is a directory that is not empty; `force` deletes it"
 
 
 def check_not_inside(source: str, target: str, named: str) -> None:
@@ -411,12 +399,6 @@ def check_not_inside(source: str, target: str, named: str) -> None:
 def exists(named: str, path: str) -> str:
     """That nothing is overwritten, in words."""
     return f"`{named}`: {paths.shown(path)} exists already, and nothing is overwritten"
-
-
-def _above(path: str) -> Iterator[str]:
-    while path not in ("/", ""):
-        path = paths.split(path)[0].rstrip("/") or "/"
-        yield path
 
 
 def _where(error: OSError) -> str:

@@ -1,7 +1,10 @@
-"""`rename-files`, `move-files`, `delete-files` and the trash, with their dry runs."""
+"""`rename-files`, `move-files`, `delete-files` and the trash, with their dry runs: each item of a dry run sees the disk
+as those before it would have left it."""
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Sequence
 from typing import TypeVar
@@ -10,7 +13,7 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams
-from proto.notices import RESOURCE_UPDATED, ResourceUpdated
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
 from proto.ops.files.changes import (
     DeleteFiles,
     DeletionOutcome,
@@ -29,15 +32,14 @@ from proto.ops.files.changes import (
     TrashList,
 )
 from services.files import paths, times
-from services.files.browse.reading import node_uri
-from services.files.changes import trashed
-from services.files.changes.changes import Changes, Item
-from services.files.changes.preview import Preview
+from services.files.changes import disk, following
+from services.files.changes.changes import Changes, Item, check_not_inside, exists, not_empty
+from services.files.changes.disk import Refused, placed
 from services.files.core import Core
-from services.files.index.jobs import Jobs
-from services.files.query.entries import MAX_BYTES, fitting
+from services.files.paths import Roots
+from services.files.query.entries import MAX_BYTES, fitting, node_uri
 from services.files.store import schema
-from services.files.store.rows import fetch_all, fetch_one, fetch_value
+from services.files.store.sql import fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, handles
 
 T = TypeVar("T", RelocationOutcome, DeletionOutcome)
@@ -57,17 +59,26 @@ class Changing:
     async def _perform(self, items: Sequence[Item], dry_run: bool, ctx: Context) -> None:
         async with self._turn:
             if dry_run:
-                await trio.to_thread.run_sync(_preview, self._changes, self._core, items)
+                await trio.to_thread.run_sync(_Preview(self._changes, self._core.roots).run, items)
                 return
+
+            def go_on(done: int) -> None:
+                # A call that is cancelled ends before the next item.
+                trio.from_thread.check_cancelled()
+                trio.from_thread.run_sync(ctx.progress, done, len(items))
+
             try:
-                await trio.to_thread.run_sync(_Run(self._changes, items, ctx))
+                await trio.to_thread.run_sync(self._changes.run, items, go_on)
             finally:
                 with trio.CancelScope(shield=True):
-                    await scan_all(self._core.jobs, [path for item in items for path in item.scan])
+                    for path in dict.fromkeys(path for item in items for path in item.scan):
+                        await self._core.jobs.scan(path)
                     await rejoin(
                         self._core, [item.trash_id for item in items if item.kind == "restore" and item.trash_id]
                     )
-                _tell(self._core, items)
+                changed = [path for item in items if item.done for path in item.paths()]
+                for path in dict.fromkeys(changed[:MAX_TOLD]):
+                    self._core.env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=node_uri(path)))
 
     async def _relocate(self, given: Sequence[Relocation], dry_run: bool, make: bool, ctx: Context) -> Relocations:
         items = [Item("move", _cleaned(each.from_), _cleaned(each.to), make=make) for each in given]
@@ -150,41 +161,12 @@ class Changing:
         return EmptiedTrash(deleted=len(ids) - len(problems), failed=len(problems), problems=problems[:20])
 
 
-class _Run:
-    """All items, in a worker thread; a call that is cancelled ends before the next."""
-
-    def __init__(self, changes: Changes, items: Sequence[Item], ctx: Context) -> None:
-        self._changes = changes
-        self._items = items
-        self._ctx = ctx
-
-    def __call__(self) -> None:
-        self._changes.run(self._items, self._go_on)
-
-    def _go_on(self, done: int) -> None:
-        trio.from_thread.check_cancelled()
-        trio.from_thread.run_sync(self._ctx.progress, done, len(self._items))
-
-
-def _preview(changes: Changes, core: Core, items: Sequence[Item]) -> None:
-    preview = Preview(changes, core.roots)
-    for item in items:
-        preview.run(item)
-
-
-async def scan_all(jobs: Jobs, wanted: Sequence[str]) -> None:
-    """Scan these paths and wait."""
-    for path in dict.fromkeys(wanted):
-        job = await jobs.start(path, background=False, force=True, max_age_s=0)
-        await jobs.wait(job, lambda counts: None)
-
-
 async def rejoin(core: Core, trash_ids: Sequence[int]) -> None:
     """Have these items, which came back from the trash and are scanned, in their sets again."""
 
     def change(db: apsw.Connection) -> None:
         for trash_id in trash_ids:
-            trashed.scanned(db, trash_id)
+            following.scanned(db, trash_id)
 
     if trash_ids:
         await core.database.write(change)
@@ -242,8 +224,86 @@ def _shown(results: list[T]) -> tuple[list[T], str | None]:
     )
 
 
-def _tell(core: Core, items: Sequence[Item]) -> None:
-    """Tell clients that subscribed to entries that these changed."""
-    changed = [path for item in items if item.done for path in item.paths()]
-    for path in dict.fromkeys(changed[:MAX_TOLD]):
-        core.env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=node_uri(path)))
+class _Preview:
+    """The disk as the items so far would have left it; blocks."""
+
+    def __init__(self, changes: Changes, roots: Roots) -> None:
+        self._changes = changes
+        self._roots = roots
+        self._moves: list[tuple[str, str | None]] = []
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Note in each item, in their order, what would become of it."""
+        for item in items:
+            try:
+                self._run(item)
+            except Refused as error:
+                item.error = str(error)
+            except OSError as error:
+                item.error = disk.said(item.source, error)
+
+    def _run(self, item: Item) -> None:
+        source: str | None = None
+        if item.kind != "restore":
+            source = placed(self._roots, item.source, item.source_field)
+            self._changes.check(source, item.source_field)
+            status = self._status(source)
+            if status is None:
+                raise Refused(f"`{item.source_field}`: {paths.shown(source)} does not exist")
+            self._check_writable(source)
+            if item.kind != "move":
+                if stat.S_ISDIR(status.st_mode) and not item.force and self._holds_something(source):
+                    raise Refused(not_empty(source))
+                self._moves.append((source, None))
+                return
+        target = placed(self._roots, item.target, item.target_field)
+        self._changes.check(target, item.target_field)
+        if source is not None:
+            check_not_inside(source, target, item.target_field)
+        above = paths.parent(target)
+        while item.make and self._status(above) is None:
+            above = paths.parent(above)
+        folder = self._status(above)
+        if folder is None:
+            raise Refused(f"`{item.target_field}`: there is no directory {paths.shown(above)}")
+        if not stat.S_ISDIR(folder.st_mode):
+            raise Refused(f"`{item.target_field}`: {paths.shown(above)} is not a directory")
+        if self._status(target) is not None:
+            raise Refused(exists(item.target_field, target))
+        self._check_writable(target)
+        self._moves.append((source or "", target))
+
+    def _origin(self, path: str) -> str | None:
+        """Where on the disk that is now which would be at a path; None where nothing would be."""
+        for source, target in reversed(self._moves):
+            if target is not None and paths.is_within(path, (target,)):
+                if not source:
+                    return None
+                path = source + path[len(target) :]
+            elif source and paths.is_within(path, (source,)):
+                return None
+        return path
+
+    def _status(self, path: str) -> os.stat_result | None:
+        if any(target == path and not source for source, target in self._moves):
+            # Of the trash; enough is known of it to stand in the way.
+            return os.lstat("/")
+        origin = self._origin(path)
+        if origin is None:
+            return None
+        try:
+            return os.lstat(paths.to_os(origin))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _holds_something(self, path: str) -> bool:
+        origin = self._origin(path)
+        names = os.listdir(paths.to_os(origin)) if origin is not None else []
+        inside = [f"{path}/{paths.to_text(name)}" for name in names]
+        inside += [target for _, target in self._moves if target is not None and paths.split(target)[0] == f"{path}/"]
+        return any(self._status(each) is not None for each in inside)
+
+    def _check_writable(self, path: str) -> None:
+        above = self._origin(paths.parent(path))
+        if above is not None and os.path.isdir(paths.to_os(above)) and not os.access(paths.to_os(above), os.W_OK):
+            raise Refused(f"{paths.shown(above)} may not be written to")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import functools
 import os
 import stat
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from proto.errors import LinckiaError
 from services.files import paths
 from services.files.paths import Roots
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = 1
 _O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,7 +70,11 @@ def opened(roots: Roots, path: str, field: str, *, make: bool = False) -> Iterat
             os.close(descriptor)
             raise
     except OSError as error:
-        raise Refused(f"`{field}`: {_of_folder(at[:-1] or '/', error)}") from None
+        if error.errno == errno.ENOENT:
+            raise Refused(f"`{field}`: there is no directory {paths.shown(paths.of_folder(at))}") from None
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            raise Refused(f"`{field}`: {paths.shown(paths.of_folder(at))} is not a directory") from None
+        raise Refused(f"`{field}`: {said(paths.of_folder(at), error)}") from None
     try:
         yield Place(descriptor, paths.to_os(name), place)
     finally:
@@ -102,16 +106,8 @@ def _step(above: int, name: str, *, make: bool) -> int:
     return below
 
 
-def _of_folder(path: str, error: OSError) -> str:
-    if error.errno == errno.ENOENT:
-        return f"there is no directory {paths.shown(path)}"
-    if error.errno in (errno.ENOTDIR, errno.ELOOP):
-        return f"{paths.shown(path)} is not a directory"
-    return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
-
-
 def said(path: str, error: OSError) -> str:
-    """A failure in words."""
+    """A failure at a path, in words."""
     return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
 
 
@@ -131,14 +127,6 @@ def sync(folder: int) -> None:
 # Renaming
 
 
-@functools.cache
-def _renameat2() -> ctypes._NamedFuncPointer | None:
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return function
-
-
 def rename(source: Place, target: Place) -> None:
     """Rename `source` to `target`, where nothing may be; never overwrites.
 
@@ -146,14 +134,12 @@ def rename(source: Place, target: Place) -> None:
         FileExistsError: something is there.
         OSError: with EXDEV, it is on another file system.
     """
-    function = _renameat2()
-    if function is not None:
-        names = os.fsencode(source.name), os.fsencode(target.name)
-        if function(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise OSError(code, os.strerror(code))
+    names = os.fsencode(source.name), os.fsencode(target.name)
+    if _LIBC.renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        raise OSError(code, os.strerror(code))
     rename_without_flag(source, target)
 
 

@@ -1,6 +1,8 @@
-"""The index after a change on the disk: what was moved keeps its row, its place in resource sets and all below it.
+"""The index after a change on the disk: what was moved keeps its row, its place in resource sets and all below it; what
+comes back from the trash is in its sets again.
 
-Each function belongs to a transaction that holds off every scan, and tells scans what they may have read before.
+Each function belongs to a transaction; those that change the tree hold off every scan, and tell scans what they may
+have read before.
 """
 
 from __future__ import annotations
@@ -10,20 +12,26 @@ import time
 import apsw
 
 from services.files import paths
-from services.files.index.invalidations import Invalidations
-from services.files.index.job_rows import last_scan
+from services.files.index.edit import Edit
+from services.files.index.history import last_scan
 from services.files.index.listing import Found, Ignored, look
-from services.files.index.tree import Edit, below, find
+from services.files.index.tree import Invalidations, Stored, below, find, find_scanned
 from services.files.store import schema
-from services.files.store.rows import fetch_one
+from services.files.store.sql import fetch_all, fetch_value
+
+SALVAGED = 0
+"""Stands for an item of the trash: what was in sets in a damaged database."""
 
 
 class Follow:
-    """What the index needs to follow changes."""
+    """Has the index follow changes."""
 
     def __init__(self, invalidations: Invalidations, ignored: Ignored | None) -> None:
         self._invalidations = invalidations
         self._ignored = ignored
+
+    def _is_ignored(self, path: str, found: Found) -> bool:
+        return self._ignored is not None and self._ignored(*paths.split(path), found.kind == schema.DIRECTORY)
 
     def moved(self, db: apsw.Connection, source: str, target: str) -> bool:
         """What was at one clean path is at another now; answers whether the new one must be scanned."""
@@ -34,56 +42,52 @@ class Follow:
         stale = find(db, target)
         if stale is not None:
             edit.remove(stale)
-            edit.flush()
-        incomplete = self._moved(db, edit, source, target, found)
+        stored = find(db, source)
+        if stored is not None and (stored.kind != found.kind or self._is_ignored(target, found)):
+            # It leaves the index, or the index had not heard yet that something else is there.
+            edit.remove(stored)
+            stored = None
+        edit.flush()
+        incomplete = not self._is_ignored(target, found) and self._moved(db, edit, stored, target, found)
         self._refresh(db, edit, source)
         self._refresh(db, edit, target)
         edit.finish()
         _move_scans(db, source, target)
         return incomplete
 
-    def _moved(self, db: apsw.Connection, edit: Edit, source: str, target: str, found: Found) -> bool:
+    def _moved(self, db: apsw.Connection, edit: Edit, stored: Stored | None, target: str, found: Found) -> bool:
         folder, name = paths.split(target)
-        above = folder.rstrip("/") or "/"
-        parent = find(db, above)
-        parent_scanned = parent is not None and parent.scanned > 0
-        stored = find(db, source)
-        if self._ignored is not None and self._ignored(folder, name, found.kind == schema.DIRECTORY):
-            if stored is not None:
-                edit.remove(stored)
+        above = paths.of_folder(folder)
+        is_shown = find_scanned(db, above) is not None or (stored is not None and stored.scanned > 0)
+        if stored is None and not is_shown:
             return False
-        if stored is not None and stored.kind != found.kind:
-            # The index had not heard yet that something else is there.
-            edit.remove(stored)
+        parent = edit.reach(above)
+        if stored is not None:
+            edit.move(stored, parent, name)
             edit.flush()
-            stored = None
-        if stored is None:
-            if not parent_scanned:
-                return False
-            edit.put(edit.reach(above, look), folder, found)
-            return found.kind == schema.DIRECTORY
-        to = edit.reach(above, look)
-        edit.move(stored, to, name)
-        edit.flush()
-        if stored.scanned or parent_scanned:
-            edit.put(to, folder, found)
+        if is_shown:
+            edit.put(parent, folder, found)
             edit.flush()
-        return found.kind == schema.DIRECTORY and (stored.scanned > 0 or parent_scanned) and _unread(db, target)
+        if found.kind != schema.DIRECTORY or not is_shown:
+            return False
+        # Whether some directory at or below it is stored and was never listed, or is to be listed again.
+        unread = "SELECT 1 FROM folder WHERE path >= ? AND path < ? AND fingerprint IS NULL AND problem IS NULL LIMIT 1"
+        return stored is None or fetch_value(db, unread, _inside(target)) is not None
 
     def seen(self, db: apsw.Connection, path: str) -> bool:
         """What is at a clean path now, or that nothing is; answers whether it must be scanned."""
         edit = Edit(db, time.time_ns())
         found, stored = look(path), find(db, path)
         must_scan = False
-        folder, name = paths.split(path)
+        folder, _ = paths.split(path)
         if found is None:
             if stored is not None:
                 edit.remove(stored)
             db.execute("DELETE FROM scan WHERE root = ? OR (root >= ? AND root < ?)", (path, *_inside(path)))
-        elif folder and (self._ignored is None or not self._ignored(folder, name, found.kind == schema.DIRECTORY)):
-            parent = find(db, folder.rstrip("/") or "/")
-            if (parent is not None and parent.scanned) or (stored is not None and stored.scanned):
-                edit.put(edit.reach(folder.rstrip("/") or "/", look), folder, found)
+        elif folder and not self._is_ignored(path, found):
+            above = paths.of_folder(folder)
+            if find_scanned(db, above) is not None or (stored is not None and stored.scanned):
+                edit.put(edit.reach(above), folder, found)
                 must_scan = found.kind == schema.DIRECTORY
         edit.flush()
         self._refresh(db, edit, path)
@@ -92,32 +96,21 @@ class Follow:
 
     def _refresh(self, db: apsw.Connection, edit: Edit, path: str) -> None:
         """The directories above a clean path, which have changed with it."""
-        folder, _ = paths.split(path)
-        if not folder:
-            return
-        self._invalidations.add(folder)
-        at = folder.rstrip("/") or "/"
-        while at != "/":
-            above, _ = paths.split(at)
-            stored = find(db, at)
-            if stored is not None and stored.scanned:
-                found = look(at)
-                if found is None or found.kind != schema.DIRECTORY:
-                    return
-                if (stored.mtime, stored.ctime) == (found.mtime, found.ctime):
-                    return
-                edit.put(stored.parent, above, found)
-            at = above.rstrip("/") or "/"
+        self._invalidations.add(paths.split(path)[0] or "/")
+        for at in paths.ancestors(path):
+            stored = find_scanned(db, at)
+            if at == "/" or stored is None:
+                continue
+            found = look(at)
+            if found is None or found.kind != schema.DIRECTORY:
+                return
+            if (stored.mtime, stored.ctime) == (found.mtime, found.ctime):
+                return
+            edit.put(stored.parent, paths.split(at)[0], found)
 
 
 def _inside(path: str) -> tuple[str, str]:
     return below(paths.as_folder(path))
-
-
-def _unread(db: apsw.Connection, path: str) -> bool:
-    """Whether some directory at or below a clean path is stored and was never listed, or is to be listed again."""
-    query = "SELECT 1 FROM folder WHERE path >= ? AND path < ? AND fingerprint IS NULL AND problem IS NULL LIMIT 1"
-    return fetch_one(db, query, _inside(path)) is not None
 
 
 def _move_scans(db: apsw.Connection, source: str, target: str) -> None:
@@ -130,3 +123,54 @@ def _move_scans(db: apsw.Connection, source: str, target: str) -> None:
     )
     if at is not None and find(db, target) is not None:
         db.execute("INSERT OR IGNORE INTO scan VALUES(?, ?)", (target, at))
+
+
+# Members of sets, through the trash
+
+
+def remember(db: apsw.Connection, trash_id: int, path: str) -> None:
+    """Note the sets of the entry at a clean path, and of all below it, which goes into the trash."""
+    stored = find(db, path)
+    if stored is None:
+        return
+    db.execute("INSERT INTO trash_member SELECT ?, '', set_id, added, NULL FROM member WHERE entry_id = ?",
+               (trash_id, stored.id))  # fmt: skip
+    db.execute(
+        "INSERT INTO trash_member SELECT ?, substr(folder.path || entry.name, ?), member.set_id, member.added, NULL"
+        " FROM folder JOIN entry ON entry.parent = folder.id JOIN member ON member.entry_id = entry.id"
+        " WHERE folder.path >= ? AND folder.path < ?",
+        (trash_id, len(path) + 1, *below(paths.as_folder(path))),
+    )
+
+
+def came_back(db: apsw.Connection, trash_id: int, target: str) -> None:
+    """The item is at a clean path now; what the index has of it is in its sets again."""
+    db.execute("UPDATE trash_member SET target = ? WHERE trash_id = ?", (target, trash_id))
+    _rejoin(db, trash_id)
+
+
+def waiting(db: apsw.Connection) -> list[tuple[int, str]]:
+    """Items that came back, of which not all was in the index then: their number and where they are."""
+    rows = fetch_all(db, "SELECT DISTINCT trash_id, target FROM trash_member WHERE target <> ''")
+    return [(trash_id, target) for trash_id, target in rows]
+
+
+def scanned(db: apsw.Connection, trash_id: int = SALVAGED) -> None:
+    """All of a restored item is in the index now; members that are not there no longer exist."""
+    _rejoin(db, trash_id)
+    db.execute("DELETE FROM trash_member WHERE trash_id = ? AND target IS NOT NULL", (trash_id,))
+
+
+def _rejoin(db: apsw.Connection, trash_id: int) -> None:
+    # What stays when all but slashes is trimmed from the right is the path of the folder, with its slash.
+    there = (
+        "SELECT tm.set_id, e.id, tm.added, tm.inside FROM (SELECT *, target || inside AS path FROM trash_member"
+        " WHERE trash_id = ? AND target IS NOT NULL) tm"
+        " CROSS JOIN folder f ON f.path = rtrim(tm.path, replace(tm.path, '/', ''))"
+        " CROSS JOIN entry e ON e.parent = f.id AND e.name = substr(tm.path, length(f.path) + 1) AND e.scanned"
+    )
+    db.execute(f"INSERT OR IGNORE INTO member SELECT set_id, id, added FROM ({there})", (trash_id,))
+    db.execute(
+        f"DELETE FROM trash_member WHERE trash_id = ? AND (set_id, inside) IN (SELECT set_id, inside FROM ({there}))",
+        (trash_id, trash_id),
+    )

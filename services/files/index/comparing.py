@@ -1,25 +1,35 @@
 """Which of the directories that are stored are as they were when they were listed.
 
-A rescan reads the stored directories in the order of their paths, some thousand entries at a time: it examines one such
-piece itself while processes of the service `compare` examine the next ones. A piece that they do not answer is examined
-here, so a rescan depends on them for its speed only. Pieces come back in their
-order, and no more of them are held than those who look are kept busy with.
+A rescan reads the stored directories in the order of their paths, some thousand entries at a time. It examines one such
+piece itself while processes of the service `compare` examine the next ones, for a Python process uses one processor. A
+piece that they do not answer, in time or at all, is examined here, so a rescan depends on them for its speed only.
+Pieces come back in their order, and no more of them are held than keep the others busy.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import functools
+import gc
+import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import apsw
+import trio
 
-from proto.errors import LinckiaError
-from services.files.index.listing import NOTHING, Ignored, open_folder, read_folder
+from proto.errors import LinckiaError, Unavailable
+from proto.operation import Params
+from proto.ops.files.index import Compared, CompareFolders
+from services.files import paths
+from services.files.index.listing import NOTHING, Ignored, ignore_rules, open_folder, read_folder
 from services.files.index.tree import below
-from services.files.store.rows import fetch_all
+from services.files.store.sql import fetch_all
+from services.runtime.handlers import Context, Environment, Handlers
 
 PIECE_ENTRIES = 2_000
 PIECE_FOLDERS = 500
@@ -29,8 +39,15 @@ ELSEWHERE = 6
 
 HELD = 3 * ELSEWHERE
 
+TIMEOUT_S = 10.0
+"""A piece takes milliseconds unless the disk is slow, and then the scan would wait for the same disk."""
+
 PATIENCE_S = 0.2
 """Between two looks at whether the scan is to stop, while there is nothing else to be done."""
+
+COLLECTIONS = (100_000, 50, 100)
+"""Thresholds of the garbage collector: the objects of a scan, millions of them, are in no cycles, and looking for some
+took an eighth of its time."""
 
 
 class Known(NamedTuple):
@@ -44,15 +61,8 @@ class Known(NamedTuple):
     own_size: int
 
 
-class Answer(NamedTuple):
-    """A piece, and which of its directories, by their place in it, are to be listed."""
-
-    folders: list[Known]
-    different: Sequence[int]
-
-
 Listed = Sequence[tuple[str, bytes]]
-"""Directories, each a path with slash and the fingerprint of its listing."""
+"""Directories, each a path with slash and the fingerprint of its listing; an empty one is always different."""
 
 Future = concurrent.futures.Future[list[int]]
 
@@ -60,15 +70,15 @@ Look = Callable[[Listed], list[int]]
 """As `different`, of which the rules are known already."""
 
 Ask = Callable[[Listed], Future]
-"""The same by somebody else, who may answer with a LinckiaError instead. Does not block."""
+"""The same by another process, which may answer with a LinckiaError instead. Does not wait for it."""
 
 
 def different(folders: Listed, ignored: Ignored | None, skipped_devices: frozenset[int]) -> list[int]:
-    """Which directories cannot be listed, or are not as they were."""
+    """Which directories, by their place in the list, cannot be listed or are not as they were."""
     found = []
     for number, (path, known) in enumerate(folders):
         try:
-            if fingerprint(path, ignored, skipped_devices) != known:
+            if not known or fingerprint(path, ignored, skipped_devices) != known:
                 found.append(number)
         except OSError:
             found.append(number)
@@ -79,7 +89,7 @@ def fingerprint(path: str, ignored: Ignored | None, skipped_devices: frozenset[i
     """Of a directory (path with slash), no link followed at its end; empty where not all of it can be known. Raises
     OSError."""
     # An ending slash would have a link followed.
-    descriptor = open_folder(path.rstrip("/") or "/", None)
+    descriptor = open_folder(paths.of_folder(path), None)
     try:
         if skipped_devices and os.fstat(descriptor).st_dev in skipped_devices:
             return NOTHING.fingerprint
@@ -91,8 +101,9 @@ def fingerprint(path: str, ignored: Ignored | None, skipped_devices: frozenset[i
 
 def compared(
     db: apsw.Connection, root: str, last: int, look: Look, ask: Ask | None, go_on: Callable[[], None]
-) -> Iterator[Answer]:
-    """All directories at or below a path (with slash) that are stored, up to the id `last`, piece by piece.
+) -> Iterator[tuple[list[Known], list[int]]]:
+    """All directories at or below a path (with slash) that are stored, up to the id `last`, piece by piece; and which
+    of each piece are different.
 
     Args:
         db: a reader; each piece has the state stored when its turn comes.
@@ -115,22 +126,23 @@ def compared(
             asked += 1
             piece = next(pieces, None)
         while held and (held[0].is_ready() or piece is None or len(held) >= HELD):
-            yield held.popleft().waited_for(look, go_on)
+            first = held.popleft()
+            yield first.folders, first.waited_for(look, go_on)
 
 
 class _Piece:
-    """Directories that somebody looks at."""
+    """Directories that some process looks at."""
 
     def __init__(self, folders: list[Known]) -> None:
         self.folders = folders
-        self.listed = [(each.path, each.fingerprint) for each in folders if each.fingerprint]
+        self.listed = [(each.path, each.fingerprint or b"") for each in folders]
         self.found: list[int] | None = None
         self.answer: Future | None = None
 
     def is_ready(self) -> bool:
         return self.answer is None or self.answer.done()
 
-    def waited_for(self, look: Look, go_on: Callable[[], None]) -> Answer:
+    def waited_for(self, look: Look, go_on: Callable[[], None]) -> list[int]:
         while self.found is None:
             try:
                 self.found = look(self.listed) if self.answer is None else self.answer.result(PATIENCE_S)
@@ -138,10 +150,7 @@ class _Piece:
                 go_on()
             except (LinckiaError, concurrent.futures.CancelledError):
                 self.answer = None
-        # Among the listed ones; those that never were, or not as they are stored now, are different in any case.
-        numbers = [number for number, each in enumerate(self.folders) if each.fingerprint]
-        others = [number for number, each in enumerate(self.folders) if not each.fingerprint]
-        return Answer(self.folders, sorted([*others, *(numbers[n] for n in self.found if 0 <= n < len(numbers))]))
+        return self.found
 
 
 def _pieces(db: apsw.Connection, root: str, last: int) -> Iterator[_Piece]:
@@ -161,3 +170,72 @@ def _pieces(db: apsw.Connection, root: str, last: int) -> Iterator[_Piece]:
         yield _Piece(folders)
         # No path is the last one and a NUL.
         first = folders[-1].path + "\0"
+
+
+# The service `compare`
+
+
+class CompareClient:
+    """Asks the service `compare` on behalf of scans in their threads."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery, ignore: Sequence[str]) -> None:
+        """`nursery`: ends after the scans."""
+        self._env = env
+        self._nursery = nursery
+        self._ignore = tuple(ignore)
+
+    def ask(self, folders: Listed, empty_devices: frozenset[int]) -> Future:
+        """Which of the directories are different, in time. For a thread of trio's."""
+        answer = Future()
+        question = CompareFolders(
+            paths=[path for path, _ in folders],
+            fingerprints=[known for _, known in folders],
+            ignore=self._ignore,
+            empty_devices=tuple(empty_devices),
+        )
+        trio.from_thread.run_sync(self._nursery.start_soon, self._ask, question, answer)
+        return answer
+
+    async def _ask(self, question: CompareFolders, answer: Future) -> None:
+        try:
+            found = await self._env.call(question, timeout_s=TIMEOUT_S)
+        except LinckiaError as error:
+            answer.set_exception(error)
+        except BaseException:
+            answer.set_exception(Unavailable("it ends"))
+            raise
+        else:
+            answer.set_result(found.different)
+
+
+def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
+    """One folder."""
+    return [CompareFolders(paths=[paths.as_folder(str(root))], fingerprints=[b"0"])]
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """The service `compare`: it holds nothing, writes nothing, and is ready at once."""
+    gc.set_threshold(*COLLECTIONS)
+    roots = paths.Roots(env.roots).paths
+    # Two at once would only contend for the interpreter.
+    turn = trio.CapacityLimiter(1)
+    handlers = Handlers()
+    rules = functools.lru_cache(8)(lambda patterns: ignore_rules(patterns, roots))
+
+    @handlers.handle(CompareFolders)
+    async def compare_folders(params: CompareFolders, ctx: Context) -> Compared:
+        # What is outside the roots, or has nothing to be compared with, is different without a look at it.
+        fingerprints = itertools.chain(params.fingerprints, itertools.repeat(b""))
+        folders = [
+            (path, known if _is_folder_below(path, roots) else b"")
+            for path, known in zip(params.paths, fingerprints, strict=False)
+        ]
+        ignored, skipped = rules(params.ignore), frozenset(params.empty_devices)
+        return Compared(different=await trio.to_thread.run_sync(different, folders, ignored, skipped, limiter=turn))
+
+    yield handlers
+
+
+def _is_folder_below(path: str, roots: Sequence[str]) -> bool:
+    return path.endswith("/") and "\0" not in path and paths.is_within(paths.of_folder(path), roots)

@@ -1,8 +1,8 @@
 """The jobs of `index`: each is a row that says how far it has come, and a scan in a worker thread.
 
-A job is durable before anyone hears of it. Of one path there is never more than one at a time: who asks again joins it.
-Jobs of which one path lies in the other's wait for each other; all others run side by side. A job whose process died is
-run once more at the next start, and fails with that cause if its process dies again.
+A job is durable before anyone hears of it. Of one path there is never more than one at a time: a second caller joins
+it. Jobs of which one path lies in the other's wait for each other; all others run side by side. A job whose process
+died is run once more at the next start, and fails with that cause if its process dies again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -19,17 +20,14 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.ops.files.index import Job, JobStatus
-from services.files import paths
+from services.files import paths, times
 from services.files.index import history
-from services.files.index.compare_client import CompareClient
-from services.files.index.invalidations import Invalidations
-from services.files.index.job_rows import COLUMNS, JobRow, job_of, skip_reason
-from services.files.index.listing import Ignored, look
-from services.files.index.mounts import without_files
+from services.files.index.comparing import CompareClient
+from services.files.index.listing import Ignored, look, without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
-from services.files.index.tree import below
+from services.files.index.tree import Invalidations, below
 from services.files.store.database import steadily
-from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
@@ -41,28 +39,33 @@ KEPT_JOBS = 10_000
 
 ACTIVE = ("pending", "running")
 
+_COLUMNS = (
+    "id, root, status, progress, attempt, created, started, finished, files, directories, size, problems, problem,"
+    " skipped, error"
+)
+
 _log = logging.getLogger("linckia.files")
 
 
+@dataclass(eq=False, kw_only=True, slots=True)
 class Running:
     """A job that waits or runs in this process."""
 
-    def __init__(self, id_: int, root: str, *, background: bool, force: bool, max_age_s: float, attempt: int) -> None:
-        self.id = id_
-        self.root = root
-        self.background = background
-        self.force = force
-        self.max_age_s = max_age_s
-        self.attempt = attempt
-        self.waiting = 0
-        """Calls that wait for its end."""
-        self.cancelled = False
-        self.scan: Scan | None = None
-        self.looked = False
-        """Whether the scan itself is over: who asks now wants to know of what may have changed since."""
-        self.failure: DiskFull | None = None
-        """Why a job that a call waits for was not run."""
-        self.ended = trio.Event()
+    id: int
+    root: str
+    background: bool
+    force: bool
+    max_age_s: float
+    attempt: int = 1
+    waiting: int = 0
+    """Calls that wait for its end."""
+    cancelled: bool = False
+    scan: Scan | None = None
+    looked: bool = False
+    """Whether the scan itself is over: a later caller wants to know of what may have changed since."""
+    failure: DiskFull | None = None
+    """Why a job that a call waits for was not run."""
+    ended: trio.Event = field(default_factory=trio.Event)
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -72,6 +75,14 @@ class Running:
     @property
     def counts(self) -> Counts | None:
         return None if self.scan is None else self.scan.counts
+
+
+class _Outcome(NamedTuple):
+    """Of a job."""
+
+    status: JobStatus
+    error: str | None = None
+    skipped: str | None = None
 
 
 class Jobs:
@@ -100,9 +111,10 @@ class Jobs:
         self._creating = trio.Lock()
         self._threads = trio.CapacityLimiter(SCANS_AT_ONCE)
 
-    async def resume(self) -> list[Running]:
+    async def resume(self) -> None:
         """Take up, or fail, what a process that died left behind, or what a rebuilt index needs."""
         running = tuple(self._running)
+        left = f"status IN ('pending', 'running') AND id NOT IN ({','.join('?' * len(running))})"
 
         def take_up(db: apsw.Connection) -> list[Row]:
             db.execute(
@@ -114,14 +126,14 @@ class Jobs:
             db.execute(f"UPDATE job SET attempt = attempt + 1, status = 'pending' WHERE {left}", running)
             return fetch_all(db, f"SELECT id, root, background, force, attempt FROM job WHERE {left}", running)
 
-        left = f"status IN ('pending', 'running') AND id NOT IN ({','.join('?' * len(running))})"
-        taken_up = []
         for id_, root, background, force, attempt in await self._database.write(take_up):
-            job = Running(id_, root, background=bool(background), force=bool(force), max_age_s=0, attempt=attempt)
-            self._running[id_] = job
-            taken_up.append(job)
-            self._nursery.start_soon(self._run, job)
-        return taken_up
+            self._begin(
+                Running(id=id_, root=root, background=bool(background), force=bool(force), max_age_s=0, attempt=attempt)
+            )
+
+    def _begin(self, job: Running) -> None:
+        self._running[job.id] = job
+        self._nursery.start_soon(self._run, job)
 
     def interrupt(self) -> None:
         """The index was begun again: scans under way cannot go on with what they know of it."""
@@ -129,7 +141,7 @@ class Jobs:
             if job.scan is not None:
                 job.scan.cancel()
 
-    async def start(self, root: str, *, background: bool, force: bool, max_age_s: float) -> Running:
+    async def start(self, root: str, *, background: bool, force: bool = True, max_age_s: float = 0) -> Running:
         """The job that scans a path: a new one, or the one that does it already."""
 
         def create(db: apsw.Connection) -> int:
@@ -149,13 +161,12 @@ class Jobs:
                     return job
             with trio.CancelScope(shield=True):
                 id_ = await self._database.write(create)
-            job = Running(id_, root, background=background, force=force, max_age_s=max_age_s, attempt=1)
-            self._running[id_] = job
-        self._nursery.start_soon(self._run, job)
+            job = Running(id=id_, root=root, background=background, force=force, max_age_s=max_age_s)
+            self._begin(job)
         self._on_change(id_, "pending", root)
         return job
 
-    async def wait(self, job: Running, on_progress: Callable[[Counts], None]) -> None:
+    async def wait(self, job: Running, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
         """Until a job has ended. A caller that is cancelled here, and was the last to wait for it, cancels it too,
         unless it was started to run in the background.
 
@@ -176,6 +187,12 @@ class Jobs:
         if job.failure is not None:
             raise job.failure
 
+    async def scan(self, path: str) -> Running:
+        """Scan a path and wait, as `wait` does; answers the job, which has ended."""
+        job = await self.start(path, background=False)
+        await self.wait(job)
+        return job
+
     async def rescan(self, path: str, *, must_exist: bool = False) -> None:
         """Scan a path, which is real and below the roots, by a job that begins after this call: one under way may have
         passed by what has changed since. Cancelling this cancels the job.
@@ -185,11 +202,9 @@ class Jobs:
             DiskFull: as `wait`.
         """
         newest: int = await self._database.read(lambda db: fetch_value(db, "SELECT max(id) FROM job")) or 0
-        while True:
-            job = await self.start(path, background=False, force=True, max_age_s=0)
-            await self.wait(job, lambda counts: None)
-            if job.id > newest:
-                break
+        job = await self.scan(path)
+        while job.id <= newest:
+            job = await self.scan(path)
         ended = await self.get(job.id)
         if ended.status == "completed":
             return
@@ -202,7 +217,7 @@ class Jobs:
         self._stopping = True
         for job in list(self._running.values()):
             job.cancel()
-            await job.ended.wait()
+        await self.settled()
 
     async def settled(self) -> None:
         """Until all jobs that wait or run now have ended."""
@@ -224,20 +239,18 @@ class Jobs:
             OperationError: it has ended already, or there is none.
         """
         job = self._running.get(id_)
-        if job is None:
-            status = (await self.get(id_)).status
-            raise OperationError(f"job {id_} cannot be cancelled: it is {status} already")
-        job.cancel()
-        await job.ended.wait()
+        if job is not None:
+            job.cancel()
+            await job.ended.wait()
         status = (await self.get(id_)).status
-        if status != "cancelled":
+        if job is None or status != "cancelled":
             raise OperationError(f"job {id_} cannot be cancelled: it is {status} already")
 
     # Reading
 
     async def get(self, id_: int) -> Job:
         """A job as it is now. Raises OperationError where there is none."""
-        row = await self._database.read(lambda db: fetch_one(db, f"SELECT {COLUMNS} FROM job WHERE id = ?", (id_,)))
+        row = await self._database.read(lambda db: fetch_one(db, f"SELECT {_COLUMNS} FROM job WHERE id = ?", (id_,)))
         if row is None:
             raise OperationError(f"there is no job {id_}; list-jobs has those there are")
         return self._job(row)
@@ -248,7 +261,7 @@ class Jobs:
         """Jobs of these statuses (all where there are none), newest first, and how many match."""
 
         def query(db: apsw.Connection) -> list[Job]:
-            rows = fetch_all(db, f"SELECT {COLUMNS} FROM job ORDER BY id DESC")
+            rows = fetch_all(db, f"SELECT {_COLUMNS} FROM job ORDER BY id DESC")
             return [
                 job
                 for job in map(self._job, rows)
@@ -260,16 +273,36 @@ class Jobs:
         found = await self._database.read(query)
         return found[:limit], len(found)
 
-    def _job(self, columns: Row) -> Job:
-        row = JobRow(*columns)
-        live = self._running.get(row.id)
-        counts = live.counts if live is not None and row.status == "running" else None
+    def _job(self, row: Row) -> Job:
+        id_, root, status, progress, attempt, created, started, finished, *found = row[:11]
+        problems, problem, skipped, error = row[11:]
+        live = self._running.get(id_)
+        counts = live.counts if live is not None and status == "running" else None
         if counts is not None:
-            row = row._replace(
-                progress=max(row.progress, counts.progress), files=counts.files, directories=counts.directories,
-                size=counts.size,
-            )  # fmt: skip
-        return job_of(row)
+            progress = max(progress, counts.progress)
+            found = [counts.files, counts.directories, counts.size]
+        files, directories, size = found
+        ended = finished if finished is not None else time.time_ns()
+        return Job(
+            job_id=id_,
+            root=root,
+            status=status,
+            progress=round(progress, 2),
+            files=files,
+            directories=directories,
+            total_size=size,
+            created_at=times.rfc3339(created),
+            status_url=f"synthesis://jobs/{id_}",
+            started_at=times.rfc3339_or_none(started),
+            finished_at=times.rfc3339_or_none(finished),
+            duration_ms=None if started is None else (ended - started) // 1_000_000,
+            skipped=bool(skipped),
+            skip_reason=skipped,
+            problem_count=problems,
+            problems=problem.split("\n") if problem else [],
+            error=error,
+            attempt=attempt,
+        )
 
     # Running
 
@@ -283,10 +316,8 @@ class Jobs:
                 outcome = _Outcome("failed", str(error))
                 job.ended.set()
             job.looked = True
-            if self._stopping and outcome.status == "cancelled" and job.background:
-                await self._store(job, partial(self._put_off, job))
-            else:
-                await self._store(job, partial(self._end, job, outcome))
+            put_off = self._stopping and outcome.status == "cancelled" and job.background
+            await self._store(job, partial(self._put_off, job) if put_off else partial(self._end, job, outcome))
         finally:
             self._running.pop(job.id, None)
             job.ended.set()
@@ -296,8 +327,12 @@ class Jobs:
         await self._wait_for_others(job)
         if job.cancelled:
             return _Outcome("cancelled")
-        if skipped := await self._young(job):
-            return _Outcome("completed", skipped=skipped)
+        if not job.force and job.max_age_s and job.attempt == 1:
+            # Another job, for which this one waited, may have done it.
+            age, now = job.max_age_s, time.time_ns()
+            skipped = await self._database.read(lambda db: history.skip_reason(db, job.root, age, now))
+            if skipped:
+                return _Outcome("completed", skipped=skipped)
         while True:
             try:
                 return await self._scan(job)
@@ -308,10 +343,6 @@ class Jobs:
 
     async def _has_room(self, job: Running) -> None:
         """Raises DiskFull."""
-
-        def mark(db: apsw.Connection) -> None:
-            db.execute("UPDATE job SET status = 'running' WHERE id = ?", (job.id,))
-
         if not job.cancelled:
             await self._database.write(
                 lambda db: db.execute("UPDATE job SET status = 'running' WHERE id = ?", (job.id,))
@@ -338,12 +369,6 @@ class Jobs:
                 return
             with trio.move_on_after(0.1):
                 await others[0].ended.wait()
-
-    async def _young(self, job: Running) -> str | None:
-        """Why the scan can be skipped: another, for which this job waited, did it."""
-        if job.force or not job.max_age_s or job.attempt > 1:
-            return None
-        return await self._database.read(lambda db: skip_reason(db, job.root, job.max_age_s, time.time_ns()))
 
     async def _scan(self, job: Running) -> _Outcome:
         def on_batch(db: apsw.Connection, counts: Counts) -> None:
@@ -385,6 +410,7 @@ class Jobs:
 
     async def _end(self, job: Running, outcome: _Outcome) -> None:
         status, error, skipped = outcome
+        scanned = status == "completed" and not skipped
         now = time.time_ns()
         counts = job.counts or Counts()
         mark = self._invalidations.mark
@@ -399,7 +425,7 @@ class Jobs:
                     error, job.id,
                 ),
             )  # fmt: skip
-            if status == "completed" and not skipped:
+            if scanned:
                 # Older scans below it say nothing any more.
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))
@@ -408,14 +434,6 @@ class Jobs:
 
         with trio.CancelScope(shield=True):
             await self._database.write(finish)
-        if status == "completed" and not skipped:
+        if scanned:
             self._recorded[job.root] = mark
         self._on_change(job.id, status, job.root)
-
-
-class _Outcome(NamedTuple):
-    """Of a job."""
-
-    status: JobStatus
-    error: str | None = None
-    skipped: str | None = None

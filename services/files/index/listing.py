@@ -1,4 +1,5 @@
-"""What is directly in a directory now: read through its descriptor, no link followed, and a fingerprint of all of it.
+"""What is on the disk: a directory's entries, read through its descriptor with no link followed, and their fingerprint;
+single entries; and the file systems that are mounted.
 
 Two listings with the same fingerprint found the same names with the same inodes, sizes, blocks and change times
 (`ctime`, which no program can set): nothing in the directory itself was made, removed, renamed or written meanwhile.
@@ -6,17 +7,21 @@ Two listings with the same fingerprint found the same names with the same inodes
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import hashlib
 import operator
 import os
 import stat
+import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pathspec import GitIgnoreSpec
 
-from services.files import paths
+from services.files import paths, times
 from services.files.store import schema
 
 MAX_INT = 2**63 - 1
@@ -60,29 +65,31 @@ class Found(NamedTuple):
         )  # fmt: skip
 
 
+@dataclass
 class Listing:
     """All that is in a directory, and the names of what could not be examined."""
 
-    __slots__ = ("_totals", "fingerprint", "names", "statuses", "unknown")
-
-    def __init__(
-        self, names: list[str], statuses: list[os.stat_result], fingerprint: bytes, unknown: list[str]
-    ) -> None:
-        self.names = names
-        self.statuses = statuses
-        self.fingerprint = fingerprint
-        self.unknown = unknown
-        self._totals: tuple[int, int, int] | None = None
+    names: list[str]
+    statuses: list[os.stat_result]
+    fingerprint: bytes
+    unknown: list[str]
 
     def found(self) -> list[Found]:
         """The entries."""
         return list(map(Found.of, self.names, self.statuses))
 
+    @functools.cached_property
     def totals(self) -> tuple[int, int, int]:
         """How many files there are, how many bytes they and all but the subdirectories have, how many of those."""
-        if self._totals is None:
-            self._totals = _sums(self.statuses)
-        return self._totals
+        files = size = folders = 0
+        for status in self.statuses:
+            kind = status.st_mode & 0o170000
+            if kind == 0o040000:
+                folders += 1
+                continue
+            files += kind == 0o100000
+            size += status.st_size
+        return files, size, folders
 
     def folders(self) -> list[str]:
         """The names of the subdirectories."""
@@ -132,20 +139,6 @@ def read_folder(descriptor: int, path: str, ignored: Ignored | None) -> Listing:
         ]
         names, statuses = [name for name, _ in kept], [status for _, status in kept]
     return Listing(names, statuses, _fingerprint(names, statuses), unknown)
-
-
-def _sums(statuses: Iterable[os.stat_result]) -> tuple[int, int, int]:
-    files = size = folders = 0
-    for status in statuses:
-        kind = status.st_mode & 0o170000
-        if kind == 0o100000:
-            files += 1
-            size += status.st_size
-        elif kind == 0o040000:
-            folders += 1
-        else:
-            size += status.st_size
-    return files, size, folders
 
 
 def _one_by_one(entries: Iterable[os.DirEntry[str]]) -> tuple[list[os.DirEntry[str]], list[os.stat_result], list[str]]:
@@ -204,3 +197,77 @@ def ignore_rules(patterns: Sequence[str], roots: Sequence[str]) -> Ignored | Non
         return matches(name + slash)
 
     return ignored
+
+
+# The file systems that are mounted
+
+
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    path: str
+    kind: str
+    device: int
+    source: str
+
+
+_WITHOUT_FILES = frozenset(
+    {
+        "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "efivarfs", "fusectl",
+        "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
+    }
+)  # fmt: skip
+
+
+def mounts() -> list[Mount]:
+    """All that this process sees, as `/proc/self/mountinfo` has them; none where there is no such file."""
+    found = []
+    with (
+        contextlib.suppress(FileNotFoundError),
+        open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines,
+    ):
+        for line in lines:
+            before, _, after = line.partition(" - ")
+            fields, (kind, source, *_) = before.split(" "), after.split(" ")
+            major, _, minor = fields[2].partition(":")
+            found.append(Mount(_unescaped(fields[4]), kind, os.makedev(int(major), int(minor)), _unescaped(source)))
+    return found
+
+
+def holds_files(mount: Mount) -> bool:
+    """Whether it is of a kind that holds files."""
+    return mount.kind not in _WITHOUT_FILES
+
+
+def without_files(root: str) -> frozenset[int]:
+    """The devices of file systems below a clean path that hold no files; they answer sizes that mean nothing."""
+    return frozenset(mount.device for mount in mounts() if not holds_files(mount) and paths.overlap(mount.path, root))
+
+
+def _unescaped(field: str) -> str:
+    # Blanks are written as octal numbers.
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(code, char)
+    return paths.to_text(field)
+
+
+# When a file was created, which `os.stat` does not tell on Linux: statx(2)
+
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+_STATX_BYTES = 256
+_MASK_AT, _BTIME_AT = 0, 80
+
+
+def birth_ns(path: str) -> int | None:
+    """When the file at a clean path was created, in nanoseconds; None where that is unknown or it does not exist."""
+    statx = ctypes.CDLL(None).statx
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    if statx(_AT_FDCWD, os.fsencode(paths.to_os(path)), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, found) != 0:
+        return None
+    (mask,) = struct.unpack_from("=I", found, _MASK_AT)
+    if not mask & _STATX_BTIME:
+        return None
+    seconds, nanoseconds = struct.unpack_from("=qI", found, _BTIME_AT)
+    return int(seconds) * times.NS + int(nanoseconds)

@@ -9,20 +9,21 @@ each transaction leaves every sum right.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import apsw
 
 from services.files import paths
-from services.files.index.invalidations import Invalidations
+from services.files.index.edit import Edit
 from services.files.index.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
-from services.files.index.tree import Edit, Stored, below, find
+from services.files.index.tree import Invalidations, Stored, below, find, find_scanned
 from services.files.store import schema
-from services.files.store.rows import fetch_all, fetch_value
+from services.files.store.sql import fetch_all, fetch_value
 from services.runtime.database import Database
 
 TURN_S = 0.2
@@ -71,6 +72,10 @@ class Live:
         self._whole: dict[str, None] = {}
         self._doubtful: set[str] = set()
         self._marks: set[str] = set()
+        self._gone: Collection[str] | None = None
+        """The only entries that may be taken out of the index; None: any."""
+        self._kept: set[str] = set()
+        """Entries that were not found and stay, not being of `_gone`."""
 
     def apply(self, hints: Iterable[Hint], note: Callable[[apsw.Connection], None] = lambda db: None) -> None:
         """Look at all that is named; `note` is called in the last transaction, with which all of it is stored.
@@ -102,12 +107,23 @@ class Live:
         self._whole[paths.as_folder(self._root)] = None
         self.apply([Hint(self._root)])
 
-    def look_again(self, folders: Iterable[str]) -> None:
-        """Examine all stored entries of these directories (paths with slash); new entries are left alone."""
-        for folder in folders:
-            with self._database.reader() as db:
-                names = fetch_all(db, "SELECT name FROM node WHERE folder = ?", (folder,))
-            self.apply(Hint(f"{folder}{name}") for (name,) in names)
+    def look_again(self, folders: Iterable[str], gone: Collection[str]) -> set[str]:
+        """Examine all stored entries of these directories (paths with slash); new entries are left alone.
+
+        An entry that is not found stays, unless it is of `gone`: it may have been renamed, which the watcher tells.
+
+        Returns:
+            The paths of those that stayed.
+        """
+        self._gone, self._kept = gone, set()
+        try:
+            for folder in folders:
+                with self._database.reader() as db:
+                    names = fetch_all(db, "SELECT name FROM node WHERE folder = ?", (folder,))
+                self.apply(Hint(f"{folder}{name}") for (name,) in names)
+        finally:
+            self._gone = None
+        return self._kept
 
     # What is named
 
@@ -128,12 +144,12 @@ class Live:
         """A rename, in the index alone; whether it is still so on the disk is looked at later."""
         self._rename(paths.as_folder(old), paths.as_folder(path))
         edit.flush()
-        moved = find(db, old)
+        moved = find_scanned(db, old)
         above, name = paths.split(path)
-        parent = find(db, above.rstrip("/") or "/")
+        parent = find_scanned(db, paths.of_folder(above))
         if (
-            moved is None or not moved.scanned or moved.inode != inode & MAX_INT
-            or parent is None or parent.kind != schema.DIRECTORY or not parent.scanned or paths.overlap(path, old)
+            moved is None or moved.inode != inode & MAX_INT
+            or parent is None or parent.kind != schema.DIRECTORY or paths.overlap(path, old)
         ):  # fmt: skip
             return
         there = find(db, path)
@@ -157,7 +173,8 @@ class Live:
 
     def _next(self, db: apsw.Connection, edit: Edit) -> None:
         edit.flush()
-        if self._root_is_named():
+        above, name = paths.split(self._root)
+        if name in self._names.get(above, ()):
             self._look_at_root(db, edit)
         elif self._names:
             folder = next(iter(self._names))
@@ -171,10 +188,6 @@ class Live:
             del self._whole[folder]
             self._list(db, edit, folder)
 
-    def _root_is_named(self) -> bool:
-        folder, name = paths.split(self._root)
-        return name in self._names.get(folder, ())
-
     def _look_at_root(self, db: apsw.Connection, edit: Edit) -> None:
         above, _ = paths.split(self._root)
         del self._names[above]
@@ -182,9 +195,9 @@ class Live:
         self._marks.add(above or "/")
         if found is None:
             if stored is not None and stored.scanned:
-                edit.remove(stored)
+                self._remove(db, edit, self._root, stored)
             return
-        edit.put(edit.reach(above.rstrip("/") or "/", look) if above else 0, above, found)
+        edit.put(edit.reach(paths.of_folder(above)) if above else 0, above, found)
         self._descend(db, paths.as_folder(self._root), found, stored, from_root=True)
 
     def _descend(
@@ -198,52 +211,43 @@ class Live:
         if stored is None or not known or folder in self._doubtful or not _was_listed(db, stored.id):
             self._whole[folder] = None
 
-    def _open(self, folder: str) -> int | None:
-        """A descriptor of the directory at this very path; None where there is none, or only through a link.
+    @contextlib.contextmanager
+    def _opened(self, db: apsw.Connection, edit: Edit, folder: str) -> Iterator[tuple[Stored, int] | None]:
+        """A directory as it is stored, and a descriptor of what is at this very path.
 
-        Raises:
-            PermissionError: it is there and cannot be opened.
+        None where one of both is missing, or the path leads through a link: then it is to be looked at in the one above
+        it. None as well where it cannot be read, which is stored as its problem.
         """
-        clean = folder.rstrip("/") or "/"
+        clean = paths.of_folder(folder)
+        stored = find_scanned(db, clean)
+        descriptor = None
+        if stored is not None and stored.kind == schema.DIRECTORY:
+            try:
+                descriptor = open_folder(clean, None)
+            except PermissionError as error:
+                edit.set_problem(stored.id, f"it cannot be read: {os.strerror(error.errno or 0)}")
+                yield None
+                return
+            except OSError:
+                pass
         try:
-            descriptor = open_folder(clean, None)
-        except PermissionError:
-            raise
-        except OSError:
-            return None
-        if is_at(descriptor, clean):
-            return descriptor
-        os.close(descriptor)
-        return None
-
-    def _stored(self, db: apsw.Connection, folder: str) -> Stored | None:
-        """The directory as it is stored; where it is not, the one above it is to be looked at for it."""
-        clean = folder.rstrip("/") or "/"
-        stored = find(db, clean)
-        if stored is not None and stored.scanned and stored.kind == schema.DIRECTORY:
-            return stored
-        self._name(clean)
-        return None
+            if stored is None or descriptor is None or not is_at(descriptor, clean):
+                self._name(clean)
+                yield None
+            else:
+                yield stored, descriptor
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def _look_into(self, db: apsw.Connection, edit: Edit, folder: str, names: list[str]) -> None:
-        stored = self._stored(db, folder)
-        if stored is None:
-            return
-        try:
-            descriptor = self._open(folder)
-        except PermissionError as error:
-            edit.set_problem(stored.id, f"it cannot be read: {os.strerror(error.errno or 0)}")
-            return
-        if descriptor is None:
-            # It went, and so it is known to the one above it.
-            self._name(folder.rstrip("/") or "/")
-            return
-        try:
+        with self._opened(db, edit, folder) as opened:
+            if opened is None:
+                return
+            stored, descriptor = opened
             self._put_itself(edit, folder, stored, descriptor)
             for name in names:
                 self._look_at(db, edit, folder, stored, name, descriptor)
-        finally:
-            os.close(descriptor)
         self._marks.add(folder)
 
     def _look_at(self, db: apsw.Connection, edit: Edit, folder: str, above: Stored, name: str, descriptor: int) -> None:
@@ -253,8 +257,7 @@ class Live:
             found = Found.of(name, os.stat(paths.to_os(name), dir_fd=descriptor, follow_symlinks=False))
         except FileNotFoundError:
             if stored is not None:
-                self._name_links(db, stored)
-                edit.remove(stored)
+                self._remove(db, edit, folder + name, stored)
             return
         except OSError as error:
             _log.warning("%s%s cannot be examined, and stays as it was: %s", folder, name, error.strerror)
@@ -268,6 +271,13 @@ class Live:
                 self._name_links(db, stored)
         self._descend(db, f"{folder}{name}/", found, stored)
 
+    def _remove(self, db: apsw.Connection, edit: Edit, path: str, gone: Stored) -> None:
+        if self._gone is not None and path not in self._gone:
+            self._kept.add(path)
+            return
+        self._name_links(db, gone)
+        edit.remove(gone)
+
     def _name_links(self, db: apsw.Connection, changed: Found | Stored) -> None:
         """A change of a file with several names is reported for one of them, and concerns all of them."""
         if changed.links < 2 or changed.kind == schema.DIRECTORY:
@@ -278,29 +288,19 @@ class Live:
 
     def _put_itself(self, edit: Edit, folder: str, stored: Stored, descriptor: int) -> None:
         """The directory's own times and size, which change with its content."""
-        above, name = paths.split(folder.rstrip("/") or "/")
+        above, name = paths.split(paths.of_folder(folder))
         edit.put(stored.parent, above, Found.of(name, os.fstat(descriptor)))
         self._marks.add(above or "/")
 
     def _list(self, db: apsw.Connection, edit: Edit, folder: str) -> None:
-        stored = self._stored(db, folder)
-        if stored is None:
-            return
-        try:
-            descriptor = self._open(folder)
-        except PermissionError as error:
-            edit.set_problem(stored.id, f"it cannot be read: {os.strerror(error.errno or 0)}")
-            return
-        if descriptor is None:
-            self._name(folder.rstrip("/") or "/")
-            return
-        try:
+        with self._opened(db, edit, folder) as opened:
+            if opened is None:
+                return
+            stored, descriptor = opened
             if os.fstat(descriptor).st_dev in self._skipped_devices:
                 return
             listing = read_folder(descriptor, folder, self._ignored)
             self._put_itself(edit, folder, stored, descriptor)
-        finally:
-            os.close(descriptor)
         edit.flush()
         fresh = fetch_value(db, "SELECT 1 FROM entry WHERE parent = ? LIMIT 1", (stored.id,)) is None
         rows = [] if fresh else fetch_all(db, "SELECT * FROM entry WHERE parent = ? AND kind = 1", (stored.id,))

@@ -1,5 +1,4 @@
-"""One scan: looks at all that lies below a directory and brings the index in step with it, a few thousand entries at a
-time.
+"""One scan: looks at all that lies below a directory and brings the index in step with it, batch by batch.
 
 What is stored already is compared first, in the order of its paths (`comparing`); a directory that is not as it was is
 listed, and its new directories are walked depth first. Each directory is listed through its descriptor, opened by name
@@ -16,24 +15,27 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import apsw
 
 from proto.errors import Unavailable
 from services.files import paths
-from services.files.index.comparing import Ask, Known, Listed, compared, different
-from services.files.index.invalidations import Invalidations
+from services.files.index.comparing import Ask, Listed, compared, different
+from services.files.index.edit import Edit
 from services.files.index.listing import NOTHING, Ignored, Listing, is_at, look, open_folder, read_folder
-from services.files.index.tree import Edit, find, folder_path
+from services.files.index.tree import Invalidations, find, folder_path
 from services.files.store import schema
-from services.files.store.rows import fetch_all, fetch_value
+from services.files.store.sql import fetch_all, fetch_value
 from services.runtime.database import Database
 
 BATCH_ENTRIES = 20_000
 BATCH_S = 0.5
-RETRY_MS = 1_000
 """How long what was found may wait to be written, and a cancellation or a progress to be seen."""
+
+RETRY_MS = 1_000
+"""After the index was found damaged."""
 
 MAX_PROBLEMS = 20
 """Kept in words; the others are counted."""
@@ -47,61 +49,50 @@ class Cancelled(Exception):
     """The scan was told to stop."""
 
 
+@dataclass(eq=False, slots=True)
 class Counts:
     """What a scan has found so far; written by its thread alone."""
 
-    def __init__(self) -> None:
-        self.progress = 0.0
-        """0 to 100, never falling."""
-        self.files = 0
-        self.directories = 0
-        self.size = 0
-        self.changed = 0
-        """Directories that were not as stored."""
-        self.problem_count = 0
-        self.problems: list[str] = []
+    progress: float = 0.0
+    """0 to 100, never falling."""
+    files: int = 0
+    directories: int = 0
+    size: int = 0
+    changed: int = 0
+    """Directories that were not as stored."""
+    problem_count: int = 0
+    problems: list[str] = field(default_factory=list)
 
     def problem(self, path: str, why: str) -> None:
         self.problem_count += 1
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(f"{path.rstrip('/') or '/'}: {why}")
+            self.problems.append(f"{paths.of_folder(path)}: {why}")
 
 
-_KNOWN = "id, fingerprint, inside, own_files, own_size"
-
-
+@dataclass(eq=False, slots=True)
 class _Folder:
     """A directory that is still to be listed, or of which subdirectories are."""
 
-    __slots__ = (
-        "above", "alone", "descriptor", "fingerprint", "fresh", "id", "inside", "is_root", "name", "own_files",
-        "own_size", "path", "share", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, above: _Folder | None, name: str, path: str, share: float, id_: int | None = None) -> None:
-        self.above = above
-        self.name = name
-        self.path = path
-        """With its slash."""
-        self.share = share
-        """Of the progress."""
-        self.id = id_
-        """None while it is not stored."""
-        self.is_root = False
-        self.alone = False
-        """Whether the stored ones of its subdirectories are looked at for themselves."""
-        self.fresh = True
-        """Whether none of its entries are stored."""
-        self.fingerprint: bytes | None = None
-        self.inside = self.own_files = self.own_size = 0
-        self.descriptor: int | None = None
-        self.waiting = 0
-        """Subdirectories that are still to be opened."""
-
-    def stored(self, id_: int, fingerprint: bytes | None, inside: int, own_files: int, own_size: int) -> None:
-        """What is stored of it."""
-        self.fresh, self.id, self.fingerprint = False, id_, fingerprint
-        self.inside, self.own_files, self.own_size = inside, own_files, own_size
+    above: _Folder | None
+    name: str
+    path: str
+    """With its slash."""
+    id: int | None = None
+    """None while it is not stored."""
+    fingerprint: bytes | None = None
+    inside: int = 0
+    own_files: int = 0
+    own_size: int = 0
+    fresh: bool = True
+    """Whether none of its entries are stored."""
+    is_root: bool = False
+    alone: bool = False
+    """Whether the stored ones of its subdirectories are looked at for themselves."""
+    share: float = 0.0
+    """Of the progress."""
+    descriptor: int | None = None
+    waiting: int = 0
+    """Subdirectories that are still to be opened."""
 
     def opened_one(self) -> None:
         self.waiting -= 1
@@ -203,7 +194,7 @@ class Scan:
                     edit.remove(gone)
                     edit.finish()
             else:
-                parent = edit.reach(folder.rstrip("/") or "/", look) if folder else 0
+                parent = edit.reach(paths.of_folder(folder)) if folder else 0
                 id_ = edit.put(parent, folder, found)
                 edit.finish()
                 self._on_batch(db, self.counts)
@@ -213,7 +204,7 @@ class Scan:
             self.counts.files += found.kind == schema.FILE
             self.counts.size += found.size
             return None
-        return _Folder(None, self._path, paths.as_folder(self._path), 100.0, id_)
+        return _Folder(None, self._path, paths.as_folder(self._path), id_, share=100.0)
 
     # What is stored
 
@@ -228,7 +219,11 @@ class Scan:
             to_list = {folders[number].id for number in others}
             for each in folders:
                 if each.id in to_list:
-                    self._walk(self._known(each, root, share), reader)
+                    folder = _Folder(
+                        None, paths.of_folder(each.path), each.path, each.id, each.fingerprint, each.inside,
+                        each.own_files, each.own_size, fresh=False, is_root=each.id == root.id, alone=True, share=share,
+                    )  # fmt: skip
+                    self._walk(folder, reader)
                 else:
                     counts.files += each.own_files
                     counts.size += each.own_size
@@ -238,22 +233,12 @@ class Scan:
     def _look(self, folders: Listed) -> list[int]:
         return different(folders, self._ignored, self._skipped_devices)
 
-    def _known(self, known: Known, root: _Folder, share: float) -> _Folder:
-        clean = known.path.rstrip("/") or "/"
-        folder = _Folder(None, clean, known.path, share, known.id)
-        folder.is_root = known.id == root.id
-        folder.alone = True
-        folder.stored(known.id, known.fingerprint, known.inside, known.own_files, known.own_size)
-        return folder
-
     def _again(self, path: str, reader: apsw.Connection) -> None:
         """List a directory once more, and its new directories."""
         stored = find(reader, path)
         if stored is None or stored.kind != schema.DIRECTORY:
             return
-        folder = _Folder(None, path, paths.as_folder(path), 0.0, stored.id)
-        folder.fresh = False
-        self._walk(folder, reader)
+        self._walk(_Folder(None, path, paths.as_folder(path), stored.id, fresh=False), reader)
 
     # The walk
 
@@ -279,17 +264,13 @@ class Scan:
         mark = self._invalidations.mark
         above = folder.above
         try:
-            folder.descriptor = open_folder(folder.name, None if above is None else above.descriptor)
-            if above is None and not is_at(folder.descriptor, folder.name):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        except OSError as error:
-            folder.close()
-            self._unreadable(folder, error, mark, reader)
-            return
-        finally:
-            if above is not None:
-                above.opened_one()
-        try:
+            try:
+                folder.descriptor = open_folder(folder.name, None if above is None else above.descriptor)
+                if above is None and not is_at(folder.descriptor, folder.name):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            finally:
+                if above is not None:
+                    above.opened_one()
             if self._skipped_devices and os.fstat(folder.descriptor).st_dev in self._skipped_devices:
                 listing = NOTHING
             else:
@@ -326,18 +307,18 @@ class Scan:
         """The subdirectories: those named, or all stored ones; each with its stored state."""
         if names == [] or (names is None and not folder.inside):
             return []
-        known: dict[str, tuple[int, bytes | None, int, int, int]] = {}
+        known: dict[str, _Folder] = {}
         if not folder.fresh:
-            rows = fetch_all(reader, f"SELECT path, {_KNOWN} FROM folder WHERE parent = ?", (folder.id,))
-            known = {row[0][len(folder.path) : -1]: row[1:] for row in rows}
+            query = "SELECT path, id, fingerprint, inside, own_files, own_size FROM folder WHERE parent = ?"
+            for path, *row in fetch_all(reader, query, (folder.id,)):
+                name = path[len(folder.path) : -1]
+                known[name] = _Folder(folder, name, path, *row)
+                known[name].fresh = False
         inside = []
         for name in known if names is None else names:
-            each = _Folder(folder, name, f"{folder.path}{name}/", 0.0)
-            if name in known:
-                if folder.alone and known[name][0] <= self._last:
-                    continue
-                each.stored(*known[name])
-            inside.append(each)
+            each = known.get(name) or _Folder(folder, name, f"{folder.path}{name}/")
+            if each.id is None or not folder.alone or each.id > self._last:
+                inside.append(each)
         return inside
 
     def _unreadable(self, folder: _Folder, error: OSError, mark: int, reader: apsw.Connection) -> None:
@@ -362,7 +343,7 @@ class Scan:
                 return
             if self._batch:
                 self._flush()
-        self._incomplete.add(paths.split(folder.name)[0].rstrip("/") or "/")
+        self._incomplete.add(paths.parent(folder.name))
 
     # Writing
 
@@ -394,7 +375,7 @@ class Scan:
             edit.set_problem(folder.id, problem)
             return
         new = edit.put_folder(folder.id, folder.path, listing, fresh=folder.fresh)
-        files, size, _ = listing.totals()
+        files, size, _ = listing.totals
         self.counts.files += files
         self.counts.size += size
         for each in inside:

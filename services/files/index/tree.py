@@ -1,22 +1,18 @@
-"""The stored tree and its changes: whatever an `Edit` does, every directory's sums are right once it is finished.
+"""The stored tree: how entries are read, and which directories changed beside the scans.
 
-An `Edit` belongs to one transaction. It notes what each change adds to or takes from the directory it happened in, and
-`finish` adds that to every directory above. Files with several links are kept apart: before one of them is touched it
-is noted which directories count its inode, and at the end they are counted again, so that each directory counts an
-inode below it once, whichever of its names came or went.
+`edit` changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections import OrderedDict
 from typing import NamedTuple
 
 import apsw
 
 from services.files import paths
-from services.files.index.listing import MAX_INT, Found, Listing
-from services.files.store import schema
-from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.files.store.sql import fetch_one, fetch_value
 
 
 class Stored(NamedTuple):
@@ -50,6 +46,12 @@ def find(db: apsw.Connection, path: str) -> Stored | None:
     return None if row is None else Stored(*row)
 
 
+def find_scanned(db: apsw.Connection, path: str) -> Stored | None:
+    """The entry of a clean path, if it was scanned."""
+    found = find(db, path)
+    return found if found is not None and found.scanned else None
+
+
 def folder_path(db: apsw.Connection, id_: int) -> str | None:
     """The path of a directory, with its slash."""
     path: str | None = fetch_value(db, "SELECT path FROM folder WHERE id = ?", (id_,))
@@ -62,404 +64,42 @@ def below(folder: str) -> tuple[str, str]:
     return folder, folder[:-1] + "0"
 
 
-class Edit:
-    """Changes to the tree within one transaction; nothing is right before `finish`."""
+class Invalidations:
+    """Directories that were changed by something other than a scan, and when: what a scan read before that is out of
+    date. Times are marks that only rise. For any thread.
 
-    def __init__(self, db: apsw.Connection, now: int) -> None:
-        """`now`: nanoseconds, what `scanned` of the entries becomes."""
-        self._db = db
-        self._now = now
-        self._next_id: int = fetch_value(db, "SELECT max(id) FROM entry") + 1
-        self._inserts: list[Sequence[int | str]] = []
-        self._rows: dict[int, list[int | str]] = {}
-        """Those of `_inserts` that are directories, by id: their sums may still be added to."""
-        self._parents: dict[int, int] = {}
-        """Of directories that are new."""
-        self._folders: dict[int, list[int | str | bytes | None]] = {}
-        self._deltas: dict[int, list[int]] = {}
-        self._chains: dict[int, tuple[int, ...]] = {}
-        self._groups: dict[tuple[int, int], None] = {}
-        self._unlisted: set[int] = set()
-        """Directories of which single entries changed, so that their fingerprints are out of date."""
-        self.changed = False
-        """Whether anything was different from what was stored."""
+    File operations and live events add a directory once their change is in the index.
+    """
 
-    # Directories
+    _MAX_FOLDERS = 100_000
+    """Kept; the oldest go first, long after the scans that they matter to have written what they read."""
 
-    def reach(self, path: str, look: Callable[[str], Found | None]) -> int:
-        """The id of a directory, made with all that lead to it where it is not there.
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folders: OrderedDict[str, int] = OrderedDict()
+        self._mark = 0
 
-        What is made below a directory that was scanned is scanned too, with what `look` finds at its path.
-        """
-        found = find(self._db, path)
-        if found is not None and found.kind == schema.DIRECTORY:
-            return found.id
-        if found is not None:
-            self.remove(found)
-        folder, name = paths.split(path)
-        above = folder.rstrip("/") or "/"
-        parent = self.reach(above, look)
-        there = look(path) if self._is_scanned(above) else None
-        if there is not None and there.kind == schema.DIRECTORY:
-            self._unlisted.add(parent)
-            id_ = self._insert(parent, folder, there, {})
-        else:
-            id_ = self._next_id
-            self._next_id += 1
-            self._inserts.append((id_, parent, name, schema.DIRECTORY, 0, 0, 0, 0, 0, 0, 0, 0, 1, "", 0))
-            self._parents[id_] = parent
-            self._folders[id_] = [id_, parent, paths.as_folder(path), 0, None, None, 0, 0, 0]
-        self.flush()
-        return id_
+    @property
+    def mark(self) -> int:
+        """Now."""
+        return self._mark
 
-    def path_of(self, id_: int) -> str | None:
-        """The path of a directory, with its slash; None where it is gone."""
-        pending = self._folders.get(id_)
-        return str(pending[2]) if pending is not None else folder_path(self._db, id_)
+    def add(self, *folders: str) -> None:
+        """These directories (paths with slash) have changed since they were last read."""
+        with self._lock:
+            self._mark += 1
+            for folder in folders:
+                self._folders[folder] = self._mark
+                self._folders.move_to_end(folder)
+            while len(self._folders) > self._MAX_FOLDERS:
+                self._folders.popitem(last=False)
 
-    def _is_scanned(self, path: str) -> bool:
-        found = find(self._db, path)
-        return found is not None and found.scanned > 0
+    def has(self, folder: str, mark: int) -> bool:
+        """Whether a directory changed after `mark`."""
+        return self._folders.get(folder, 0) > mark
 
-    def put_folder(self, id_: int, path: str, listing: Listing, *, fresh: bool) -> dict[str, int]:
-        """Make the directory `id_` hold exactly what was listed, but for what could not be examined, which stays.
-
-        Args:
-            path: of the directory, with its slash.
-            fresh: nothing is stored of it yet.
-
-        Returns:
-            The ids of the subdirectories that were not stored before, by name.
-        """
-        new: dict[str, int] = {}
-        if fresh:
-            self._fill(id_, path, listing, new)
-        else:
-            rows = fetch_all(self._db, "SELECT * FROM entry WHERE parent = ?", (id_,))
-            stored = {row[2]: Stored(*row) for row in rows}
-            for found in listing.found():
-                self._put(id_, path, found, stored.pop(found.name, None), new)
-            for name in listing.unknown:
-                stored.pop(name, None)
-            for gone in stored.values():
-                self.remove(gone)
-        problem = None
-        if unknown := listing.unknown:
-            problem = f"{len(unknown)} entries could not be examined, {unknown[0]!r} for one"
-        own_files, own_size, inside = listing.totals()
-        # Where something is not known, a fingerprint would say that all is.
-        self._set_folder(id_, None if unknown else listing.fingerprint, problem, inside, own_files, own_size)
-        return new
-
-    def put(self, parent: int, path: str, found: Found) -> int:
-        """Make one entry of the directory `parent` (of `path`, with its slash) what was found; answers its id."""
-        row = fetch_one(self._db, "SELECT * FROM entry WHERE parent = ? AND name = ?", (parent, found.name))
-        new: dict[str, int] = {}
-        before = None if row is None else Stored(*row)
-        if before is None or not _is_as_stored(found, before):
-            self._unlisted.add(parent)
-        return self._put(parent, path, found, before, new)
-
-    def set_problem(self, id_: int, problem: str) -> None:
-        """Store why a directory cannot be read; its stored entries stay."""
-        self._set_folder(id_, None, problem, 0, 0, 0)
-
-    def _set_folder(self, id_: int, *known: bytes | str | int | None) -> None:
-        """`known`: fingerprint, problem, inside, own_files, own_size."""
-        self._unlisted.discard(id_)
-        pending = self._folders.get(id_)
-        if pending is not None:
-            pending[4:] = known
-        else:
-            self._db.execute(
-                "UPDATE folder SET fingerprint=?, problem=?, inside=?, own_files=?, own_size=? WHERE id=?",
-                (*known, id_),
-            )
-
-    # Entries
-
-    def _fill(self, folder: int, path: str, listing: Listing, new: dict[str, int]) -> None:
-        """Put all that was listed into an empty directory. Ordinary files, which most entries are, on a short way."""
-        id_, now = self._next_id, self._now
-        add = self._inserts.append
-        size = disk = files = 0
-        others = []
-        for name, status in zip(listing.names, listing.statuses, strict=True):
-            mtime, ctime, inode = status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-            if (
-                status.st_mode & 0o170000 != 0o100000
-                or status.st_nlink != 1
-                or not (0 <= mtime <= MAX_INT and 0 <= ctime <= MAX_INT and inode <= MAX_INT)
-            ):
-                others.append((name, status))
-                continue
-            own_size, own_disk = status.st_size, status.st_blocks * 512
-            size += own_size
-            disk += own_disk
-            files += 1
-            dot = name.rfind(".")
-            extension = "" if dot < 0 else name[dot + 1 :].lower() if name[0] != "." else paths.extension(name)
-            add((
-                id_, folder, name, 0, own_size, own_disk, 0, 0, mtime, ctime, inode, status.st_dev, 1, extension, now,
-            ))  # fmt: skip
-            id_ += 1
-        self._next_id = id_
-        if files:
-            self.changed = True
-            self._add(folder, size, disk, files, 0)
-        for name, status in others:
-            self._insert(folder, path, Found.of(name, status), new)
-
-    def _insert(self, parent: int, path: str, found: Found, new: dict[str, int]) -> int:
-        name, kind, inode, device, links, size, disk, mtime, ctime = found
-        id_ = self._next_id
-        self._next_id += 1
-        self.changed = True
-        if kind == schema.DIRECTORY:
-            extension = ""
-            new[name] = id_
-            self._parents[id_] = parent
-            self._folders[id_] = [id_, parent, f"{path}{name}/", disk, None, None, 0, 0, 0]
-            self._add(parent, 0, disk, 0, 1)
-        else:
-            extension = paths.extension(name)
-            if links > 1:
-                self._touch(inode, device)
-                self._add(parent, size, 0, kind == schema.FILE, 0)
-            else:
-                self._add(parent, size, disk, kind == schema.FILE, 0)
-        row: list[int | str] = [
-            id_, parent, name, kind, size, disk, 0, 0, mtime, ctime, inode, device, links, extension, self._now
-        ]  # fmt: skip
-        if kind == schema.DIRECTORY:
-            self._rows[id_] = row
-        self._inserts.append(row)
-        return id_
-
-    def _put(self, parent: int, path: str, found: Found, before: Stored | None, new: dict[str, int]) -> int:
-        if before is None:
-            return self._insert(parent, path, found, new)
-        _, kind, inode, device, links, size, disk, mtime, ctime = found
-        if kind != before.kind:
-            self.remove(before)
-            return self._insert(parent, path, found, new)
-        same = (before.inode, before.device, before.links, before.mtime, before.ctime) == (
-            inode, device, links, mtime, ctime,
-        )  # fmt: skip
-        if kind == schema.DIRECTORY:
-            own: int = fetch_value(self._db, "SELECT own_disk FROM folder WHERE id = ?", (before.id,))
-            if own != disk:
-                self._db.execute("UPDATE folder SET own_disk = ? WHERE id = ?", (disk, before.id))
-                self._add(before.id, 0, disk - own, 0, 0)
-            if same and before.scanned:
-                return before.id
-            if not before.scanned:
-                self._add(parent, 0, 0, 0, 1)
-            self._db.execute(
-                "UPDATE entry SET mtime=?, ctime=?, inode=?, device=?, links=?, scanned=? WHERE id=?",
-                (mtime, ctime, inode, device, links, self._now, before.id),
-            )
-        else:
-            if same and before.scanned and (before.size, before.disk) == (size, disk):
-                return before.id
-            if links > 1:
-                # Before it leaves: as the only name so far it is counted plainly, which the touch takes back.
-                self._touch(inode, device)
-            self._leave(before)
-            self._add(parent, size, 0 if links > 1 else disk, kind == schema.FILE, 0)
-            self._db.execute(
-                "UPDATE entry SET size=?, disk=?, mtime=?, ctime=?, inode=?, device=?, links=?, scanned=? WHERE id=?",
-                (size, disk, mtime, ctime, inode, device, links, self._now, before.id),
-            )
-        self.changed = True
-        return before.id
-
-    def remove(self, gone: Stored) -> None:
-        """Take an entry out, with all below it."""
-        self.changed = True
-        self._unlisted.add(gone.parent)
-        if gone.kind != schema.DIRECTORY:
-            self._leave(gone)
-            self._db.execute("DELETE FROM entry WHERE id = ?", (gone.id,))
-            return
-        _, bounds = self._leave_folder(gone)
-        inside = "SELECT id FROM folder WHERE path >= ? AND path < ?"
-        self._db.execute(f"DELETE FROM entry WHERE parent IN ({inside})", bounds)
-        self._db.execute("DELETE FROM folder WHERE path >= ? AND path < ?", bounds)
-        self._db.execute("DELETE FROM entry WHERE id = ?", (gone.id,))
-
-    def move(self, moved: Stored, parent: int, name: str) -> None:
-        """Give an entry another directory and name, with all below it; there is none of that name there."""
-        self.flush()
-        self.changed = True
-        self._unlisted.update((moved.parent, parent))
-        target = folder_path(self._db, parent)
-        if target is None:
-            raise LookupError(f"there is no directory {parent}")
-        if moved.kind != schema.DIRECTORY:
-            self._leave(moved)
-            linked = (moved.inode, moved.device) in self._groups
-            self._add(parent, moved.size, 0 if linked else moved.disk, moved.kind == schema.FILE, 0)
-            self._db.execute(
-                "UPDATE entry SET parent=?, name=?, extension=? WHERE id=?",
-                (parent, name, paths.extension(name), moved.id),
-            )
-            return
-        moved, bounds = self._leave_folder(moved)
-        self._db.execute("UPDATE entry SET parent=?, name=? WHERE id=?", (parent, name, moved.id))
-        self._db.execute("UPDATE folder SET parent=? WHERE id=?", (parent, moved.id))
-        self._db.execute(
-            "UPDATE folder SET path = ? || substr(path, ?) WHERE path >= ? AND path < ?",
-            (f"{target}{name}/", len(bounds[0]) + 1, *bounds),
-        )
-        self._chains.clear()
-        self._parents.pop(moved.id, None)
-        self._add(parent, moved.size, moved.disk, moved.files, moved.directories + bool(moved.scanned))
-
-    # Sums
-
-    def _add(self, folder: int, size: int, disk: int, files: int, directories: int) -> None:
-        delta = self._deltas.get(folder)
-        if delta is None:
-            self._deltas[folder] = [size, disk, files, directories]
-        else:
-            delta[0] += size
-            delta[1] += disk
-            delta[2] += files
-            delta[3] += directories
-
-    def _leave(self, entry: Stored) -> None:
-        """Take an entry that is no directory out of the sums."""
-        if entry.links > 1:
-            self._touch(entry.inode, entry.device)
-        # One that is touched is out of the sums of disk sizes already, whatever `entry` said of its links before.
-        linked = (entry.inode, entry.device) in self._groups
-        self._add(entry.parent, -entry.size, 0 if linked else -entry.disk, -(entry.kind == schema.FILE), 0)
-
-    def _leave_folder(self, folder: Stored) -> tuple[Stored, tuple[str, str]]:
-        """Take a directory out of the sums above it; answers it as it is then, and the bounds of the paths below."""
-        self.flush()
-        bounds = below(folder_path(self._db, folder.id) or "")
-        linked = fetch_all(
-            self._db,
-            "SELECT DISTINCT entry.inode, entry.device FROM folder JOIN entry ON entry.parent = folder.id"
-            " WHERE folder.path >= ? AND folder.path < ? AND entry.links > 1 AND entry.kind <> 1",
-            bounds,
-        )
-        for inode, device in linked:
-            self._touch(inode, device)
-        # What is still to be added goes where the directory was, and what it has then is its own.
-        self._settle()
-        (row,) = fetch_all(self._db, "SELECT * FROM entry WHERE id = ?", (folder.id,))
-        now = Stored(*row)
-        self._add(now.parent, -now.size, -now.disk, -now.files, -now.directories - bool(now.scanned))
-        return now, bounds
-
-    def _touch(self, inode: int, device: int) -> None:
-        """Note, once and before it changes, which directories count an inode of several links."""
-        if (inode, device) in self._groups:
-            return
-        self._groups[inode, device] = None
-        rows = fetch_all(
-            self._db,
-            "SELECT id, parent, disk, links FROM entry WHERE inode=? AND device=? AND kind <> 1",
-            (inode, device),
-        )
-        self._count(((parent, disk) for _, parent, disk, links in rows if links > 1), -1)
-        for id_, parent, disk, links in rows:
-            if links == 1:
-                # A second name was made for it since it was scanned: it is one of a group from now on.
-                self._add(parent, 0, -disk, 0, 0)
-                self._db.execute("UPDATE entry SET links = 2 WHERE id = ?", (id_,))
-
-    def _count(self, links: Iterable[Row], sign: int) -> None:
-        """Add an inode, given the folder and disk size of each of its names, to each directory above any of them."""
-        links = list(links)
-        most = max((disk for _, disk in links), default=0)
-        counted: set[int] = set()
-        for folder, _ in links:
-            if folder in counted:
-                continue
-            self._add(folder, 0, sign * most, 0, 0)
-            for id_ in self._chain(folder):
-                if id_ in counted:
-                    # This one and all above it count the inode already.
-                    self._add(id_, 0, -sign * most, 0, 0)
-                    break
-                counted.add(id_)
-
-    def _chain(self, folder: int) -> tuple[int, ...]:
-        """A directory and all above it, from the inside."""
-        chain = self._chains.get(folder)
-        if chain is None:
-            parent = self._parents.get(folder)
-            if parent is None:
-                parent = fetch_value(self._db, "SELECT parent FROM folder WHERE id = ?", (folder,))
-            above = self._chain_of(parent)
-            chain = self._chains[folder] = (folder, *above)
-        return chain
-
-    def _chain_of(self, parent: object) -> tuple[int, ...]:
-        return self._chain(parent) if isinstance(parent, int) and parent > 0 else ()
-
-    # The end
-
-    def flush(self) -> None:
-        """Write what was put so far; the sums follow in `finish`."""
-        self._db.executemany("INSERT INTO entry VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", self._inserts)
-        self._db.executemany("INSERT INTO folder VALUES(?,?,?,?,?,?,?,?,?)", map(tuple, self._folders.values()))
-        self._inserts.clear()
-        self._folders.clear()
-        self._rows.clear()
-
-    def finish(self) -> None:
-        """Write all of it, with the sums of every directory above a change."""
-        if not self._groups:
-            # New directories are written with their sums, not written and then changed.
-            self._settle()
-        self.flush()
-        for inode, device in self._groups:
-            query = "SELECT parent, disk FROM entry WHERE inode=? AND device=? AND kind <> 1 AND links > 1"
-            self._count(fetch_all(self._db, query, (inode, device)), 1)
-        self._groups.clear()
-        self._settle()
-        self._forget_fingerprints()
-
-    def _forget_fingerprints(self) -> None:
-        """Else a directory that is again as it was when it was listed would pass for one that is as stored."""
-        self._db.executemany(
-            "UPDATE folder SET fingerprint = ? WHERE id = ? AND length(fingerprint) > 0",
-            ((schema.NO_FINGERPRINT, id_) for id_ in self._unlisted),
-        )
-        self._unlisted.clear()
-
-    def _settle(self) -> None:
-        self._db.executemany(
-            "UPDATE entry SET size = size + ?, disk = disk + ?, files = files + ?, directories = directories + ?"
-            " WHERE id = ?",
-            self._sums(),
-        )
-        self._deltas.clear()
-
-    def _sums(self) -> Iterator[tuple[int, int, int, int, int]]:
-        sums: dict[int, list[int]] = {}
-        for folder, (size, disk, files, directories) in self._deltas.items():
-            for id_ in self._chain(folder):
-                total = sums.setdefault(id_, [0, 0, 0, 0])
-                total[0] += size
-                total[1] += disk
-                total[2] += files
-                total[3] += directories
-        for id_, (size, disk, files, directories) in sums.items():
-            row = self._rows.get(id_)
-            if row is not None:
-                row[4:8] = (row[4] + size, row[5] + disk, row[6] + files, row[7] + directories)  # type: ignore[operator]  # integers, all four
-            elif size or disk or files or directories:
-                yield size, disk, files, directories, id_
-
-
-def _is_as_stored(found: Found, before: Stored) -> bool:
-    """Whether it would be the same to a fingerprint."""
-    return (found.kind, found.inode, found.ctime) == (before.kind, before.inode, before.ctime) and (
-        found.kind == schema.DIRECTORY or (found.size, found.disk) == (before.size, before.disk)
-    )
+    def since(self, mark: int, root: str) -> list[str]:
+        """The directories at or below a clean path that changed after `mark`, as clean paths."""
+        with self._lock:
+            found = [folder for folder, at in self._folders.items() if at > mark]
+        return [clean for folder in found if paths.is_within(clean := paths.of_folder(folder), (root,))]

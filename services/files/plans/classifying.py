@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import get_args
 
 import apsw
 import msgspec
@@ -16,23 +16,24 @@ import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.files.classifier import (
-    CLASSIFIERS,
+    Classifier,
     ClassifierJob,
     ClassifierJobProgress,
     ClassifierJobs,
     ClassifierStarted,
-    ClassifierStatus,
     ListClassifierJobs,
     RerunClassifier,
 )
 from proto.ops.media import MediaInspect
 from services.files import paths, times
 from services.files.core import Core
-from services.files.index.tree import find
+from services.files.query.entries import find_indexed
 from services.files.store import schema
 from services.files.store.database import steadily
-from services.files.store.rows import Row, fetch_all, fetch_one, fetch_value
+from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, handles
+
+CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
 
 KEPT_JOBS = 10_000
 """Ended ones; older ones are forgotten."""
@@ -46,20 +47,14 @@ class Classifying:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._news = trio.Event()
-        self._scope = trio.CancelScope()
 
     def wake(self) -> None:
         """There are jobs to be done."""
         self._news.set()
 
-    def close(self) -> None:
-        """At the orderly end of the service; the remaining jobs are done at the next start."""
-        self._scope.cancel()
-
     async def run(self) -> None:
-        """Until `close`."""
-        with self._scope:
-            await steadily(self._core.env, "classifying", self._work)
+        """Until cancelled; the remaining jobs are done at the next start."""
+        await steadily(self._core.env, "classifying", self._work)
 
     async def _work(self) -> None:
         database = self._core.database
@@ -70,17 +65,12 @@ class Classifying:
             if row is None:
                 await self._news.wait()
                 continue
-            error = await self._do(row[1])
-            await database.write(partial(_finish, id_=row[0], error=error))
-
-    async def _do(self, path: str) -> str | None:
-        """Why it failed; None where it did not."""
-        try:
-            # What a content gives is made at once and kept by its hash, so that asking for it is all there is to do.
-            found = await self._core.env.call(MediaInspect(path=path))
-        except LinckiaError as error:
-            return str(error)
-        return found.problem
+            try:
+                # Asking makes what a content gives, which is kept by its hash.
+                problem = (await self._core.env.call(MediaInspect(path=row[1]))).problem
+            except LinckiaError as error:
+                problem = str(error)
+            await database.write(partial(_finish, id_=row[0], error=problem))
 
 
 class ClassifierTools:
@@ -92,16 +82,11 @@ class ClassifierTools:
 
     @handles(RerunClassifier)
     async def rerun(self, params: RerunClassifier, ctx: Context) -> ClassifierStarted:
-        check(params.operations, "operations")
         path = paths.clean(params.source_path, "sourcePath")
         path = await trio.to_thread.run_sync(self._core.roots.real, path, "sourcePath")
 
         def change(db: apsw.Connection) -> int:
-            entry = find(db, path)
-            if entry is None or not entry.scanned:
-                raise InvalidParams(
-                    f"`sourcePath`: {paths.shown(path)} is not in the index; `index` takes it in", field="sourcePath"
-                )
+            _, entry = find_indexed(db, path, "sourcePath")
             if entry.kind != schema.FILE:
                 raise InvalidParams(
                     f"`sourcePath`: {paths.shown(path)} is a {schema.KINDS[entry.kind]}, not a file", field="sourcePath"
@@ -118,10 +103,8 @@ class ClassifierTools:
     async def progress(self, params: ClassifierJobProgress, ctx: Context) -> ClassifierJob:
         id_ = int(params.job_id)
 
-        def query(db: apsw.Connection) -> Row | None:
-            return fetch_one(db, f"SELECT {_COLUMNS} FROM classifier_job WHERE id = ?", (id_,))
-
-        row = await self._core.database.read(query)
+        query = f"SELECT {_COLUMNS} FROM classifier_job WHERE id = ?"
+        row = await self._core.database.read(lambda db: fetch_one(db, query, (id_,)))
         if row is None:
             raise OperationError(f"there is no classifier job {id_}; list-classifier-jobs has those there are")
         return _job(row)
@@ -140,19 +123,9 @@ class ClassifierTools:
         return await self._core.database.read(query)
 
 
-def check(operations: Sequence[str], field: str) -> None:
-    """Raises InvalidParams, which names the field, where there is none of a name."""
-    for n, name in enumerate(operations):
-        if name not in CLASSIFIERS:
-            where = f"{field}[{n}]"
-            raise InvalidParams(
-                f"`{where}`: there is no {name[:100]!r}; there are: {', '.join(CLASSIFIERS)}", field=where
-            )
-
-
-def put(db: apsw.Connection, path: str, operations: Sequence[str]) -> int:
+def put(db: apsw.Connection, path: str, operations: Sequence[Classifier]) -> int:
     """A job, by its id; one that still waits to do the same stands for both."""
-    wanted = msgspec.json.encode(list(operations) or list(CLASSIFIERS)).decode()
+    wanted = msgspec.json.encode(operations or CLASSIFIERS).decode()
     waiting: int | None = fetch_value(
         db, "SELECT id FROM classifier_job WHERE path = ? AND status = 'pending' AND operations = ?", (path, wanted)
     )
@@ -181,23 +154,16 @@ def _finish(db: apsw.Connection, id_: int, error: str | None) -> None:
     )
 
 
-_PROGRESS: dict[ClassifierStatus, int] = {"pending": 0, "running": 0, "completed": 100, "failed": 0}
-
-
 def _job(row: Row) -> ClassifierJob:
     id_, path, operations, status, created, started, finished, error = row
-
-    def at(when: Any) -> str | None:
-        return None if when is None else times.rfc3339(when)
-
     return ClassifierJob(
         id=id_,
         source_path=path,
-        operations=msgspec.json.decode(operations, type=list[str]),
+        operations=msgspec.json.decode(operations, type=list[Classifier]),
         status=status,
-        progress=_PROGRESS[status],
+        progress=100 if status == "completed" else 0,
         created_at=times.rfc3339(created),
-        started_at=at(started),
-        completed_at=at(finished),
+        started_at=times.rfc3339_or_none(started),
+        completed_at=times.rfc3339_or_none(finished),
         error=error,
     )

@@ -18,20 +18,17 @@ import msgspec
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.files.plans import Condition, ExecutionStatus, Mode, Outcome, PlanSource
+from proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
+from services.files import times
 from services.files.core import Core
 from services.files.index.listing import look
-from services.files.index.live import Live
-from services.files.index.mounts import without_files
-from services.files.plans import finding, outcomes
+from services.files.plans import finding, followers, outcomes
 from services.files.plans.finding import Batch
+from services.files.plans.followers import Deal, Followed, Followers
 from services.files.plans.outcomes import Doing, Tally
-from services.files.query import named
-from services.files.sets import sets
-from services.files.sources import followers
-from services.files.sources.followers import Deal, Followed, Followers
+from services.files.query import named, sets
 from services.files.store.database import steadily
-from services.files.store.rows import fetch_all, fetch_one
+from services.files.store.sql import Row, fetch_all
 
 BATCH = 1_000
 CAREFUL_BATCH = 1
@@ -130,8 +127,9 @@ class _Execution:
         self._doing = doing
         self.id = id_
         self.plan = plan
-        self._once = outcomes.must_not_repeat(plan.outcomes)
-        self._size = CAREFUL_BATCH if outcomes.calls_tools(plan.outcomes) else BATCH
+        tools = list(outcomes.tools_of(plan.outcomes))
+        self._once = not all(tool.idempotent for tool in tools)
+        self._size = CAREFUL_BATCH if tools else BATCH
 
     async def go_through(self) -> None:
         """All sources that are not followed, from where it was.
@@ -145,14 +143,11 @@ class _Execution:
                 continue
             if not after:
                 await self._prepare(source)
-            await self._all_of(number, source, after)
+            await self._all_of(source, number, after)
             after = 0
 
     def _take_up(self, db: apsw.Connection) -> tuple[int, int]:
-        row = fetch_one(db, "SELECT source, after, doing FROM execution WHERE id = ?", (self.id,))
-        if row is None:
-            raise LookupError(f"execution {self.id} is not stored")
-        source, after, doing = row
+        ((source, after, doing),) = fetch_all(db, "SELECT source, after, doing FROM execution WHERE id = ?", (self.id,))
         if doing is not None:
             # An outcome that was begun and not finished may or may not have been done.
             db.execute(
@@ -172,13 +167,11 @@ class _Execution:
             return
         if await trio.to_thread.run_sync(look, path) is None:
             raise FileNotFoundError(f"{path} does not exist")
-        live = Live(
-            core.database, core.invalidations, core.ignored, path, recursive=False, skipped_devices=without_files(path)
-        )
-        await trio.to_thread.run_sync(live.list_root)
+        await trio.to_thread.run_sync(followers.live(core, path, recursive=False).list_root)
 
-    async def _all_of(self, number: int, source: PlanSource, after: int) -> None:
-        """Each entry of a source from the one with the id `after`; how far it is is stored."""
+    async def _all_of(self, source: PlanSource, number: int | None = None, after: int = 0) -> None:
+        """Each entry of a source from the one with the id `after`. In a pass through all sources, of which this is the
+        one of `number`, the position is stored."""
         while True:
             batch = await self._core.database.read(
                 partial(finding.after, source=source, wanted=self.plan.conditions, last=after, limit=self._size)
@@ -186,21 +179,17 @@ class _Execution:
             if not batch.ids:
                 break
             after = batch.ids[-1]
-            await self._deal_with(source, batch, position=(number, after))
-        await self._settle(source, position=(number + 1, 0))
+            await self._deal_with(source, batch, position=None if number is None else (number, after))
 
-    async def _settle(self, source: PlanSource, position: tuple[int, int] | None) -> None:
-        """The end of a pass through a source."""
-
-        def change(db: apsw.Connection) -> None:
+        def settle(db: apsw.Connection) -> None:
             if source.target_set is not None and source.update_mode == "replace":
                 id_ = sets.make(db, source.target_set)
                 members = {entry for (entry,) in fetch_all(db, "SELECT entry_id FROM member WHERE set_id = ?", (id_,))}
                 sets.remove(db, id_, members - finding.all_ids(db, source))
-            if position is not None:
-                db.execute("UPDATE execution SET source = ?, after = ? WHERE id = ?", (*position, self.id))
+            if number is not None:
+                db.execute("UPDATE execution SET source = ?, after = 0 WHERE id = ?", (number + 1, self.id))
 
-        await self._core.database.write(change)
+        await self._core.database.write(settle)
 
     async def _deal_with(self, source: PlanSource, batch: Batch, position: tuple[int, int] | None = None) -> None:
         """Process some entries. With a position, it is stored; outcomes that must not be repeated are noted first."""
@@ -243,16 +232,7 @@ class _Execution:
                     if batch.ids:
                         await self._deal_with(source, batch)
                 return
-            last = 0
-            while True:
-                batch = await database.read(
-                    partial(finding.after, source=source, wanted=wanted, last=last, limit=self._size)
-                )
-                if not batch.ids:
-                    break
-                last = batch.ids[-1]
-                await self._deal_with(source, batch)
-            await self._settle(source, None)
+            await self._all_of(source)
 
         return act
 
@@ -306,3 +286,16 @@ def running(db: apsw.Connection, plan: str) -> list[tuple[int, Definition]]:
     """The executions of a plan that run: one at most."""
     rows = fetch_all(db, "SELECT id, definition FROM execution WHERE plan = ? AND status = 'running'", (plan,))
     return [(id_, msgspec.json.decode(text, type=Definition)) for id_, text in rows]
+
+
+EXECUTION = "id, plan, status, started, finished, processed, matched, applied, failed, error"
+
+
+def execution_of(row: Row) -> ExecutionRecord:
+    """A run of a plan, of a row of `EXECUTION`."""
+    id_, plan, status, started, finished, processed, matched, applied, failed, error = row
+    return ExecutionRecord(
+        execution_id=id_, plan_name=plan, status=status, started_at=started // times.NS,
+        completed_at=None if finished is None else finished // times.NS, entries_processed=processed,
+        entries_matched=matched, outcomes_applied=applied, outcomes_failed=failed, error=error,
+    )  # fmt: skip

@@ -11,11 +11,10 @@ import msgspec
 from proto.errors import InvalidParams
 from proto.ops.files.plans import Condition, PlanSource
 from services.files import paths
-from services.files.index.tree import below, find
-from services.files.query import conditions, filters, matching
+from services.files.index.tree import below, find, find_scanned
+from services.files.query import conditions, entries, matching, sets
 from services.files.query.entries import Select
 from services.files.query.queries import selection
-from services.files.sets import sets
 from services.files.store import schema
 
 
@@ -52,24 +51,19 @@ def check(source: PlanSource, field: str) -> None:
     config = source.config
     if is_filesystem(source):
         if config.path is None:
-            raise InvalidParams(
-                f"`{field}.config.path`: a {source.type} source needs one", field=f"{field}.config.path"
-            )
+            raise _missing(f"{field}.config.path", f"a {source.type} source needs one")
         paths.clean(config.path, f"{field}.config.path")
     elif source.type == "query":
         if config.query is None and not config.name:
-            raise InvalidParams(
-                f"`{field}.config.query`: a query source needs the name of a saved query, or a query",
-                field=f"{field}.config.query",
-            )
+            raise _missing(f"{field}.config.query", "a query source needs the name of a saved query, or a query")
         if config.query is not None and not isinstance(config.query, str):
-            filters.conditions(config.query)
-            filters.ordering(config.query)
+            entries.conditions(config.query)
     elif config.resource_set is None and not config.name:
-        raise InvalidParams(
-            f"`{field}.config.resource_set`: a resource-set source needs the name of one",
-            field=f"{field}.config.resource_set",
-        )
+        raise _missing(f"{field}.config.resource_set", "a resource-set source needs the name of one")
+
+
+def _missing(field: str, why: str) -> InvalidParams:
+    return InvalidParams(f"`{field}`: {why}", field=field)
 
 
 def select(db: apsw.Connection, source: PlanSource, more: Sequence[matching.Condition] = ()) -> Select:
@@ -79,7 +73,7 @@ def select(db: apsw.Connection, source: PlanSource, more: Sequence[matching.Cond
         if config.query is None or isinstance(config.query, str):
             found, _ = selection(db, config.query or config.name, "query")
         else:
-            found = Select(filters.conditions(config.query))
+            found = Select(entries.conditions(config.query))
     elif source.type == "resource-set":
         start = sets.find(db, config.resource_set or config.name, "resource_set")
         found = Select((), sets.with_children(db, start) if config.include_children else [start])
@@ -118,7 +112,7 @@ def after(db: apsw.Connection, source: PlanSource, wanted: Condition | None, las
 
 def among(db: apsw.Connection, source: PlanSource, wanted: Condition | None, found: Sequence[str]) -> Batch:
     """Those entries of a source that have one of these clean paths."""
-    stored = [each.id for each in (find(db, path) for path in found) if each is not None and each.scanned]
+    stored = [each.id for each in (find_scanned(db, path) for path in found) if each is not None]
     rows = select(db, source, [_one_of(stored)]).run(db, "n.id", "ORDER BY n.id")
     ids = [id_ for (id_,) in rows]
     return Batch(ids, _matched(db, wanted, ids))

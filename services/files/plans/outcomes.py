@@ -6,7 +6,8 @@ An outcome that fails for an entry is counted and said, and does not keep others
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import apsw
@@ -18,12 +19,12 @@ from proto.operation import CLIENT, Operation, Role
 from proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelCall
-from services.files import times
+from services.files import paths, times
 from services.files.core import Core
 from services.files.plans import classifying
 from services.files.plans.classifying import Classifying
 from services.files.plans.finding import Entry
-from services.files.sets import sets
+from services.files.query import sets
 from services.files.store import schema
 
 MAX_DEPTH = 16
@@ -33,19 +34,28 @@ ATTEMPTS = 5
 
 _PLACEHOLDER = re.compile(r"\{\{\s*entry\.(\w+)\s*\}\}")
 
-FIELDS = ("path", "name", "parent", "kind", "extension", "size", "mtime", "ctime")
+FIELDS: dict[str, Callable[[Entry], str | int]] = {
+    "path": lambda entry: entry.path,
+    "name": lambda entry: entry.name,
+    "parent": lambda entry: paths.of_folder(entry.folder),
+    "kind": lambda entry: schema.KINDS[entry.kind],
+    "extension": lambda entry: entry.extension,
+    "size": lambda entry: entry.size,
+    "mtime": lambda entry: times.rfc3339(entry.mtime),
+    "ctime": lambda entry: times.rfc3339(entry.ctime),
+}
 """What `{{entry.…}}` may name."""
 
 TABLE = ops.load()
 
 
+@dataclass(slots=True)
 class Tally:
     """How many outcomes were done, each for each entry, and how many failed; why the first of them did."""
 
-    def __init__(self) -> None:
-        self.applied = 0
-        self.failed = 0
-        self.error: str | None = None
+    applied: int = 0
+    failed: int = 0
+    error: str | None = None
 
     def fail(self, what: str, error: str) -> None:
         self.failed += 1
@@ -64,10 +74,6 @@ def check(outcomes: Sequence[Outcome], field: str, depth: int = 1) -> None:
                 _check_tool(outcome, where)
             case ChainedOutcome():
                 check(outcome.outcomes, f"{where}.outcomes", depth + 1)
-            case ClassifierOutcome():
-                classifying.check(outcome.operations, f"{where}.operations")
-            case SelectionOutcome():
-                pass
 
 
 def _check_tool(outcome: ToolOutcome, field: str) -> None:
@@ -91,21 +97,13 @@ def may_be_called(operation: Operation[Any]) -> bool:
     return operation.admits(CLIENT) and operation.role in (Role.TOOL, Role.STEP) and operation.service != KERNEL
 
 
-def must_not_repeat(outcomes: Sequence[Outcome]) -> bool:
-    """Whether one of them, done twice for an entry, is not the same as done once."""
-    return any(
-        (isinstance(outcome, ToolOutcome) and not TABLE[outcome.tool].idempotent)
-        or (isinstance(outcome, ChainedOutcome) and must_not_repeat(outcome.outcomes))
-        for outcome in outcomes
-    )
-
-
-def calls_tools(outcomes: Sequence[Outcome]) -> bool:
-    """Whether one of them takes the time of a call for each entry."""
-    return any(
-        isinstance(outcome, ToolOutcome) or (isinstance(outcome, ChainedOutcome) and calls_tools(outcome.outcomes))
-        for outcome in outcomes
-    )
+def tools_of(outcomes: Sequence[Outcome]) -> Iterator[Operation[Any]]:
+    """The operations that they call for each entry."""
+    for outcome in outcomes:
+        if isinstance(outcome, ToolOutcome):
+            yield TABLE[outcome.tool]
+        elif isinstance(outcome, ChainedOutcome):
+            yield from tools_of(outcome.outcomes)
 
 
 def filled(value: Any, entry: Entry, field: str) -> Any:
@@ -129,25 +127,9 @@ def filled(value: Any, entry: Entry, field: str) -> Any:
 
 
 def _field(entry: Entry, name: str, field: str) -> str | int:
-    match name:
-        case "path":
-            return entry.path
-        case "name":
-            return entry.name
-        case "parent":
-            return entry.folder.rstrip("/") or "/"
-        case "kind":
-            return schema.KINDS[entry.kind]
-        case "extension":
-            return entry.extension
-        case "size":
-            return entry.size
-        case "mtime":
-            return times.rfc3339(entry.mtime)
-        case "ctime":
-            return times.rfc3339(entry.ctime)
-        case _:
-            raise InvalidParams(f"`{field}`: an entry has no {name[:100]!r}; it has: {', '.join(FIELDS)}", field=field)
+    if name not in FIELDS:
+        raise InvalidParams(f"`{field}`: an entry has no {name[:100]!r}; it has: {', '.join(FIELDS)}", field=field)
+    return FIELDS[name](entry)
 
 
 class Doing:

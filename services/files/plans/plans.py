@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -29,19 +29,16 @@ from proto.ops.files.plans import (
 from proto.ops.files.shared import Deleted
 from services.files import paths, times
 from services.files.core import Core
-from services.files.plans import executions, finding, outcomes
-from services.files.plans.executions import Definition, Executions
+from services.files.plans import executions, finding, followers, outcomes
+from services.files.plans.executions import EXECUTION, Definition, Executions, execution_of
 from services.files.query import conditions, named
-from services.files.sources import followers
-from services.files.store.rows import Row, fetch_all, fetch_one
+from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
     "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"
     " (SELECT max(started) FROM execution WHERE plan = name)"
 )
-
-_EXECUTION = "id, plan, definition, status, started, finished, processed, matched, applied, failed, error"
 
 
 class _Stored(NamedTuple):
@@ -73,8 +70,7 @@ class PlanTools:
         for n, source in enumerate(definition.sources):
             finding.check(source, f"sources[{n}]")
             sources.append(await self._real(source, f"sources[{n}].config.path"))
-        if definition.conditions is not None:
-            conditions.check(definition.conditions)
+        conditions.where(definition.conditions)
         outcomes.check(definition.outcomes, "outcomes")
         return structs.replace(definition, sources=sources)
 
@@ -87,15 +83,7 @@ class PlanTools:
 
     @handles(PlanCreate)
     async def create(self, params: PlanCreate, ctx: Context) -> Plan:
-        definition = await self._checked(
-            Definition(
-                description=params.description,
-                mode=params.mode,
-                sources=params.sources,
-                conditions=params.conditions,
-                outcomes=params.outcomes,
-            )
-        )
+        definition = await self._checked(msgspec.convert(params, Definition, from_attributes=True))
 
         def change(db: apsw.Connection) -> Plan:
             named.require_free(db, "plan", params.name)
@@ -116,10 +104,10 @@ class PlanTools:
                 raise OperationError(
                     f"plan {params.name!r} is {stored.status}; plan-update with status active lets it run"
                 )
-            for id_, _ in executions.running(db, params.name):
-                return id_, _started(db, id_), None
-            id_ = executions.begin(db, params.name, stored.definition)
-            return id_, _started(db, id_), stored.definition
+            running = executions.running(db, params.name)
+            id_ = running[0][0] if running else executions.begin(db, params.name, stored.definition)
+            started = fetch_value(db, "SELECT started FROM execution WHERE id = ?", (id_,))
+            return id_, started, None if running else stored.definition
 
         async with self._changing:
             id_, started, definition = await self._core.database.write(change)
@@ -140,7 +128,9 @@ class PlanTools:
     async def get(self, params: PlanGet, ctx: Context) -> PlanDetails:
         def query(db: apsw.Connection) -> PlanDetails:
             plan = _plan(_find(db, params.name))
-            found = latest(db, params.name, params.execution_limit) if params.include_executions else None
+            query = f"SELECT definition, {EXECUTION} FROM execution WHERE plan = ? ORDER BY id DESC LIMIT ?"
+            rows = fetch_all(db, query, (params.name, params.execution_limit)) if params.include_executions else None
+            found = None if rows is None else [_execution(*row) for row in rows]
             return PlanDetails(**structs.asdict(plan), executions=found)
 
         return await self._core.database.read(query)
@@ -193,7 +183,7 @@ class PlanTools:
     @handles(PlanDelete)
     async def delete(self, params: PlanDelete, ctx: Context) -> Deleted:
         def change(db: apsw.Connection) -> list[tuple[int, Definition]]:
-            named.require(db, "plan", params.name)
+            named.find(db, "plan", params.name)
             stopped = executions.running(db, params.name)
             for id_, plan in stopped:
                 _end(db, id_, plan, "the plan was deleted")
@@ -207,26 +197,14 @@ class PlanTools:
         return Deleted(name=params.name, deleted=True, message=f"plan {params.name!r} was deleted")
 
 
-def latest(db: apsw.Connection, plan: str | None, limit: int) -> list[Execution]:
-    """The executions of a plan, or of all, latest first."""
-    where, bindings = ("WHERE plan = ?", (plan,)) if plan is not None else ("", ())
-    rows = fetch_all(db, f"SELECT {_EXECUTION} FROM execution {where} ORDER BY id DESC LIMIT ?", (*bindings, limit))
-    return [_execution(row) for row in rows]
-
-
 def _end(db: apsw.Connection, id_: int, plan: Definition, why: str) -> None:
     executions.finish(db, id_, "cancelled", why)
     for subscription in executions.subscriptions(id_, plan):
         followers.end(db, subscription)
 
 
-def _started(db: apsw.Connection, id_: int) -> int:
-    row = fetch_one(db, "SELECT started FROM execution WHERE id = ?", (id_,))
-    return 0 if row is None else row[0]
-
-
 def _find(db: apsw.Connection, name: str) -> _Stored:
-    named.require(db, "plan", name)
+    named.find(db, "plan", name)
     (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM plan WHERE name = ?", (name,))
     return _stored(row)
 
@@ -249,24 +227,15 @@ def _plan(stored: _Stored) -> Plan:
         created_at=times.rfc3339(stored.created),
         updated_at=times.rfc3339(stored.updated),
         execution_count=stored.executions,
-        last_execution_at=None if stored.last is None else times.rfc3339(stored.last),
+        last_execution_at=times.rfc3339_or_none(stored.last),
     )
 
 
-def _execution(row: Row) -> Execution:
-    id_, plan, text, status, started, finished, processed, matched, applied, failed, error = row
+def _execution(text: str, *row: Any) -> Execution:
+    _, _, _, started, finished, *_ = row
     ended = finished if finished is not None else time.time_ns()
     return Execution(
-        execution_id=id_,
-        plan_name=plan,
+        **structs.asdict(execution_of(row)),
         mode=msgspec.json.decode(text, type=Definition).mode,
-        status=status,
-        started_at=started // times.NS,
         duration_ms=max(0, ended - started) // 1_000_000,
-        entries_processed=processed,
-        entries_matched=matched,
-        outcomes_applied=applied,
-        outcomes_failed=failed,
-        completed_at=None if finished is None else finished // times.NS,
-        error=error,
     )

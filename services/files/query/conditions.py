@@ -10,49 +10,30 @@ from proto.ops.files.plans import (
     AnyOf,
     Condition,
     MediaCondition,
-    MediaType,
     NoneOf,
     PathCondition,
     SizeCondition,
     TimeCondition,
 )
-from proto.ops.files.shared import Instant
+from proto.ops.files.resources import TextMode
 from services.files.query import matching
 from services.files.query.entries import instant
-from services.files.query.matching import between
+from services.files.query.matching import EXTENSIONS, between
 from services.files.store import schema
-from services.files.store.functions import is_pattern
+from services.files.store.sql import is_pattern
 
 MAX_DEPTH = 32
 MAX_CONDITIONS = 1000
 """SQLite parses an expression of so many parts without running out of room."""
 
-_EXTENSIONS: dict[MediaType, str] = {
-    "image": "avif bmp cr2 cr3 dng exr gif heic heif ico jfif jp2 jpe jpeg jpg jxl nef orf png psd raf raw rw2 svg tga"
-    " tif tiff webp arw",
-    "video": "3g2 3gp avi flv m2ts m4v mkv mov mp4 mpeg mpg mts mxf ogv ts vob webm wmv",
-    "audio": "aac aif aiff alac amr ape au flac m4a m4b mid midi mp3 oga ogg opus wav wma wv",
-    "document": "csv doc docx epub htm html json key log md mobi numbers odp ods odt org pages pdf ppt pptx ps rst rtf"
-    " tex toml tsv txt xls xlsx xml yaml yml",
-}
-
-EXTENSIONS = {kind: frozenset(text.split()) for kind, text in _EXTENSIONS.items()}
-"""What a file is, by its extension."""
-
 _REGEX_SIGNS = re.compile(r"[\\^$+|(){}]|\.\*|\.\?")
 """Of which at least one is in a regular expression that is no glob."""
 
 
-def check(condition: Condition) -> None:
-    """Raises InvalidParams, which names the field, where it could never be asked."""
-    where(condition)
-
-
 def where(condition: Condition | None) -> matching.Condition:
-    """The expression; met by all where there is no condition."""
-    if condition is None:
-        return matching.Condition("1")
-    return _Compiler().compile(condition, "conditions", 1)
+    """The expression; met by all where there is no condition. Raises InvalidParams, which names the field, where it
+    could never be asked."""
+    return matching.Condition("1") if condition is None else _Compiler().compile(condition, "conditions", 1)
 
 
 class _Compiler:
@@ -70,7 +51,10 @@ class _Compiler:
                     self.compile(part, f"{field}.conditions[{n}]", depth + 1)
                     for n, part in enumerate(condition.conditions)
                 ]
-                return _joined(condition, parts)
+                if isinstance(condition, All):
+                    return _joined(parts, " AND ", "1")
+                any_of = _joined(parts, " OR ", "0")
+                return any_of if isinstance(condition, AnyOf) else any_of._replace(sql=f"(NOT {any_of.sql})")
             case MediaCondition():
                 extensions = sorted(EXTENSIONS[condition.mediaType])
                 marks = ",".join("?" * len(extensions))
@@ -84,47 +68,39 @@ class _Compiler:
                 return _every(_path(condition, field), field, names)
 
 
-def _joined(group: All | AnyOf | NoneOf, parts: list[matching.Condition]) -> matching.Condition:
+def _joined(parts: list[matching.Condition], by: str, nothing: str) -> matching.Condition:
     bindings = tuple(value for part in parts for value in part.bindings)
-    sqls = [part.sql for part in parts]
-    if isinstance(group, All):
-        return matching.Condition(f"({' AND '.join(sqls) or '1'})", bindings)
-    any_of = f"({' OR '.join(sqls) or '0'})"
-    return matching.Condition(any_of if isinstance(group, AnyOf) else f"(NOT {any_of})", bindings)
+    return matching.Condition(f"({by.join(part.sql for part in parts) or nothing})", bindings)
 
 
 def _every(parts: list[matching.Condition], field: str, names: str) -> matching.Condition:
     if not parts:
         raise InvalidParams(f"`{field}`: it asks for nothing; give at least one of {names}", field=field)
-    sql = " AND ".join(part.sql for part in parts)
-    return matching.Condition(f"({sql})", tuple(value for part in parts for value in part.bindings))
+    return _joined(parts, " AND ", "1")
 
 
 def _times(condition: TimeCondition, field: str) -> list[matching.Condition]:
-    def at(given: Instant | None, name: str, *, end: bool = False) -> int | None:
-        return instant(given, f"{field}.{name}", end=end)
+    def at(name: str) -> int | None:
+        return instant(getattr(condition, name), f"{field}.{name}", end=name.startswith("max"))
 
     return [
-        *between("mtime", at(condition.minMtime, "minMtime"), at(condition.maxMtime, "maxMtime", end=True)),
-        *between("ctime", at(condition.minCtime, "minCtime"), at(condition.maxCtime, "maxCtime", end=True)),
+        *between("mtime", at("minMtime"), at("maxMtime")),
+        *between("ctime", at("minCtime"), at("maxCtime")),
     ]
 
 
 def _path(condition: PathCondition, field: str) -> list[matching.Condition]:
-    parts = [
-        matching.text_matches("path", given, mode, case_sensitive=False)
-        for given, mode in (
-            (condition.pathContains, "contains"),
-            (condition.pathPrefix, "prefix"),
-            (condition.pathSuffix, "suffix"),
-        )
-        if given is not None
+    wanted: list[tuple[str | None, TextMode]] = [
+        (condition.pathContains, "contains"),
+        (condition.pathPrefix, "prefix"),
+        (condition.pathSuffix, "suffix"),
     ]
     pattern = condition.pathPattern
     if pattern is not None:
-        mode = "regex" if _REGEX_SIGNS.search(pattern) and is_pattern(pattern) else "glob"
-        try:
-            parts.append(matching.text_matches("path", pattern, mode, case_sensitive=False))
-        except InvalidParams as error:
-            raise InvalidParams(str(error), field=f"{field}.pathPattern") from None
-    return parts
+        wanted.append((pattern, "regex" if _REGEX_SIGNS.search(pattern) and is_pattern(pattern) else "glob"))
+    try:
+        return [
+            matching.text_matches("path", text, mode, case_sensitive=False) for text, mode in wanted if text is not None
+        ]
+    except InvalidParams as error:
+        raise InvalidParams(str(error), field=f"{field}.pathPattern") from None

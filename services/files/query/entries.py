@@ -1,22 +1,23 @@
-"""Entries as answers: the fields that conditions may name, pages, and lists too long to be sent whole."""
+"""Entries that meet conditions, as answers: criteria of clients, orders, pages, and lists too long to be sent whole."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+import os
+import urllib.parse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypedDict, TypeVar
 
 import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files.resources import EntryPage
-from proto.ops.files.shared import FileEntry, Instant
-from services.files import times
-from services.files.query.matching import COLUMNS, Condition
+from proto.ops.files.shared import FileEntry, Filter, Instant, Kind
+from services.files import paths, times
+from services.files.index.tree import Stored, find_scanned
+from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.store import schema
-from services.files.store.functions import key
-from services.files.store.rows import Row
+from services.files.store.sql import Row, key
 
 T = TypeVar("T")
 
@@ -40,15 +41,32 @@ def entry_of(row: Row) -> FileEntry:
     path, name, kind, size, disk, mtime, ctime, *added = row
     return FileEntry(
         path=path, name=name, kind=schema.KINDS[kind], size=size, disk_size=disk, mtime=times.rfc3339(mtime),
-        ctime=times.rfc3339(ctime), added_at=times.rfc3339(added[0]) if added and added[0] is not None else None,
+        ctime=times.rfc3339(ctime), added_at=times.rfc3339_or_none(added[0] if added else None),
     )  # fmt: skip
 
 
-def known(given: str, there: Sequence[str], field: str) -> str:
-    """`given`, which must be one of those there are. Raises InvalidParams, which lists them."""
-    if given not in there:
-        raise InvalidParams(f"`{field}`: there is no {given[:100]!r}; there are: {', '.join(there)}", field=field)
-    return given
+def find_indexed(db: apsw.Connection, given: str, field: str = "path", *, follow: bool = False) -> tuple[str, Stored]:
+    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to.
+
+    Raises:
+        InvalidParams: it is not in the index.
+    """
+    path = paths.clean(given, field)
+    found = find_scanned(db, path)
+    if found is not None and not (follow and found.kind == schema.SYMLINK):
+        return path, found
+    real = paths.to_text(os.path.realpath(paths.to_os(path)))
+    other = find_scanned(db, real)
+    if other is not None:
+        return real, other
+    if found is None:
+        raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
+    return path, found
+
+
+def node_uri(path: str) -> str:
+    """The entry at a clean path as a resource."""
+    return f"synthesis://nodes{urllib.parse.quote(path)}"
 
 
 class Order(NamedTuple):
@@ -74,6 +92,43 @@ def instant(given: Instant | None, field: str, *, end: bool = False) -> int | No
         return times.parse(given, end=end)
     except ValueError as error:
         raise InvalidParams(f"`{field}`: {error}", field=field) from None
+
+
+# The criteria of `resource-search` and of saved queries
+
+
+def conditions(wanted: Filter) -> list[Condition]:
+    """All of them. Raises InvalidParams, which names the field."""
+    found = []
+    if wanted.kind is not None:
+        found.append(is_kind(wanted.kind))
+    if wanted.extension is not None:
+        found.append(has_extension(wanted.extension))
+    for column, part in (("path", wanted.path_contains), ("name", wanted.name_contains)):
+        if part is not None:
+            found.append(text_matches(column, part, "contains", case_sensitive=False))
+    found += between("size", wanted.min_size, wanted.max_size)
+    found += between("mtime", instant(wanted.min_mtime, "min_mtime"), instant(wanted.max_mtime, "max_mtime", end=True))
+    return found
+
+
+def ordering(wanted: Filter) -> Order:
+    """In which order."""
+    return Order(wanted.sort_by, wanted.sort_desc)
+
+
+def is_kind(kind: Kind) -> Condition:
+    """One of the kinds there are."""
+    return Condition("n.kind = ?", (schema.KINDS.index(kind),))
+
+
+def has_extension(given: str) -> Condition:
+    """With or without its dot, in either case; one with a dot inside (`tar.gz`) is the end of the name."""
+    wanted = given.removeprefix(".").lower()
+    if "." in wanted:
+        end = f".{wanted.casefold()}"
+        return Condition("n.kind <> 1 AND substr(folded(n.name), -?) = ?", (len(end), end))
+    return Condition("n.kind <> 1 AND n.extension = ?", (wanted,))
 
 
 class Select:
@@ -147,37 +202,41 @@ class Select:
         return len(ids), sum(size for _, _, kind, size in ids if kind != schema.DIRECTORY), rows
 
 
-def page(db: apsw.Connection, select: Select, name: str, ordering: Order, *, limit: int, offset: int) -> EntryPage:
-    """One page of the entries of a set that match."""
-    total, size, rows = select.first(db, ordering, limit=limit, offset=offset)
+class Found(TypedDict):
+    """The fields of `EntryPage`."""
+
+    entries: list[FileEntry]
+    total_count: int
+    returned_count: int
+    offset: int
+    limit: int
+    has_more: bool
+    summary: str | None
+
+
+def page(db: apsw.Connection, select: Select, order: Order, *, limit: int, offset: int) -> tuple[Found, int]:
+    """One page of the entries that match, and how many bytes there are in files."""
+    total, size, rows = select.first(db, order, limit=limit, offset=offset)
     entries, cut = fitting(map(entry_of, rows))
     end = offset + len(entries)
-    return EntryPage(
-        resource_set=name,
-        entries=entries,
-        total_count=total,
-        returned_count=len(entries),
-        offset=offset,
-        limit=limit,
-        has_more=end < total,
-        summary=(
-            f"{total} entries match, {size} bytes in files; these are {len(entries)} of them, as many as fit into"
-            f" {MAX_BYTES} bytes. Go on with offset={end}, set a limit, or narrow the search."
-        )
-        if cut
-        else None,
+    summary = (
+        f"{total} entries match, {size} bytes in files; these are {len(entries)} of them, as many as fit into"
+        f" {MAX_BYTES} bytes. Go on with offset={end}, set a limit, or narrow the search."
     )
+    found = Found(
+        entries=entries, total_count=total, returned_count=len(entries), offset=offset, limit=limit,
+        has_more=end < total, summary=summary if cut else None,
+    )  # fmt: skip
+    return found, size
 
 
-def fitting(
-    items: Iterable[T], encode: Callable[[T], bytes] = msgspec.json.encode, *, used: int = 0
-) -> tuple[list[T], bool]:
+def fitting(items: Iterable[T], *, used: int = 0) -> tuple[list[T], bool]:
     """As many items, from the first, as fit into an answer as JSON, of which `used` bytes are taken; and whether some
     were left out."""
     kept: list[T] = []
     room = MAX_BYTES - _ROOM - used
     for item in items:
-        room -= len(encode(item)) + 1
+        room -= len(msgspec.json.encode(item)) + 1
         if room < 0:
             return kept, True
         kept.append(item)

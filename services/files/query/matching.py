@@ -9,19 +9,16 @@ from typing import NamedTuple
 import re2  # type: ignore[import-untyped]  # ships no types; patterns are only compiled here
 
 from proto.errors import InvalidParams
-from proto.ops.files.resources import MODES
-from services.files.store.functions import key, searcher
+from proto.ops.files.plans import MediaType
+from proto.ops.files.resources import TextMode
+from services.files.store.sql import key, searcher
 from services.runtime import literals
-
-KIND_CASE = "CASE n.kind WHEN 0 THEN 'file' WHEN 1 THEN 'directory' WHEN 2 THEN 'symlink' ELSE 'other' END"
-
-PARENT = "CASE n.folder WHEN '/' THEN '/' ELSE rtrim(n.folder, '/') END"
 
 COLUMNS = {
     "path": "n.path",
     "name": "n.name",
-    "parent": PARENT,
-    "kind": KIND_CASE,
+    "parent": "CASE n.folder WHEN '/' THEN '/' ELSE rtrim(n.folder, '/') END",
+    "kind": "CASE n.kind WHEN 0 THEN 'file' WHEN 1 THEN 'directory' WHEN 2 THEN 'symlink' ELSE 'other' END",
     "extension": "n.extension",
     "size": "n.size",
     "disk_size": "n.disk",
@@ -33,14 +30,24 @@ COLUMNS = {
 }
 """Of the view `node` as `n`, by the name that clients know."""
 
-Bindings = tuple[str | int | None, ...]
+_EXTENSIONS: dict[MediaType, str] = {
+    "image": "avif bmp cr2 cr3 dng exr gif heic heif ico jfif jp2 jpe jpeg jpg jxl nef orf png psd raf raw rw2 svg tga"
+    " tif tiff webp arw",
+    "video": "3g2 3gp avi flv m2ts m4v mkv mov mp4 mpeg mpg mts mxf ogv ts vob webm wmv",
+    "audio": "aac aif aiff alac amr ape au flac m4a m4b mid midi mp3 oga ogg opus wav wma wv",
+    "document": "csv doc docx epub htm html json key log md mobi numbers odp ods odt org pages pdf ppt pptx ps rst rtf"
+    " tex toml tsv txt xls xlsx xml yaml yml",
+}
+
+EXTENSIONS = {kind: frozenset(text.split()) for kind, text in _EXTENSIONS.items()}
+"""What a file is, by its extension."""
 
 
 class Condition(NamedTuple):
     """An SQL expression and what its placeholders stand for."""
 
     sql: str
-    bindings: Bindings = ()
+    bindings: tuple[str | int | None, ...] = ()
 
 
 def between(field: str, least: int | None, most: int | None) -> list[Condition]:
@@ -50,25 +57,15 @@ def between(field: str, least: int | None, most: int | None) -> list[Condition]:
     return [Condition(sql, (end,)) for sql, end in ends if end is not None]
 
 
-def text_matches(field: str, pattern: str, mode: str, *, case_sensitive: bool) -> Condition:
-    """Whether a text of `COLUMNS` matches.
-
-    Raises:
-        InvalidParams: the mode is unknown, or the pattern is none.
-    """
-    if mode in ("contains", "prefix", "suffix"):
-        return _literal(field, pattern, mode, case_sensitive)
+def text_matches(field: str, pattern: str, mode: TextMode, *, case_sensitive: bool) -> Condition:
+    """Whether a text of `COLUMNS` matches. Raises InvalidParams where the pattern is none."""
     if mode == "regex":
         found = _regex(COLUMNS[field], pattern if case_sensitive else f"(?i){pattern}", pattern)
         parts = [(part, "contains") for part in literals.parts_of(pattern)]
         return _narrowed(found, field, parts, any_case=not case_sensitive)
     if mode == "glob":
         return _glob(field, pattern, case_sensitive)
-    raise InvalidParams(f"`mode`: there is no mode {mode[:100]!r}; there are: {', '.join(MODES)}", field="mode")
-
-
-def _literal(field: str, pattern: str, mode: str, case_sensitive: bool) -> Condition:
-    return _literal_sql(COLUMNS[field], pattern, mode, case_sensitive) if pattern else Condition("1")
+    return _literal(COLUMNS[field], pattern, mode, case_sensitive) if pattern else Condition("1")
 
 
 def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]], *, any_case: bool) -> Condition:
@@ -83,7 +80,7 @@ def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]]
     tests: list[str] = []
     bindings: list[str | int | None] = []
     for part, mode in usable:
-        test = _literal_sql(column, part, mode, not any_case)
+        test = _literal(column, part, mode, not any_case)
         # Of all letters of ASCII these two are met by others beyond it: the Kelvin sign and the long s.
         loose = any_case and any(letter in part.lower() for letter in "ks")
         tests.append(f"({test.sql} OR octet_length({column}) > length({column}))" if loose else test.sql)
@@ -93,7 +90,7 @@ def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]]
     )
 
 
-def _literal_sql(column: str, pattern: str, mode: str, case_sensitive: bool) -> Condition:
+def _literal(column: str, pattern: str, mode: str, case_sensitive: bool) -> Condition:
     if not case_sensitive and pattern.isascii():
         # LIKE takes ASCII letters in either case.
         escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

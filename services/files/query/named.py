@@ -1,4 +1,4 @@
-"""Definitions under a name: saved queries, sources and plans share how they are found, and how clients are told."""
+"""How saved queries, sources, plans and resource sets are found by name, and how clients are told of changes."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ import urllib.parse
 import apsw
 
 from proto.errors import InvalidParams
-from proto.notices import RESOURCE_UPDATED, ResourceUpdated
-from services.files.store.rows import fetch_all, fetch_value
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
+from services.files.store.sql import Row, fetch_all, fetch_one
 from services.runtime.handlers import Environment
 
 NAMED_IN_ERRORS = 20
 
-TABLES = {"query": "saved_query", "source": "source", "plan": "plan"}
+TABLES = {"query": "saved_query", "source": "source", "plan": "plan", "resource-set": "resource_set"}
 """By what clients call it."""
 
 
-def require(db: apsw.Connection, kind: str, name: str, field: str = "name") -> None:
-    """Raises InvalidParams, which lists those there are, where there is none of that name."""
+def find(db: apsw.Connection, kind: str, name: str, field: str = "name") -> Row:
+    """The row of that name. Raises InvalidParams, which lists those there are, where there is none."""
     table = TABLES[kind]
-    if fetch_value(db, f"SELECT 1 FROM {table} WHERE name = ?", (name,)) is None:
+    row = fetch_one(db, f"SELECT * FROM {table} WHERE name = ?", (name,))
+    if row is None:
         names = [row[0] for row in fetch_all(db, f"SELECT name FROM {table} ORDER BY name LIMIT {NAMED_IN_ERRORS + 1}")]
         more = ", …" if len(names) > NAMED_IN_ERRORS else ""
         there = ", ".join(names[:NAMED_IN_ERRORS]) + more if names else f"none; {kind}-create makes one"
         raise InvalidParams(f"`{field}`: {kind} not found: {name[:200]!r}; there are: {there}", field=field)
+    return row
 
 
 def require_free(db: apsw.Connection, kind: str, name: str) -> None:
     """Raises InvalidParams where the name is taken."""
-    if fetch_value(db, f"SELECT 1 FROM {TABLES[kind]} WHERE name = ?", (name,)) is not None:
+    if fetch_one(db, f"SELECT 1 FROM {TABLES[kind]} WHERE name = ?", (name,)) is not None:
         raise InvalidParams(
             f"`name`: there is a {kind} {name[:200]!r} already; {kind}-get shows it, {kind}-delete removes it",
             field="name",

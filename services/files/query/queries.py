@@ -22,12 +22,10 @@ from proto.ops.files.queries import (
 from proto.ops.files.shared import Deleted, Filter
 from services.files import times
 from services.files.core import Core
-from services.files.query import filters, named
-from services.files.query.entries import Order, Select, page
-from services.files.store.rows import Row, fetch_all
+from services.files.query import named
+from services.files.query.entries import Order, Select, conditions, ordering, page
+from services.files.store.sql import Row, fetch_all
 from services.runtime.handlers import Context, handles
-
-_COLUMNS = "name, definition, created, updated"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,58 +39,46 @@ class Queries:
     """The operations of `proto.ops.files.queries`."""
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        self._database = core.database
 
     @handles(QueryCreate)
     async def create(self, params: QueryCreate, ctx: Context) -> SavedQuery:
-        check(params.query)
-        definition = Definition(query=params.query, description=params.description)
+        _check(params.query)
+        text = msgspec.json.encode(Definition(query=params.query, description=params.description)).decode()
 
         def change(db: apsw.Connection) -> SavedQuery:
             named.require_free(db, "query", params.name)
             now = time.time_ns()
-            db.execute(
-                "INSERT INTO saved_query VALUES(?,?,?,?)",
-                (params.name, msgspec.json.encode(definition).decode(), now, now),
-            )
+            db.execute("INSERT INTO saved_query VALUES(?,?,?,?)", (params.name, text, now, now))
             return _find(db, params.name)
 
-        return await self._core.database.write(change)
+        return await self._database.write(change)
 
     @handles(QueryExecute)
     async def execute(self, params: QueryExecute, ctx: Context) -> FoundEntries:
         def query(db: apsw.Connection) -> FoundEntries:
-            select, ordering = selection(db, params.name)
-            found = page(db, select, params.name, ordering, limit=params.limit, offset=params.offset)
-            return FoundEntries(
-                query=params.name,
-                entries=found.entries,
-                total_count=found.total_count,
-                returned_count=found.returned_count,
-                offset=found.offset,
-                limit=found.limit,
-                has_more=found.has_more,
-                summary=found.summary,
-            )
+            select, order = selection(db, params.name)
+            found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
+            return FoundEntries(query=params.name, **found)
 
-        return await self._core.database.read(query)
+        return await self._database.read(query)
 
     @handles(QueryList)
     async def listing(self, params: QueryList, ctx: Context) -> QueryListing:
         def query(db: apsw.Connection) -> QueryListing:
-            queries = [_saved(row) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM saved_query ORDER BY name")]
+            queries = [_saved(row) for row in fetch_all(db, "SELECT * FROM saved_query ORDER BY name")]
             return QueryListing(queries=queries, total=len(queries))
 
-        return await self._core.database.read(query)
+        return await self._database.read(query)
 
     @handles(QueryGet)
     async def get(self, params: QueryGet, ctx: Context) -> SavedQuery:
-        return await self._core.database.read(lambda db: _find(db, params.name))
+        return await self._database.read(lambda db: _find(db, params.name))
 
     @handles(QueryUpdate)
     async def update(self, params: QueryUpdate, ctx: Context) -> SavedQuery:
         if params.query is not None:
-            check(params.query)
+            _check(params.query)
 
         def change(db: apsw.Connection) -> SavedQuery:
             before = _find(db, params.name)
@@ -106,23 +92,22 @@ class Queries:
             )
             return _find(db, params.name)
 
-        return await self._core.database.write(change)
+        return await self._database.write(change)
 
     @handles(QueryDelete)
     async def delete(self, params: QueryDelete, ctx: Context) -> Deleted:
         def change(db: apsw.Connection) -> None:
-            named.require(db, "query", params.name)
+            named.find(db, "query", params.name)
             db.execute("DELETE FROM saved_query WHERE name = ?", (params.name,))
 
-        await self._core.database.write(change)
+        await self._database.write(change)
         return Deleted(name=params.name, deleted=True, message=f"query {params.name!r} was deleted")
 
 
-def check(query: Filter) -> None:
+def _check(query: Filter) -> None:
     """Raises InvalidParams, which names the field, where a query could never be run."""
     try:
-        filters.conditions(query)
-        filters.ordering(query)
+        conditions(query)
     except InvalidParams as error:
         field = error.failure.field
         raise InvalidParams(str(error).replace(f"`{field}`", f"`query.{field}`", 1), field=f"query.{field}") from None
@@ -131,13 +116,11 @@ def check(query: Filter) -> None:
 def selection(db: apsw.Connection, name: str, field: str = "name") -> tuple[Select, Order]:
     """What a saved query finds, and its order. Raises InvalidParams where there is none of that name."""
     query = _find(db, name, field).query
-    return Select(filters.conditions(query)), filters.ordering(query)
+    return Select(conditions(query)), ordering(query)
 
 
 def _find(db: apsw.Connection, name: str, field: str = "name") -> SavedQuery:
-    named.require(db, "query", name, field)
-    (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM saved_query WHERE name = ?", (name,))
-    return _saved(row)
+    return _saved(named.find(db, "query", name, field))
 
 
 def _saved(row: Row) -> SavedQuery:

@@ -2,26 +2,41 @@
 
 The tree is derived from the disk; resource sets, plans, sources, queries and the trash are not. They share a file
 because they change together: an entry leaves its sets in the transaction that removes it. So a damaged file is put
-aside and begun again, and in the transaction that begins it all that can be read of the old one is taken over
-(`salvage`).
+aside and begun again. In the transaction that begins it, all that can be read of the old one is taken over, the trash
+is listed from its notes, and numbers go on above those that an earlier database may have given.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import apsw
 import trio
 
 from proto.errors import Unavailable
-from services.files.store import functions, salvage, schema
-from services.runtime.background import patiently
-from services.runtime.database import Database, Kind, Schema
+from services.files import paths
+from services.files.store import schema, sql, trash_notes
+from services.files.store.sql import Row, fetch_all
+from services.runtime.database import Database, Kind, Schema, sync_folder
 from services.runtime.handlers import Environment
+from services.runtime.storage import patiently
 
 PRAGMAS = {"cache_size": -65536, "mmap_size": 1 << 30, "wal_autocheckpoint": 8000, "recursive_triggers": 1}
 
-SCHEMA = Schema(schema.VERSION, schema.TABLES, {1: salvage.migrate_1}, begin=salvage.begin)
+RECENT_NS = 60_000_000_000
+"""A file that was put aside longer ago was replaced by another one before this."""
+
+TAKEN_OVER = (
+    "resource_set", "edge", "session_preference", "saved_query", "follow", "source", "plan", "execution",
+    "classifier_job", "intent", "trash", "trash_member", "history", "job",
+)  # fmt: skip
+"""All but the tree, which the disk says again, and the members of sets, which have it by its ids."""
+
+_log = logging.getLogger("linckia.files")
 
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
@@ -30,7 +45,8 @@ def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) ->
     Raises:
         OSError, apsw.CantOpenError: it can neither be opened nor begun.
     """
-    return Database(path, SCHEMA, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=functions.register, on_rebuilt=on_rebuilt)
+    tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1}, begin=_begin)
+    return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
 
 
 async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -42,3 +58,136 @@ async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[Non
             await trio.sleep((error.failure.retry_after_ms or 0) / 1000)
         else:
             return
+
+
+def _migrate_1(db: apsw.Connection) -> None:
+    """Version 1 gave the numbers of deleted sets again, and had no notes in the trash. Raises OSError."""
+    path = Path(db.filename)
+    db.execute(
+        "CREATE TABLE old_set AS SELECT * FROM resource_set; DROP TABLE resource_set;"
+        f"{schema.TABLES}"
+        "INSERT INTO resource_set(id, name, description, created, updated)"
+        " SELECT id, name, description, created, updated FROM old_set; DROP TABLE old_set"
+    ).fetchall()
+    trash_notes.write_all(db, path.parent / "trash")
+    _mark_of(path).touch()
+
+
+# A database that is begun
+
+
+def _begin(db: apsw.Connection) -> None:
+    """Fill tables that were just created, in their transaction.
+
+    Raises:
+        apsw.FullError: there is no room for the mark that a database was begun here.
+    """
+    path = Path(db.filename)
+    aside = {int(each.name.rpartition("-")[2]): each for each in path.parent.glob(f"{path.name}.damaged-*")}
+    if aside and max(aside) > time.time_ns() - RECENT_NS:
+        _take_over(db, aside[max(aside)])
+    trash_notes.fill(db, path.parent / "trash")
+    mark = _mark_of(path)
+    if mark.exists():
+        # Numbers go on with the milliseconds of the clock, which are higher than any before.
+        first = time.time_ns() // 1_000_000
+        for table in schema.NUMBERED:
+            db.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+            db.execute("INSERT INTO sqlite_sequence VALUES(?,?)", (table, first))
+        return
+    try:
+        mark.touch()
+        sync_folder(mark.parent)
+    except OSError as error:
+        raise apsw.FullError(f"{mark} cannot be created: {os.strerror(error.errno or 0)}") from error
+
+
+def _mark_of(path: Path) -> Path:
+    """The file that says that a database was begun at a path before."""
+    return path.with_name(f"{path.name}-begun")
+
+
+def _take_over(db: apsw.Connection, aside: Path) -> None:
+    lost = [*schema.NUMBERED]
+    try:
+        # Without its log: SQLite must write nothing beside it.
+        old = apsw.Connection(f"{aside.as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        try:
+            lost = [table for table in TAKEN_OVER if not _copy(db, old, table)]
+            if not _copy_members(db, old):
+                lost.append("member")
+            roots, complete = _readable(old, "SELECT root FROM scan", "root")
+            if not complete:
+                lost.append("scan")
+        finally:
+            old.close()
+    except apsw.Error as error:
+        _log.error("nothing can be read of %s: %s", aside, error)
+        return
+    finally:
+        if lost:
+            _log.error(
+                "%s could not be read completely (%s); what could be is taken over. For the rest: sqlite3 %s .recover",
+                aside, ", ".join(lost), aside,
+            )  # fmt: skip
+    _adapt(db, [str(root) for (root,) in roots])
+
+
+def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:
+    """Whether all rows could be read."""
+    new = [column[1] for column in fetch_all(db, f"PRAGMA table_info({table})")]
+    there = {column[1] for column in fetch_all(old, f"PRAGMA table_info({table})")}
+    columns = [column for column in new if column in there]
+    if not columns:
+        return False
+    names, marks = ", ".join(columns), ",".join("?" * len(columns))
+    rows, complete = _readable(old, f"SELECT {names} FROM {table}", "1")
+    db.executemany(f"INSERT OR IGNORE INTO {table}({names}) VALUES({marks})", rows)
+    return complete
+
+
+def _copy_members(db: apsw.Connection, old: apsw.Connection) -> bool:
+    """Members of sets, by path: they join their sets again once they are in the index again."""
+    query = (
+        "SELECT f.path || e.name, m.set_id, m.added FROM member m JOIN entry e ON e.id = m.entry_id"
+        " JOIN folder f ON f.id = e.parent"
+    )
+    rows, complete = _readable(old, query, "m.set_id DESC, m.entry_id")
+    db.executemany("INSERT OR IGNORE INTO trash_member VALUES(0, ?, ?, ?, '')", rows)
+    return complete
+
+
+def _readable(old: apsw.Connection, query: str, order: str) -> tuple[list[Row], bool]:
+    """The rows up to the first page that is damaged, and from behind to the last; whether that is all."""
+    rows: list[Row] = []
+    for each in (query, f"{query} ORDER BY {order} DESC"):
+        try:
+            # Not `list.extend`: what was read before an error is kept.
+            for row in old.execute(each):
+                rows.append(row)  # as said
+        except apsw.Error as error:
+            _log.warning("damaged: %s: %s", query, error)
+        else:
+            return rows, each is query
+    return rows, False
+
+
+def _adapt(db: apsw.Connection, roots: list[str]) -> None:
+    """What refers to the tree begins again with it."""
+    now = time.time_ns()
+    db.execute("UPDATE follow SET sequence = NULL")
+    db.execute("UPDATE execution SET after = 0 WHERE status = 'running'")
+    active = fetch_all(db, "SELECT DISTINCT root FROM job WHERE status IN ('pending', 'running')")
+    db.execute(
+        "UPDATE job SET status = 'failed', finished = ?, error = 'the index was damaged, and is being rebuilt'"
+        " WHERE status IN ('pending', 'running')",
+        (now,),
+    )
+    wanted: list[str] = []
+    for root in sorted({*roots, *(root for (root,) in active)}):
+        if not paths.is_within(root, wanted):
+            wanted.append(root)
+    db.executemany(
+        "INSERT INTO job(root, status, attempt, background, force, created) VALUES(?, 'pending', 0, 1, 1, ?)",
+        ((root, now) for root in wanted),
+    )

@@ -1,4 +1,4 @@
-"""The tables of the index, one family after another; each is created where it is missing.
+"""The tables, one family after another; each is created where it is missing.
 
 The tree is one tree from `/` down. `entry` holds every file and directory with the sums of what lies below it, `folder`
 what only a directory has, its path above all: paths end in `/`, so that an entry's path is its folder's path and its
@@ -24,7 +24,7 @@ KINDS: tuple[Kind, ...] = ("file", "directory", "symlink", "other")
 NO_FINGERPRINT = b""
 """Of a directory that was listed, and of which single entries have changed since."""
 
-TREE = """
+TABLES = """
 -- Times in nanoseconds, sizes in bytes. Of a directory, `size` to `directories` sum up all below it; `disk` also counts
 -- the directory itself, and the links of one inode once.
 CREATE TABLE IF NOT EXISTS entry(
@@ -48,8 +48,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS entry_name ON entry(parent, name);
 CREATE INDEX IF NOT EXISTS entry_inode ON entry(inode);
 
 -- `fingerprint` stands for all that was found directly in it, NULL until then, empty where single entries were stored
--- since: `inside` subdirectories and `own_files`
--- files, its other entries being `own_size` bytes. `problem` says why it could not be read.
+-- since: `inside` subdirectories and `own_files` files, its other entries being `own_size` bytes. `problem` says why it
+-- could not be read.
 CREATE TABLE IF NOT EXISTS folder(
     id INTEGER PRIMARY KEY,
     parent INTEGER NOT NULL,
@@ -71,9 +71,7 @@ CREATE VIEW node AS
 
 INSERT OR IGNORE INTO folder(id, parent, path, own_disk) VALUES(0, -1, '', 0), (1, 0, '/', 0);
 INSERT OR IGNORE INTO entry VALUES(1, 0, '/', 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, '', 0);
-"""
 
-SCANS = """
 -- A run of `index`. `status`: pending, running, completed, failed, cancelled.
 CREATE TABLE IF NOT EXISTS job(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -99,9 +97,7 @@ CREATE INDEX IF NOT EXISTS job_root ON job(root);
 
 -- When each path that was asked for was last scanned to its end, in nanoseconds.
 CREATE TABLE IF NOT EXISTS scan(root TEXT PRIMARY KEY, finished INTEGER NOT NULL) WITHOUT ROWID;
-"""
 
-SETS = """
 CREATE TABLE IF NOT EXISTS resource_set(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
@@ -127,23 +123,17 @@ CREATE TRIGGER IF NOT EXISTS set_departs AFTER DELETE ON resource_set BEGIN
     DELETE FROM member WHERE set_id = OLD.id;
     DELETE FROM edge WHERE parent = OLD.id OR child = OLD.id;
 END;
-"""
 
-PREFERENCES = """
 -- What the client of a session chose; the session without a name is that of all who have none.
 CREATE TABLE IF NOT EXISTS session_preference(
     session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(session, name)
 ) WITHOUT ROWID;
-"""
 
-# What the definitions hold is JSON, as their operations declare it.
-QUERIES = """
+-- A definition is JSON, as its operations declare it: of queries, sources and plans alike.
 CREATE TABLE IF NOT EXISTS saved_query(
     name TEXT PRIMARY KEY, definition TEXT NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL
 ) WITHOUT ROWID;
-"""
 
-FOLLOWING = """
 -- A folder that is followed, under its name at the watcher: up to which of the changes the index is in step, NULL while
 -- the state is still to be taken. `ended`: the watcher is to be told.
 CREATE TABLE IF NOT EXISTS follow(
@@ -156,9 +146,7 @@ CREATE TABLE IF NOT EXISTS follow(
 -- Directories (by their id) that were listed beside the watcher. It may never have seen what was in them then, and so
 -- not report its removal: their stored entries are examined again. `below`: with all directories below.
 CREATE TABLE IF NOT EXISTS unsure(folder INTEGER PRIMARY KEY, below INTEGER NOT NULL);
-"""
 
-SOURCES = """
 -- `wanted`: whether it is to run, by what was last asked for. `subscription` is its row of `follow`, while it does.
 CREATE TABLE IF NOT EXISTS source(
     name TEXT PRIMARY KEY,
@@ -168,9 +156,7 @@ CREATE TABLE IF NOT EXISTS source(
     wanted INTEGER NOT NULL,
     subscription TEXT
 ) WITHOUT ROWID;
-"""
 
-PLANS = """
 CREATE TABLE IF NOT EXISTS plan(
     name TEXT PRIMARY KEY,
     definition TEXT NOT NULL,
@@ -201,9 +187,7 @@ CREATE INDEX IF NOT EXISTS execution_plan ON execution(plan);
 CREATE TRIGGER IF NOT EXISTS plan_departs AFTER DELETE ON plan BEGIN
     DELETE FROM execution WHERE plan = OLD.name;
 END;
-"""
 
-CHANGES = """
 -- A change of the disk that the index has yet to follow, written before it is begun. `kind`: move, trash, restore,
 -- delete.
 CREATE TABLE IF NOT EXISTS intent(
@@ -241,16 +225,12 @@ END;
 CREATE TRIGGER IF NOT EXISTS set_departs_from_trash AFTER DELETE ON resource_set BEGIN
     DELETE FROM trash_member WHERE set_id = OLD.id;
 END;
-"""
 
-HISTORY = """
 -- How large a directory (its path with its slash) was after a scan, where that had changed.
 CREATE TABLE IF NOT EXISTS history(
     path TEXT NOT NULL, at INTEGER NOT NULL, size INTEGER NOT NULL, files INTEGER NOT NULL, PRIMARY KEY(path, at)
 ) WITHOUT ROWID;
-"""
 
-CLASSIFIERS = """
 CREATE TABLE IF NOT EXISTS classifier_job(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     path TEXT NOT NULL,
@@ -264,8 +244,6 @@ CREATE TABLE IF NOT EXISTS classifier_job(
 CREATE INDEX IF NOT EXISTS classifier_job_status ON classifier_job(status);
 CREATE INDEX IF NOT EXISTS classifier_job_path ON classifier_job(path);
 """
-
-TABLES = "".join((TREE, SCANS, SETS, PREFERENCES, QUERIES, FOLLOWING, SOURCES, PLANS, CLASSIFIERS, CHANGES, HISTORY))
 
 NUMBERED = ("job", "resource_set", "execution", "intent", "trash", "classifier_job")
 """Tables whose numbers are never given twice: clients, the trash or other tables hold them."""

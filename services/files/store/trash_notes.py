@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from services.files.store.rows import fetch_all
+from services.files.store.sql import fetch_all
 from services.runtime.database import sync_folder
 
 

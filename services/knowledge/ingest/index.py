@@ -1,31 +1,38 @@
 """The known notes, and the work that brings the search in step with them.
 
-A batch of notes is read, put into the search, then recorded as done. Between those two steps the process may be killed
-at any point: a batch that was put and not recorded is put again, which changes nothing; an id that was given is kept.
+A batch of notes is read, parsed, put into the search, then recorded as done. The process may be killed at any point: a
+batch that was put and not recorded is put again, which changes nothing; an id that was given is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import hashlib
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import apsw
 import trio
 
 from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
-from proto.ops.retrieve import Group, RetrieveDelete, RetrieveGroups, RetrievePut
-from services.knowledge.ingest.batch import BATCH_FILES, Batch, gather
-from services.knowledge.ingest.changes import Changes, moves
-from services.knowledge.ingest.walking import Walk
-from services.knowledge.notes import markdown
+from proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut, Value
+from services.knowledge import nodes
+from services.knowledge.ingest.walking import Changes, Walk
+from services.knowledge.nodes import Known, Update
+from services.knowledge.notes import files, markdown
 from services.knowledge.notes.files import Place, Stamp
-from services.knowledge.store import nodes
-from services.knowledge.store.nodes import Known
+from services.knowledge.notes.markdown import Note, Section
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.outbox import pages
+from services.runtime.roots import OutsideRoots
 
 COLLECTION = "notes"
+BATCH_FILES = 64
+BATCH_BYTES = 2 * 1024 * 1024
+PATH_SEPARATOR = " > "
 
 RETRY_FILE_S = 60.0
 MAX_LONE_FAILURES = 8
@@ -34,6 +41,8 @@ MAX_LONE_FAILURES = 8
 TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
 
 _VERSION = "markdown_version"
+
+_log = logging.getLogger("linckia.knowledge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +58,13 @@ class Index:
     """The notes, and the work that is left; one step at a time."""
 
     def __init__(
-        self,
-        env: Environment,
-        database: Database,
-        roots: Sequence[str],
-        turn: trio.CapacityLimiter,
+        self, env: Environment, database: Database, roots: Sequence[str], turn: trio.CapacityLimiter,
         look_again: Callable[[Iterable[str]], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """
         Args:
             turn: of the thread that reads files.
-            look_again: called with files that may have been written while they were read, which may not be reported
-                again.
+            look_again: called with files that may have been written while they were read.
         """
         self._env = env
         self._database = database
@@ -129,7 +133,7 @@ class Index:
 
     async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
         """Forget the files that are gone and give ids to new ones, in one transaction."""
-        moved = await trio.to_thread.run_sync(moves, changes, self.known, self._roots, walk, limiter=self._turn)
+        moved = await trio.to_thread.run_sync(_moves, changes, self.known, self._roots, walk, limiter=self._turn)
         ids = [self.known[place].id for place in changes.gone]
 
         def change(db: apsw.Connection) -> dict[Place, Known]:
@@ -167,8 +171,7 @@ class Index:
             nodes.leave(db, strange)
             nodes.put_again(db, missing)
 
-        if strange or missing:
-            await self._database.write(change)
+        await self._database.write(change)
         for id_ in missing:
             place = ours[id_]
             self.known[place] = Known(id_, None, None, 0, None)
@@ -191,13 +194,8 @@ class Index:
         return True
 
     async def _batch(self) -> None:
-        wanted = []
-        for place in list(self.pending)[: 4 * BATCH_FILES]:
-            if place in self.known:
-                wanted.append((place, self.known[place]))
-            else:
-                del self.pending[place]
-        batch = await trio.to_thread.run_sync(gather, wanted, self._roots, limiter=self._turn)
+        wanted = {place: self.known[place] for place in itertools.islice(self.pending, BATCH_FILES)}
+        batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, limiter=self._turn)
         retry_at = trio.current_time() + RETRY_FILE_S
         put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
@@ -210,7 +208,7 @@ class Index:
         unsure = (update for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None)
         self._look_again(update.place.absolute for update in unsure)
 
-    async def _put(self, groups: list[Group], batch: Batch) -> list[str]:
+    async def _put(self, groups: list[Group], batch: _Batch) -> list[str]:
         """Put the groups, in halves until the one that is refused stands alone; answers the ids that went in."""
         if not groups:
             return []
@@ -233,3 +231,104 @@ class Index:
             return [group.id for group in groups]
         half = len(groups) // 2
         return await self._put(groups[:half], batch) + await self._put(groups[half:], batch)
+
+
+def _moves(changes: Changes, known: Mapping[Place, Known], roots: Sequence[str], walk: Walk) -> dict[Place, str]:
+    """New files that are gone ones in another folder: same name, and same inode or same content."""
+    by_name: dict[str, list[Place]] = {}
+    for place in changes.gone:
+        by_name.setdefault(os.path.basename(place.path), []).append(place)
+    found: dict[Place, str] = {}
+    for place in changes.arrived:
+        candidates = by_name.get(os.path.basename(place.path), [])
+        old = next((old for old in candidates if _is_same(walk, place, known[old], roots)), None)
+        if old is not None:
+            found[place] = known[old].id
+            candidates.remove(old)
+    return found
+
+
+def _is_same(walk: Walk, place: Place, old: Known, roots: Sequence[str]) -> bool:
+    stamp = walk.notes[place]
+    if old.stamp is not None and old.stamp._replace(ctime_ns=stamp.ctime_ns) == stamp:
+        return True
+    text = files.text_if_readable(place, roots)
+    return old.hash is not None and text is not None and files.digest(text) == old.hash
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Files that were read: `groups` are to be put before `updates` are recorded; `unchanged` need no put."""
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    updates: dict[str, Update] = field(default_factory=dict)
+    unchanged: list[Update] = field(default_factory=list)
+    failed: dict[Place, str] = field(default_factory=dict)
+    read: list[Place] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def take(self, place: Place, known: Known, roots: Sequence[str]) -> None:
+        """Read and parse one file."""
+        self.read.append(place)
+        try:
+            content = files.read(place.absolute, roots)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.failed[place] = f"cannot be read: {error.strerror}"
+            return
+        except (OutsideRoots, files.TooLarge) as error:
+            self.failed[place] = f"is not indexed: {error}"
+            return
+        self.size_bytes += len(content.data)
+        text = content.text
+        hash_ = files.digest(text)
+        lead = text[: len(text) - len(text.lstrip())].count("\n")
+        stamp = content.stamp if content.settled else None
+        if hash_ == known.hash and lead == known.lead:
+            self.unchanged.append(Update(known.id, place, stamp, hash_, lead, 0.0, None))
+            return
+        try:
+            note = markdown.parse(text, place)
+        except Exception as error:  # noqa: BLE001  # one file that the parser fails on must not stop all others
+            _log.exception("%s cannot be parsed", place.absolute)
+            self.failed[place] = f"cannot be parsed: {type(error).__name__}: {error}"
+            return
+        date = note.date if note.date is not None else content.stamp.mtime_ns / 1e9
+        self.updates[known.id] = Update(known.id, place, stamp, hash_, lead, date, note)
+        self.groups[known.id] = group_of(known.id, place, date, note)
+
+
+def _gather(wanted: Mapping[Place, Known], roots: Sequence[str]) -> _Batch:
+    """Read and parse `wanted`, or as many of them as make one batch; blocks."""
+    batch = _Batch()
+    for place, known in wanted.items():
+        if batch.size_bytes < BATCH_BYTES:
+            batch.take(place, known, roots)
+    return batch
+
+
+def group_of(id_: str, place: Place, date: float, note: Note) -> Group:
+    """A note as the search holds it."""
+    items: list[Item] = []
+    seen: dict[str, int] = {}
+    if note.front_matter is not None:
+        items.append(_item(note.front_matter, note, seen, embed=False))
+    items += (_item(section, note, seen, embed=note.embed) for section in note.sections)
+    if not items:
+        items.append(Item(key="title", text=note.title, metadata={"first": 1, "last": 1}, embed=False))
+    metadata: dict[str, Value] = {"root": place.root, "path": place.path, "tags": list(note.tags), "date": date}
+    return Group(id=id_, title=note.title, items=items, metadata=metadata)
+
+
+def _item(section: Section, note: Note, seen: dict[str, int], *, embed: bool) -> Item:
+    heading = PATH_SEPARATOR.join(section.path or (note.title,))
+    # By its content, so that a section that only moved keeps its vector.
+    mark = hashlib.sha256(f"{heading}\n{section.text}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    seen[mark] = seen.get(mark, 0) + 1
+    metadata: dict[str, Value] = {"first": section.first, "last": section.last}
+    if len(section.parts) > 1:
+        metadata["parts"] = [
+            f"{part.first}:{part.last}:{PATH_SEPARATOR.join(part.path or (note.title,))}" for part in section.parts
+        ]
+    return Item(key=f"{mark}-{seen[mark]}", text=section.text, heading=heading, metadata=metadata, embed=embed)

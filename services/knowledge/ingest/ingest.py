@@ -9,9 +9,10 @@ away the work waits, with growing pauses; on a full disk it waits with short one
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -19,13 +20,16 @@ import trio
 
 from proto.errors import LinckiaError, OperationError
 from proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
-from proto.ops.watch import Change
-from services.knowledge.ingest.changes import Changes, compare, within
+from proto.ops.watch import Change, ChangeKind, EntryKind
 from services.knowledge.ingest.index import COLLECTION, Index
-from services.knowledge.ingest.invalidations import Invalidations, invalidated
-from services.knowledge.ingest.walking import Walk, Walker
+from services.knowledge.ingest.walking import MARKER, Changes, Walk, Walker, compare, within
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
+from services.runtime.ignore_files import IGNORE_FILES
+from services.runtime.roots import is_below
+
+QUIET_S, DEBOUNCE_S = 0.25, 1.0
+"""A file is looked at once nothing has changed for the one, or the other after the first change."""
 
 SCAN_SHARE = 0.05
 """Of the time, for walks of everything while no watcher reports changes."""
@@ -33,12 +37,10 @@ SCAN_SHARE = 0.05
 PROMPT_S = 3.0
 """The time within which a change is promised to show."""
 
-RECONCILE_INTERVAL_S = 300.0
-RECONCILE_SHARE = 0.01
-"""Of the time, for walks of everything while a watcher reports changes."""
+RECONCILE_INTERVAL_S, RECONCILE_SHARE = 300.0, 0.01
+"""Least time between two walks of everything, and their share of it, while a watcher reports changes."""
 
-FIRST_PAUSE_S = 0.25
-LAST_PAUSE_S = 15.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
 ASK_AGAIN_S = 1.0
 FULL_PAUSE_S = 0.5
 """Between two attempts on a full disk: work goes on within a second of room being made."""
@@ -58,22 +60,8 @@ class Settings(msgspec.Struct):
     """The least seconds between two walks."""
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far the index is in step."""
-
-    scanned: bool = False
-    scanned_at: float | None = None
-    scan_began_at: float = 0.0
-    scan_ms: float = 0.0
-    interval_s: float = 0.0
-    unwatched: str | None = "the watcher of folders has not answered yet"
-    waiting: str | None = None
-    walk_problems: dict[str, str] = field(default_factory=dict)
-
-
 class Ingest:
-    """The task, and its state. It is the `Listener` of the follower."""
+    """The task, and how far the index is in step. It is the `Listener` of the follower."""
 
     def __init__(self, env: Environment, database: Database, on_step: Callable[[], None]) -> None:
         """
@@ -83,23 +71,34 @@ class Ingest:
         self._env = env
         self._database = database
         self._walker = Walker(env.roots)
-        self.roots = self._walker.roots
-        self.progress = Progress()
         self._on_step = on_step
         self._least_interval_s = msgspec.convert(env.settings, Settings).scan_interval_s
-        self.passed = trio.Condition()
-        """Notified after each step."""
-        self._invalid = Invalidations()
-        self._wake = trio.Event()
+        self._files: dict[str, None] = {}
+        """To be looked at."""
+        self._folders: dict[str, None] = {}
+        """To be looked through."""
+        self._changing_since = 0.0
+        self._look_at = math.inf
         self._next_scan = 0.0
         self._full_until = 0.0
         self._retry_at = 0.0
         self._pause_s = FIRST_PAUSE_S
+        self._wake = trio.Event()
         self._turn = trio.CapacityLimiter(1)
-        self.index = Index(env, database, self.roots, self._turn, self.invalidate)
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
         self._started = trio.current_time()
+        self.roots = self._walker.roots
+        self.index = Index(env, database, self.roots, self._turn, self.invalidate)
+        self.passed = trio.Condition()
+        """Notified after each step."""
+        self.scanned = False
+        """Whether all roots were walked since the start."""
+        self.scanned_at: float | None = None
+        self.scan_began_at = 0.0
+        self.scan_ms = 0.0
+        self.interval_s = 0.0
+        self.unwatched_because: str | None = "the watcher of folders has not answered yet"
+        self.waiting: str | None = None
+        self._walk_problems: dict[str, str] = {}
 
     async def caught_up(self) -> None:
         """Until everything there is has been indexed, but no longer than `STARTUP_PATIENCE_S` after the start.
@@ -108,7 +107,7 @@ class Ingest:
         """
         with trio.move_on_at(self._started + STARTUP_PATIENCE_S):
             async with self.passed:
-                while self.index.pending or not (self.index.known or self.progress.scanned):
+                while self.index.pending or not (self.index.known or self.scanned):
                     await self.passed.wait()
 
     def wake(self) -> None:
@@ -123,30 +122,34 @@ class Ingest:
     # Called by the follower
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
-        self.invalidate(*invalidated(changes))
+        self.invalidate(*_invalidated(changes))
 
     async def rescan(self, sequence: int) -> None:
         self.hurry()
 
     def watched(self) -> None:
         """From now on changes are reported; earlier ones may not have been."""
-        if self.progress.unwatched is not None:
-            self.progress.unwatched = None
+        if self.unwatched_because is not None:
+            self.unwatched_because = None
             self.hurry()
 
     def unwatched(self, reason: str) -> None:
         """From now on no changes are reported."""
-        if self.progress.unwatched is None:
+        if self.unwatched_because is None:
             self._next_scan = min(self._next_scan, trio.current_time() + self._least_interval_s)
             self._wake.set()
-        self.progress.unwatched = reason
+        self.unwatched_because = reason
 
     def invalidate(self, files: Iterable[str], folders: Iterable[str] = (), *, wait: bool = True) -> None:
-        """Look at these files, and at all below these folders; at once, or when their writers are done."""
-        self._invalid.add(files, folders, wait=wait)
-        if self._invalid.too_many:
-            self._next_scan = 0.0
-        self._wake.set()
+        """Look at these files, and at all below these folders; once their writers are done, or at once."""
+        now = trio.current_time()
+        if not self._files and not self._folders:
+            self._changing_since = now
+        self._files.update(dict.fromkeys(files))
+        self._folders.update(dict.fromkeys(folders))
+        if self._files or self._folders:
+            self._look_at = min(self._changing_since + DEBOUNCE_S, now + QUIET_S) if wait else now
+            self._wake.set()
 
     async def take_in(self, path: str, hash_: str) -> None:
         """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`."""
@@ -159,46 +162,41 @@ class Ingest:
 
     def degraded(self) -> list[str]:
         """How an answer from the index may fall short of the files at this moment."""
-        progress, index = self.progress, self.index
-        said = ["index: the database of notes was damaged, and is being rebuilt"] if self._database.rebuilt else []
-        if not progress.scanned:
-            said.append("index: the first scan of the folders is under way")
+        index, known = self.index, len(self.index.known)
+        said = ["the database of notes was damaged, and is being rebuilt"] if self._database.rebuilt else []
+        if not self.scanned:
+            said.append("the first scan of the folders is under way")
         if index.pending:
-            said.append(f"index: {len(index.pending)} of {len(index.known)} notes are still to be indexed")
+            said.append(f"{len(index.pending)} of {known} notes are still to be indexed")
         if index.failed:
-            said.append(
-                f"index: {len(index.failed)} of {len(index.known)} notes could not be indexed, see knowledge_status"
-            )
-        if progress.unwatched is not None and progress.scanned and progress.interval_s > PROMPT_S:
-            said.append(f"index: a change shows after up to {progress.interval_s:.0f} s, for {progress.unwatched}")
-        if progress.waiting and index.has_work:
-            said.append(f"index: waits, {progress.waiting}")
-        problems = progress.walk_problems
-        return said + [f"index: {root}: {problems[root]}" for root in self.roots if root in problems]
+            said.append(f"{len(index.failed)} of {known} notes could not be indexed, see knowledge_status")
+        if self.unwatched_because is not None and self.scanned and self.interval_s > PROMPT_S:
+            said.append(f"a change shows after up to {self.interval_s:.0f} s, for {self.unwatched_because}")
+        if self.waiting and index.has_work:
+            said.append(f"waits, {self.waiting}")
+        problems = self._walk_problems
+        said += (f"{root}: {problems[root]}" for root in self.roots if root in problems)
+        return [f"index: {reason}" for reason in said]
 
     def problems(self) -> dict[str, str]:
         """Files and folders that are not, or not wholly, indexed, and why."""
-        found = dict(self.progress.walk_problems)
+        found = dict(self._walk_problems)
         found.update({place.absolute: each.problem for place, each in self.index.known.items() if each.problem})
         found.update({place.absolute: each.reason for place, each in self.index.failed.items()})
         return found
 
     async def run(self) -> None:
-        """Work until `stop`, or until cancelled."""
-        try:
-            with self._scope:
-                await self._env.after_the_rush()
-                while True:
-                    self._wake = trio.Event()
-                    worked = await self._work()
-                    self._env.info(notes=str(len(self.index.known)), pending=str(self.index.outstanding))
-                    self._on_step()
-                    async with self.passed:
-                        self.passed.notify_all()
-                    if not worked:
-                        await self._rest()
-        finally:
-            self._ended.set()
+        """Work until cancelled."""
+        await self._env.after_the_rush()
+        while True:
+            self._wake = trio.Event()
+            worked = await self._work()
+            self._env.info(notes=str(len(self.index.known)), pending=str(self.index.outstanding))
+            self._on_step()
+            async with self.passed:
+                self.passed.notify_all()
+            if not worked:
+                await self._rest()
 
     async def watch_search(self) -> None:
         """Compare again whenever the search begins its database again, and tell it once all notes are in it."""
@@ -216,31 +214,24 @@ class Ingest:
                 self.index.reconciled = False
                 self._wake.set()
             async with self.passed:
-                while self.index.has_work or not self.progress.scanned:
+                while self.index.has_work or not self.scanned:
                     await self.passed.wait()
             filled = found
 
-    async def stop(self) -> None:
-        """End the task; once this returns it uses neither the database nor a file, cancelled or not."""
-        self._scope.cancel()
-        with trio.CancelScope(shield=True):
-            await self._ended.wait()
-
     async def _work(self) -> bool:
-        """Do what is due; answers whether there may be more."""
+        """Do the work that is due; answers whether there may be more."""
         now = trio.current_time()
         if now < self._full_until:
             return False
         self.index.take_up_failed(now)
         try:
             if not self.index.is_loaded:
-                # After the database was found damaged, this is little.
                 await self.index.load()
-                self.progress.scanned, self._next_scan = False, 0.0
+                self.scanned, self._next_scan = False, 0.0
             if now >= self._next_scan:
-                await self._scan()
-            elif now >= self._invalid.at:
-                await self._look()
+                await self._look(everywhere=True)
+            elif now >= self._look_at:
+                await self._look(everywhere=False)
             if now < self._retry_at:
                 return False
             worked = await self.index.step()
@@ -248,16 +239,15 @@ class Ingest:
             self._pause(error)
             return False
         self._pause_s = FIRST_PAUSE_S
-        self.progress.waiting = None
-        if self.progress.scanned and not self.index.has_work:
+        self.waiting = None
+        if self.scanned and not self.index.has_work:
             self._database.rebuilt = ""
         return worked
 
     async def _rest(self) -> None:
-        until = min(self._next_scan, self._invalid.at)
+        until = min(self._next_scan, self._look_at, *(each.retry_at for each in self.index.failed.values()))
         if self.index.has_work:
             until = min(until, max(self._retry_at, trio.current_time()))
-        until = min((until, *(failed.retry_at for failed in self.index.failed.values())))
         with trio.move_on_at(max(until, self._full_until)):
             await self._wake.wait()
 
@@ -267,61 +257,68 @@ class Ingest:
         if isinstance(error, OperationError) and hint_s:
             # The disk is full, under this database or under the search.
             self._full_until = now + FULL_PAUSE_S
-            self.progress.waiting = str(error)
+            self.waiting = str(error)
             return
         # A service that was away may have come back with less than it had.
         self.index.reconciled = False
         self._retry_at = now + max(self._pause_s, min(LAST_PAUSE_S, hint_s))
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
-        self.progress.waiting = f"the search is not available: {error}"
+        self.waiting = f"the search is not available: {error}"
 
-    async def _scan(self) -> None:
-        """Walk all roots."""
-
-        def timed() -> tuple[Walk, Changes, float]:
-            began = time.perf_counter()
-            walk = self._walker.walk()
-            changes = compare(self.index.known, walk)
-            return walk, changes, time.perf_counter() - began
-
-        began_at = time.time()
-        invalid = self._invalid.take()
-        try:
-            walk, changes, took_s = await trio.to_thread.run_sync(timed, limiter=self._turn)
-            await self.index.follow(changes, walk, first=not self.progress.scanned)
-        except BaseException:
-            self.invalidate(*invalid)
-            raise
-        progress = self.progress
-        progress.scanned = True
-        progress.scan_began_at = began_at
-        progress.scanned_at = time.time()
-        progress.scan_ms = took_s * 1000
-        progress.walk_problems = walk.problems
-        least_s = RECONCILE_INTERVAL_S if progress.unwatched is None else self._least_interval_s
-        share = RECONCILE_SHARE if progress.unwatched is None else SCAN_SHARE
-        progress.interval_s = max(least_s, took_s / share)
-        self._next_scan = trio.current_time() + progress.interval_s
-
-    async def _look(self) -> None:
-        """Look at what was invalidated."""
-        files, folders = self._invalid.take()
+    async def _look(self, *, everywhere: bool) -> None:
+        """Look at the invalidated files and folders, or walk all roots, and add the difference to the work."""
+        began, began_at = trio.current_time(), time.time()
+        files, folders = self._files, self._folders
+        self._files, self._folders, self._look_at = {}, {}, math.inf
+        if everywhere:
+            # A walk that is asked for from here on is another one.
+            self._next_scan = math.inf
 
         def look() -> tuple[Walk, Changes]:
-            walk = self._walker.look(files, folders)
-            return walk, compare(within(self.index.known, self._walker, files, folders), walk)
+            walk = self._walker.walk() if everywhere else self._walker.look(files, folders)
+            known = self.index.known
+            return walk, compare(known if everywhere else within(known, self._walker, files, folders), walk)
 
         try:
             walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
-            await self.index.follow(changes, walk, first=not self.progress.scanned)
+            await self.index.follow(changes, walk, first=not self.scanned)
         except BaseException:
             self.invalidate(files, folders)
+            if everywhere:
+                self._next_scan = 0.0
             raise
-        looked = (*files, *folders)
-        below = tuple(folder.rstrip("/") + "/" for folder in folders)
-        kept = {
-            path: reason
-            for path, reason in self.progress.walk_problems.items()
-            if path not in looked and not path.startswith(below)
-        }
-        self.progress.walk_problems = {**kept, **walk.problems}
+        if not everywhere:
+            looked = (*files, *folders)
+            kept = {path: reason for path, reason in self._walk_problems.items() if not is_below(path, looked)}
+            self._walk_problems = {**kept, **walk.problems}
+            return
+        took_s = trio.current_time() - began
+        self.scanned = True
+        self.scan_began_at, self.scanned_at, self.scan_ms = began_at, time.time(), took_s * 1000
+        self._walk_problems = walk.problems
+        if self.unwatched_because is None:
+            self.interval_s = max(RECONCILE_INTERVAL_S, took_s / RECONCILE_SHARE)
+        else:
+            self.interval_s = max(self._least_interval_s, took_s / SCAN_SHARE)
+        self._next_scan = min(self._next_scan, trio.current_time() + self.interval_s)
+
+
+def _invalidated(changes: Sequence[Change]) -> tuple[list[str], list[str]]:
+    """The files to look at, and the folders to look through, after `changes`."""
+    files: list[str] = []
+    folders: list[str] = []
+    for change in changes:
+        for text, raw in ((change.path, change.raw_path), (change.old_path, change.raw_old_path)):
+            if text is None:
+                continue
+            path = text if raw is None else os.fsdecode(raw)
+            folder, name = os.path.split(path)
+            if change.kind is EntryKind.FOLDER:
+                # The content of a new one is reported as well, entry by entry.
+                if change.change is not ChangeKind.CREATED:
+                    folders.append(path)
+            elif name == MARKER or name in IGNORE_FILES:
+                folders.append(folder)
+            else:
+                files.append(path)
+    return files, folders

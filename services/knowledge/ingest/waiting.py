@@ -24,12 +24,9 @@ MAX_FAILED = 100
 POLL_S = 0.25
 """Between two looks at how many vectors are still to come."""
 
-NOTES, VECTORS = "notes", "vectors"
-"""What the progress counts, the first word of its message."""
-
 
 async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> KnowledgeIngestResult:
-    """Until what the folders hold at the time of this call is indexed, below the paths that are asked for.
+    """Until the present content of the folders is indexed, below the paths that are asked for.
 
     Raises:
         InvalidParams: a path is not there, or not below a root.
@@ -37,19 +34,15 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
     seats = [_seat(path, index, ingest.roots) for index, path in enumerate(params.paths)]
     before = {place: known.hash for place, known in ingest.index.known.items()}
     await _indexed(seats, ingest, ctx)
-    places = [place for place in ingest.index.known if _is_below(place, seats)]
-    fresh = sum(ingest.index.known[place].hash not in (None, before.get(place)) for place in places)
-    failed = {place: ingest.index.failed[place].reason for place in places if place in ingest.index.failed}
-    waiting = await _embedded(ctx) if params.vectors else (await _status(ctx)).vectors_waiting
+    known = ingest.index.known
+    places = [place for place in known if _is_below(place, seats)]
+    failed = sorted((place, ingest.index.failed[place].reason) for place in places if place in ingest.index.failed)
     return KnowledgeIngestResult(
         notes=len(places),
-        indexed=fresh,
-        failed=[
-            Problem(path=printable(place.absolute), reason=reason)
-            for place, reason in sorted(failed.items())[:MAX_FAILED]
-        ],
+        indexed=sum(known[place].hash not in (None, before.get(place)) for place in places),
+        failed=[Problem(path=printable(place.absolute), reason=reason) for place, reason in failed[:MAX_FAILED]],
         failed_count=len(failed),
-        vectors_waiting=waiting,
+        vectors_waiting=await _vectors_waiting(ctx, wait=params.vectors),
     )
 
 
@@ -77,34 +70,25 @@ async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
     began = time.time()
     ingest.hurry()
     touched: set[Place] = set()
-    scanned_at = ingest.progress.scanned_at
-    while True:
-        # `passed` is notified after each step, so that none between here and the wait is missed.
-        async with ingest.passed:
+    async with ingest.passed:
+        while True:
             pending = {place for place in ingest.index.pending if _is_below(place, seats)}
             touched |= pending
-            progress = ingest.progress
-            said = NOTES if progress.waiting is None else f"{NOTES}: waits, {progress.waiting}"
             if touched:
-                ctx.progress(len(touched) - len(pending), len(touched), said)
-            if progress.scanned and progress.scan_began_at >= began and not pending:
+                why = f"notes: waits, {ingest.waiting}" if ingest.waiting else "notes"
+                ctx.progress(len(touched) - len(pending), len(touched), why)
+            if ingest.scanned and ingest.scan_began_at >= began and not pending:
                 return
-            if progress.scanned_at != scanned_at:
-                # It had begun before this call.
-                scanned_at = progress.scanned_at
-                if progress.scan_began_at < began:
-                    ingest.hurry()
             await ingest.passed.wait()
 
 
-async def _embedded(ctx: Context) -> int:
-    """Until every piece has its vector, or only those have none that the model failed on; answers how many."""
+async def _vectors_waiting(ctx: Context, *, wait: bool) -> int:
+    """How many pieces have no vector; with `wait`, once only those have none that the model failed on."""
     while True:
         status = await _status(ctx)
-        total = status.vectors + status.vectors_waiting
-        if total:
-            ctx.progress(status.vectors, total, VECTORS)
-        if status.vectors_waiting <= status.vectors_failed:
+        if wait and (total := status.vectors + status.vectors_waiting):
+            ctx.progress(status.vectors, total, "vectors")
+        if not wait or status.vectors_waiting <= status.vectors_failed:
             return status.vectors_waiting
         await trio.sleep(POLL_S)
 

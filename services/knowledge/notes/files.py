@@ -16,10 +16,7 @@ from typing import NamedTuple
 from services.runtime.roots import OutsideRoots, open_regular
 
 MAX_READ_BYTES = 64 * 1024 * 1024
-"""A larger file is not read as one text."""
-
 _MAX_INT = 2**63 - 1
-
 RACY_NS = 20_000_000
 """Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
 
@@ -34,15 +31,9 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
-        mtime_ns, ctime_ns = status.st_mtime_ns, status.st_ctime_ns
         # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
-        if abs(mtime_ns) > _MAX_INT or abs(ctime_ns) > _MAX_INT:
-            mtime_ns, ctime_ns = (max(-_MAX_INT, min(_MAX_INT, t)) for t in (mtime_ns, ctime_ns))
+        mtime_ns, ctime_ns = (max(-_MAX_INT, min(_MAX_INT, t)) for t in (status.st_mtime_ns, status.st_ctime_ns))
         return cls(status.st_size, mtime_ns, ctime_ns, status.st_ino & _MAX_INT)
-
-    def is_settled(self, now_ns: int) -> bool:
-        """Whether a later write is sure to show in the stamp; `now_ns` is the wall clock before the file was read."""
-        return now_ns - self.ctime_ns > RACY_NS
 
 
 class Place(NamedTuple):
@@ -57,15 +48,14 @@ class Place(NamedTuple):
 
 
 class TooLarge(Exception):
-    """The file is larger than `MAX_READ_BYTES`."""
+    """The file is larger than `MAX_READ_BYTES`, and not read as one text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """A file's bytes, and its stamp from before they were read.
 
-    `settled` is False where the file was written so shortly before that a further write might not show in its stamp, or
-    while it was being read.
+    `settled` is False where a further write might not show in the stamp, or happened while the file was read.
     """
 
     data: bytes
@@ -81,10 +71,7 @@ class Content:
 def read(path: str, roots: Sequence[str], now_ns: int | None = None) -> Content:
     """Read a regular file below `roots` (real paths); `now_ns` is the wall clock where it is not the system's.
 
-    Raises:
-        OSError: it is not there, or may not be read.
-        OutsideRoots: a link led out of the roots, or it is no regular file.
-        TooLarge: it has more than `MAX_READ_BYTES`.
+    Raises OSError, TooLarge, and OutsideRoots where a link leads out of the roots, or it is no regular file.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     descriptor, status = open_regular(path, roots)
@@ -96,7 +83,7 @@ def read(path: str, roots: Sequence[str], now_ns: int | None = None) -> Content:
             raise TooLarge(f"grew to more than {MAX_READ_BYTES} bytes while it was read")
         stamp = Stamp.of(status)
         after = Stamp.of(os.fstat(descriptor))
-        return Content(data, stamp, stamp == after and stamp.is_settled(now_ns))
+        return Content(data, stamp, stamp == after and now_ns - stamp.ctime_ns > RACY_NS)
 
 
 def text_if_readable(place: Place, roots: Sequence[str]) -> str | None:

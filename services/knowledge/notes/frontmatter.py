@@ -6,7 +6,6 @@ length, no scalar is turned into a number or a date that its writer did not mean
 
 from __future__ import annotations
 
-import datetime
 import re
 from dataclasses import dataclass, field
 
@@ -28,7 +27,7 @@ _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 class FrontMatter:
     """Values by lower-cased key: a scalar as a list of one, a nested list flattened, a nested mapping passed over.
 
-    `lines` is how many lines it takes with its dashes, 0 where there is none; `problem` says why it could not be read.
+    `lines` counts its lines with the dashes; `problem` says why it could not be read.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -45,9 +44,8 @@ def split(text: str) -> tuple[FrontMatter, str]:
     match = _FENCE.match(text[: MAX_CHARS + 8])
     if match is None:
         return FrontMatter(), text
-    lines = match[0].count("\n") + (0 if match[0].endswith("\n") else 1)
     values, problem = _values(match["yaml"])
-    return FrontMatter(values, lines, problem), text[match.end() :]
+    return FrontMatter(values, match[0].rstrip("\n").count("\n") + 1, problem), text[match.end() :]
 
 
 class _NotKeysAndValues(Exception):
@@ -115,31 +113,3 @@ def _values(source: str) -> tuple[dict[str, list[str]], str | None]:
         where = f" (line {mark.line + 2})" if mark is not None else ""
         return found.values, f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
     return found.values, None
-
-
-def instant(text: str, *, end_of_day: bool = False) -> float:
-    """Unix seconds of RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC where no zone is said) or a date.
-
-    Args:
-        end_of_day: take a bare date as its last moment instead of its first.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    stripped = text.strip()
-    moment = datetime.datetime.fromisoformat(stripped)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    if end_of_day and not re.search(r"[T ]\d", stripped):
-        moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
-    return moment.timestamp()
-
-
-def rfc3339(seconds: float | None, timespec: str = "auto") -> str | None:
-    """Unix seconds as people read them; None where there are none, or none that a calendar has."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec=timespec)
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -88,32 +88,26 @@ def pointers(body: str, code: Sequence[tuple[int, int]], front: FrontMatter, pla
         for value in front.values.get(relation, ()):
             references += _named(relation.upper(), value, place)
     text = without_code(body, code)
-    found: list[tuple[int, Reference]] = []
-    comments = list(tag_comments(text))
-    for start, end, content in comments:
+    found: list[tuple[int, Iterable[Reference]]] = []
+    for start, end, content in list(tag_comments(text)):
         for entry in entries(content):
             match = _RELATION.fullmatch(entry)
             if match is None:
                 tags.append(entry)
             elif match[1].upper() not in NO_RELATIONS:
-                kind = match[1].upper()
-                found += [
-                    (start, Reference(kind, name_key(t), "", t)) for t in map(str.strip, match[2].split(",")) if t
-                ]
+                targets = filter(None, map(str.strip, match[2].split(",")))
+                found.append((start, [Reference(match[1].upper(), name_key(t), "", t) for t in targets]))
         text = text[:start] + " " * (end - start) + text[end:]
-    for match in _WIKILINK.finditer(text):
-        found += [(match.start(), reference) for reference in _named("CITES", match[1], place)]
-    for match in _DESTINATION.finditer(text):
-        found += [(match.start(), r) for r in _linked(urllib.parse.unquote(match[1] or match[2] or ""), place)]
-    for match in _DEFINITION.finditer(text):
-        found += [(match.start(), r) for r in _linked(urllib.parse.unquote(match[1]), place)]
+    found += [(match.start(), _named("CITES", match[1], place)) for match in _WIKILINK.finditer(text)]
+    found += [(match.start(), _linked(match[1] or match[2] or "", place)) for match in _DESTINATION.finditer(text)]
+    found += [(match.start(), _linked(match[1], place)) for match in _DEFINITION.finditer(text)]
     for match in _TAG.finditer(text):
         tags.append(match[1])
-        found += [(match.start(), reference) for reference in _named("TAGGED_AS", match[1], place)]
+        found.append((match.start(), _named("TAGGED_AS", match[1], place)))
     for match in _LEGACY_TAG.finditer(text):
-        name = match[1].rstrip("-_")
-        found.append((match.start(), Reference("EXEMPLIFIES", name_key(name), f"tag-{name_key(name)}")))
-    references += [reference for _, reference in sorted(found, key=lambda item: item[0])]
+        name = name_key(match[1].rstrip("-_"))
+        found.append((match.start(), [Reference("EXEMPLIFIES", name, f"tag-{name}")]))
+    references += [reference for _, each in sorted(found, key=lambda item: item[0]) for reference in each]
     unique = dict.fromkeys(reference for reference in references if reference.key)
     return Pointers(tuple(unique)[:MAX_REFERENCES], clean_tags(tags))
 
@@ -140,7 +134,7 @@ def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
 
 def _linked(destination: str, place: Place) -> Iterator[Reference]:
     """A relative Markdown link to a note."""
-    path = destination.partition("#")[0].partition("?")[0].strip()
+    path = urllib.parse.unquote(destination).partition("#")[0].partition("?")[0].strip()
     if _SCHEME.match(path) or path.startswith("//") or not path.lower().endswith(".md"):
         return
     folder = place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))
@@ -180,16 +174,15 @@ def without_code(body: str, code: Sequence[tuple[int, int]]) -> str:
             for number in range(first, min(end, len(lines))):
                 lines[number] = " " * len(lines[number])
         body = "\n".join(lines)
-    runs = [(match.start(), match.end()) for match in _BACKTICKS.finditer(body)]
+    runs = [match.span() for match in _BACKTICKS.finditer(body)]
     if not runs:
         return body
     paragraphs = [match.start() for match in _BLANK_LINE.finditer(body)]
     following: dict[int, int] = {}
-    closing: list[int | None] = [None] * len(runs)
-    for index in range(len(runs) - 1, -1, -1):
-        length = runs[index][1] - runs[index][0]
-        closing[index] = following.get(length)
-        following[length] = index
+    closing: dict[int, int | None] = {}
+    for index, (start, end) in reversed(list(enumerate(runs))):
+        closing[index] = following.get(end - start)
+        following[end - start] = index
     kept: list[str] = []
     position = index = 0
     while index < len(runs):

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from proto.errors import InvalidParams
-from services.knowledge.notes.files import MAX_READ_BYTES, TooLarge
+from services.knowledge.notes.files import read
 from services.knowledge.notes.links import entries, tag_comments
-from services.knowledge.notes.sections import outline
+from services.knowledge.notes.markdown import outline
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
-from services.runtime.roots import OutsideRoots, is_below, printable
+from services.runtime.roots import printable
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")
+_ENDS_IT = re.compile(r",|--|>|[\x00-\x1f\x7f\x85\u2028\u2029]")
 _RELATION = re.compile(r"\[[^\[\],]+:[^\[\],]+\]")
 
 _ATTEMPTS = 20
@@ -50,19 +50,15 @@ def checked(tags: Sequence[str]) -> tuple[str, ...]:
     """
     for index, tag in enumerate(tags):
         text = tag.strip()
-        field = f"tags[{index}]"
+        wrong = ""
         if not text:
-            raise InvalidParams(f"parameter `{field}`: a tag is blank", field=field)
-        if "," in text or "--" in text or ">" in text or any(ord(c) < 32 or c in "\x7f\x85\u2028\u2029" for c in text):
-            raise InvalidParams(
-                f"parameter `{field}`: {text[:80]!r} holds a comma, `--`, `>` or a line break, which would end it",
-                field=field,
-            )
-        if ("[" in text or "]" in text) and not _RELATION.fullmatch(text):
-            raise InvalidParams(
-                f"parameter `{field}`: {text[:80]!r} has brackets; only a relation `[KEY: id]` may have them",
-                field=field,
-            )
+            wrong = "a tag is blank"
+        elif _ENDS_IT.search(text):
+            wrong = f"{text[:80]!r} holds a comma, `--`, `>` or a line break, which would end it"
+        elif ("[" in text or "]" in text) and not _RELATION.fullmatch(text):
+            wrong = f"{text[:80]!r} has brackets; only a relation `[KEY: id]` may have them"
+        if wrong:
+            raise InvalidParams(f"parameter `tags[{index}]`: {wrong}", field=f"tags[{index}]")
     return tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags))
 
 
@@ -142,16 +138,11 @@ def rewrite(path: str, roots: Sequence[str], change: Callable[[bytes], bytes]) -
     """
     for _ in range(_ATTEMPTS):
         real = Path(os.path.realpath(path))
-        if not is_below(str(real), roots):
-            raise OutsideRoots(f"{printable(path)} is not below the roots")
-        status = real.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            raise OutsideRoots(f"{printable(path)} is not a regular file")
-        if status.st_size > MAX_READ_BYTES:
-            raise TooLarge(f"{status.st_size} bytes, more than the {MAX_READ_BYTES} that are read")
         try:
+            # First, so that no folder outside the roots is locked.
+            read(str(real), roots)
             with FileLocks().hold(real):
-                before = real.read_bytes()
+                before = read(str(real), roots).data
                 after = change(before)
                 if after == before:
                     return False

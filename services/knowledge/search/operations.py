@@ -5,21 +5,14 @@ from __future__ import annotations
 import time
 
 from proto.errors import InvalidParams
-from proto.ops.knowledge import (
-    SearchDocuments,
-    SearchDocumentsResult,
-    SearchMetadata,
-    TemporalSearch,
-    TemporalSearchResult,
-)
+from proto.ops import knowledge as ops
 from proto.ops.retrieve import RetrieveSearch
+from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
-from services.knowledge.notes.frontmatter import rfc3339
+from services.knowledge.notes.dates import date_range, rfc3339
 from services.knowledge.search import passages
-from services.knowledge.search.dates import date_range
 from services.knowledge.search.refinement import SONAR, Refiner
-from services.knowledge.store import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 
@@ -32,8 +25,8 @@ class Search:
         self._ingest = ingest
         self._refiner = refiner
 
-    @handles(SearchDocuments)
-    async def search_documents(self, params: SearchDocuments, ctx: Context) -> SearchDocumentsResult:
+    @handles(ops.SearchDocuments)
+    async def search_documents(self, params: ops.SearchDocuments, ctx: Context) -> ops.SearchDocumentsResult:
         if not params.query.strip():
             raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
         conditions = passages.filters(params)
@@ -53,10 +46,10 @@ class Search:
         kept = [hit for hit in found.hits if hit.group in there][: params.limit]
         refined = await self._refiner.refined(params.query, kept, found.source, ctx)
         results = refined.hits if params.max_tokens is None else passages.within(refined.hits, params.max_tokens)
-        return SearchDocumentsResult(
+        return ops.SearchDocumentsResult(
             results=results,
             left_out=len(refined.hits) - len(results),
-            metadata=SearchMetadata(
+            metadata=ops.SearchMetadata(
                 query=params.query,
                 sonar_enabled=refined.enabled,
                 intent=refined.intent,
@@ -66,8 +59,8 @@ class Search:
             ),
         )
 
-    @handles(TemporalSearch)
-    async def temporal_search(self, params: TemporalSearch, ctx: Context) -> TemporalSearchResult:
+    @handles(ops.TemporalSearch)
+    async def temporal_search(self, params: ops.TemporalSearch, ctx: Context) -> ops.TemporalSearchResult:
         try:
             since, until = date_range(params.date_range, time.time())
         except (ValueError, OverflowError) as error:
@@ -76,8 +69,8 @@ class Search:
                 "or words such as `last 7 days`",
                 field="date_range",
             ) from None
-        asked = SearchDocuments(query=params.query, limit=params.limit, since=since, until=until)
+        asked = ops.SearchDocuments(query=params.query, limit=params.limit, since=since, until=until)
         found = await self.search_documents(asked, ctx)
-        return TemporalSearchResult(
+        return ops.TemporalSearchResult(
             results=found.results, metadata=found.metadata, since=rfc3339(since), until=rfc3339(until)
         )

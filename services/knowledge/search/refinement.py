@@ -1,4 +1,4 @@
-"""Refinement, the optional last stage of a search (`sonar` to users): a language model's view of the notes found.
+"""llm.Refinement, the optional last stage of a search (`sonar` to users): a language model's view of the notes found.
 
 It may put the notes in another order, state the intent of the query and the relevance of the best notes, and choose the
 type of a missing link. It can neither add a note nor remove one. Where it fails, is late or answers nonsense, the
@@ -16,20 +16,11 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.operation import Params
+from proto.ops import llm
 from proto.ops.knowledge import Gap, SearchHit
-from proto.ops.llm import (
-    Candidate,
-    LlmModel,
-    LlmModelResult,
-    LlmRefineSearch,
-    LlmSuggestLinks,
-    Refinement,
-    SuggestedLink,
-    Unlinked,
-)
 from proto.ops.retrieve import Hit, Pair
-from services.knowledge.discovery.gaps import Content
 from services.knowledge.search import passages
+from services.knowledge.search.gaps import Content
 from services.runtime.handlers import Context
 
 R = TypeVar("R")
@@ -40,7 +31,7 @@ SONAR = "sonar"
 READ = 20
 """Notes, or pairs of them, in a prompt: a small model reads so many in time."""
 
-PASSAGE_CHARACTERS = 700
+READ_CHARS = 700
 
 _FIRST_WAIT_S = 0.25
 _SILENT_FOR_S = 5.0
@@ -63,14 +54,14 @@ class Refiner:
 
     def __init__(self) -> None:
         # The settings stand as long as the kernel does, so that one answer is enough for a process's life.
-        self._model: LlmModelResult | None = None
+        self._model: llm.LlmModelResult | None = None
         self._began = trio.current_time()
 
-    async def _known(self, ctx: Context) -> LlmModelResult | None:
+    async def _known(self, ctx: Context) -> llm.LlmModelResult | None:
         """The model that the settings name; None where `llm` does not answer in time."""
         if self._model is None:
             with contextlib.suppress(LinckiaError):
-                self._model = await ctx.call(LlmModel(), timeout_s=_FIRST_WAIT_S)
+                self._model = await ctx.call(llm.LlmModel(), timeout_s=_FIRST_WAIT_S)
         return self._model
 
     async def refined(self, query: str, found: Sequence[Hit], source: str, ctx: Context) -> Refined:
@@ -83,15 +74,11 @@ class Refiner:
         if not model.configured or not hits:
             return Refined(hits)
         candidates = [
-            Candidate(
-                id=each.group,
-                title=each.title,
-                text=each.text if len(each.text) <= PASSAGE_CHARACTERS else hit.snippet,
-            )
+            llm.Candidate(id=hit.id, title=hit.preview, text=each.text if len(each.text) <= READ_CHARS else hit.snippet)
             for each, hit in zip(found[:READ], hits, strict=False)
         ]
         try:
-            said = await _ask(LlmRefineSearch(query=query, candidates=candidates), model, ctx)
+            said = await _ask(llm.LlmRefineSearch(query=query, candidates=candidates), model, ctx)
         except LinckiaError as error:
             return Refined(hits, degraded=[f"{SONAR}: {error.failure.message}"])
         degraded = [] if said.order else [f"{SONAR}: the model put nothing in order"]
@@ -105,27 +92,34 @@ class Refiner:
         if model is None or not model.configured or not pairs:
             return plain
         shown = [
-            Unlinked(first=_candidate(pair.first, contents), second=_candidate(pair.second, contents))
+            llm.Unlinked(first=_candidate(pair.first, contents), second=_candidate(pair.second, contents))
             for pair in pairs[:READ]
         ]
         try:
-            said = await _ask(LlmSuggestLinks(pairs=shown), model, ctx)
+            said = await _ask(llm.LlmSuggestLinks(pairs=shown), model, ctx)
         except LinckiaError as error:
             ctx.log("warning", f"find_gaps: {SONAR}: {error.failure.message}")
             return plain
-        by_pair = {link.index: link for link in said.links}
-        return [
-            _suggested(pair, gap, by_pair.get(index))
-            for index, (pair, gap) in enumerate(zip(pairs, plain, strict=True))
-        ]  # fmt: skip
+        gaps = list(plain)
+        for link in said.links:
+            pair, gap = pairs[link.index], plain[link.index]
+            source, target = (pair.second, pair.first) if link.reversed else (pair.first, pair.second)
+            gaps[link.index] = msgspec.structs.replace(
+                gap,
+                source_id=source,
+                target_id=target,
+                reason=link.reason or gap.reason,
+                suggested_link_type=link.kind.value,
+            )
+        return gaps
 
 
-async def _ask(params: Params[R], model: LlmModelResult, ctx: Context) -> R:
+async def _ask(params: Params[R], model: llm.LlmModelResult, ctx: Context) -> R:
     within_s = model.timeout_ms / 1000 + _MARGIN_S if model.timeout_ms else _SILENT_FOR_S
     return await ctx.call(params, timeout_s=within_s)
 
 
-def ordered(hits: Sequence[SearchHit], said: Refinement) -> list[SearchHit]:
+def ordered(hits: Sequence[SearchHit], said: llm.Refinement) -> list[SearchHit]:
     """All of `hits` in the model's order, those it left out after those it placed; scores fall from first to last."""
     placed = [each for each in said.order if each.index < len(hits)]
     chosen = {each.index for each in placed}
@@ -145,21 +139,8 @@ def ordered(hits: Sequence[SearchHit], said: Refinement) -> list[SearchHit]:
     return answer
 
 
-def _candidate(id_: str, contents: Mapping[str, Content | None]) -> Candidate:
+def _candidate(id_: str, contents: Mapping[str, Content | None]) -> llm.Candidate:
     content = contents.get(id_)
     if content is None:
-        return Candidate(id=id_)
-    return Candidate(id=id_, title=content.title, text=content.text[:PASSAGE_CHARACTERS])
-
-
-def _suggested(pair: Pair, gap: Gap, link: SuggestedLink | None) -> Gap:
-    if link is None:
-        return gap
-    source, target = (pair.second, pair.first) if link.reversed else (pair.first, pair.second)
-    return Gap(
-        source_id=source,
-        target_id=target,
-        similarity=gap.similarity,
-        reason=link.reason or gap.reason,
-        suggested_link_type=link.kind.value,
-    )
+        return llm.Candidate(id=id_)
+    return llm.Candidate(id=id_, title=content.title, text=content.text[:READ_CHARS])

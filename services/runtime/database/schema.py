@@ -39,10 +39,10 @@ class Schema:
     version: int
     tables: str
     migrations: Mapping[int, Migration] = field(default_factory=dict)
-    begin: Callable[[apsw.Connection], object] | None = None
+    begin: Callable[[apsw.Connection], object] = lambda _: None
 
-    def apply(self, connection: apsw.Connection) -> bool:
-        """Bring the open file to `version`, in one transaction; whether it was new.
+    def apply(self, connection: apsw.Connection) -> None:
+        """Bring the open file to `version`, in one transaction.
 
         Raises:
             UnknownVersion: there is no way from its version to this one.
@@ -52,37 +52,26 @@ class Schema:
         if found == self.version:
             # Reads the schema, and so finds one that is damaged.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-            return False
+            return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            # Another process cannot have the file; but the version is read again for the lock's sake.
-            found = int(connection.pragma("user_version"))
-            if found == 0:
-                connection.execute(self.tables).fetchall()
-                if self.begin is not None:
-                    self.begin(connection)
-            else:
-                self._migrate(connection, found)
+            for step in (self.tables, self.begin) if found == 0 else self._steps(connection, found):
+                if isinstance(step, str):
+                    connection.execute(step).fetchall()
+                else:
+                    step(connection)
             connection.pragma("user_version", self.version)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        return found == 0
 
-    def _migrate(self, connection: apsw.Connection, found: int) -> None:
-        for version in range(found, self.version):
-            if (step := self.migrations.get(version)) is None:
-                break
-            if isinstance(step, str):
-                connection.execute(step).fetchall()
-            else:
-                step(connection)
-        else:
-            if found < self.version:
-                return
-        raise UnknownVersion(
-            f"{connection.filename} has schema version {found}; this version of Linckia reads {self.version}. "
-            "Start the version that wrote it, or move the file away"
-        )
+    def _steps(self, connection: apsw.Connection, found: int) -> list[Migration]:
+        between = range(found, self.version)
+        if not between or not self.migrations.keys() >= set(between):
+            raise UnknownVersion(
+                f"{connection.filename} has schema version {found}; this version of Linckia reads {self.version}. "
+                "Start the version that wrote it, or move the file away"
+            )
+        return [self.migrations[version] for version in between]

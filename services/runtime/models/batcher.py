@@ -11,7 +11,6 @@ from __future__ import annotations
 import bisect
 import collections
 import enum
-import math
 from collections.abc import Callable, Sequence, Sized
 from typing import Generic, Protocol, TypeVar
 
@@ -30,15 +29,6 @@ Rows = npt.NDArray[np.float32]
 
 MAX_PROMPT_BATCHES_IN_A_ROW = 8
 """After so many, one batch of the bulk lane is computed: queries without end must not starve ingestion."""
-
-INLINE_S = 0.02
-"""Work that takes no longer may be done in the event loop, which serves no other task meanwhile."""
-
-CROWDED_S = 0.5
-"""How long nothing is done in the event loop after calls were seen to wait for it."""
-
-_BACK_TO_BACK_S = 0.0003
-"""A caller that waits for an answer before the next request takes longer than that; a sooner one was waiting."""
 
 _LEAST_SHARE = 512
 """Tokens that are worth a batch of their own where they could share one."""
@@ -159,42 +149,23 @@ class Batcher(Generic[T]):
     Args:
         width: numbers that the model answers for each text.
         verb: the model's work on a text, for error messages (`embedded`, `ranked`).
-        inline: a model that computes a query of up to `inline_tokens` in the event loop, in the caller's task, where
-            nothing else is computed or waits: the switch to a thread and back takes a quarter of a short query's time.
     """
 
-    def __init__(
-        self,
-        width: int,
-        limits: BatchLimits | None = None,
-        *,
-        verb: str = "computed",
-        inline: Model[T] | None = None,
-        inline_tokens: int = 64,
-    ) -> None:
+    def __init__(self, width: int, limits: BatchLimits, *, verb: str = "computed") -> None:
         self._width = width
-        self._inline = inline
-        self._inline_tokens = inline_tokens
-        self._lost: ModelLost | None = None
         self._verb = verb
-        self._limits = limits or BatchLimits()
+        self._limits = limits
         self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
         self._arrived = trio.Event()
         self._prompt_in_a_row = 0
         self._runners = 0
-        self._computing = 0
-        self._crowded_until = -math.inf
-        self._tokens_per_s = self._limits.first_tokens / self._limits.target_s
+        self.tokens_per_s = limits.first_tokens / limits.target_s
+        """The speed of one model, by the batches seen lately."""
         self.last_batch_at = trio.current_time()
 
     @property
     def waiting_tokens(self) -> int:
         return sum(queue.tokens for queue in self._queues.values())
-
-    @property
-    def tokens_per_s(self) -> float:
-        """The speed of one model, by the batches seen lately."""
-        return self._tokens_per_s
 
     def admit(self, lane: Lane, tokens: int) -> None:
         """Raises Overloaded, with the time the queue will take, where `tokens` more would wait too long.
@@ -203,7 +174,7 @@ class Batcher(Generic[T]):
         """
         waiting = self._queues[lane].tokens
         if waiting and waiting + tokens > self._limits.max_waiting_tokens:
-            wait_ms = int(1000 * waiting / self._tokens_per_s)
+            wait_ms = int(1000 * waiting / self.tokens_per_s)
             raise Overloaded(f"{waiting} tokens wait for the model already", retry_after_ms=wait_ms)
 
     async def compute(self, texts: Sequence[T], lane: Lane) -> Rows:
@@ -217,9 +188,6 @@ class Batcher(Generic[T]):
         """
         self.admit(lane, sum(len(text) for text in texts))
         request = _Request(texts, self._width)
-        if self._inline is not None and lane is Lane.PROMPT and self._may_be_inline(texts):
-            await self._compute_inline(self._inline, request)
-            return self._result(request)
         queue = self._queues[lane]
         queue.add(request)
         self._arrived.set()
@@ -227,9 +195,6 @@ class Batcher(Generic[T]):
             await request.done.wait()
         finally:
             queue.discard(request)
-        return self._result(request)
-
-    def _result(self, request: _Request[T]) -> Rows:
         if request.failure is not None:
             index, error = request.failure
             raise OperationError(
@@ -239,36 +204,11 @@ class Batcher(Generic[T]):
             ) from error
         return request.rows
 
-    def _may_be_inline(self, texts: Sequence[T]) -> bool:
-        """Whether this is one short text, nothing else waits, and it did not wait for the event loop itself."""
-        if len(texts) != 1 or len(texts[0]) > self._inline_tokens or self._lost is not None:
-            return False
-        now = trio.current_time()
-        if now - self.last_batch_at < _BACK_TO_BACK_S:
-            self._crowded_until = now + CROWDED_S
-        return not (self._computing or self.waiting_tokens or now < self._crowded_until)
-
-    async def _compute_inline(self, model: Model[T], request: _Request[T]) -> None:
-        started = trio.current_time()
-        try:
-            (outcome,) = compute_isolating(model, request.texts)
-        except ModelLost as error:
-            # It must end the process, not this call: `run` raises it, and the next generation answers.
-            self._lost = error
-            self._arrived.set()
-            await trio.sleep_forever()
-        request.settle(0, outcome)
-        self._learn(len(request.texts[0]), trio.current_time() - started)
-        if trio.current_time() - started > INLINE_S:
-            self._crowded_until = trio.current_time() + CROWDED_S
-
     async def run(self, model: Model[T], only: Lane | None = None) -> None:
         """Feed `model` until cancelled, from one lane alone where `only` names it.  Raises ModelLost."""
         limiter = trio.CapacityLimiter(1)
         self._runners += only is None
         while True:
-            if self._lost is not None:
-                raise self._lost
             batch = self._take() if only is None else self._queues[only].take(self._share(only))
             if not batch:
                 # One event for all runners: replaced before it is set, it would wake only the last of them.
@@ -280,16 +220,12 @@ class Batcher(Generic[T]):
             tokens = sum(len(text) for text in texts)
             started = trio.current_time()
             outcomes: list[Rows | Exception] | None = None
-            if len(batch) > 1:
-                self._crowded_until = started + CROWDED_S
-            self._computing += 1
             # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
             # interpreter. A thread in a kernel that hangs cannot be stopped; it is abandoned, and the process crashes.
             with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
                 outcomes = await trio.to_thread.run_sync(
                     compute_isolating, model, texts, abandon_on_cancel=True, limiter=limiter
                 )
-            self._computing -= 1
             if outcomes is None:
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
             self._learn(tokens, trio.current_time() - started)
@@ -312,13 +248,13 @@ class Batcher(Generic[T]):
     @property
     def budget(self) -> int:
         """Tokens that one batch may hold, by the speed seen so far."""
-        return max(64, min(self._limits.max_tokens, int(self._tokens_per_s * self._limits.target_s)))
+        return max(64, min(self._limits.max_tokens, int(self.tokens_per_s * self._limits.target_s)))
 
     def _learn(self, tokens: int, elapsed_s: float) -> None:
         self.last_batch_at = trio.current_time()
         # A small batch is mostly overhead and says nothing of large ones.
         if tokens >= self.budget // 2 and elapsed_s > 0:
-            self._tokens_per_s += 0.2 * (tokens / elapsed_s - self._tokens_per_s)
+            self.tokens_per_s += 0.2 * (tokens / elapsed_s - self.tokens_per_s)
 
 
 def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Exception]:
@@ -335,11 +271,8 @@ def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Except
             return [error]
         half = len(texts) // 2
         return compute_isolating(model, texts[:half]) + compute_isolating(model, texts[half:])
-    sound: list[bool] = np.atleast_1d(np.isfinite(rows).all(axis=1)).tolist()
-    return [
-        rows[row] if sound[row] else ArithmeticError("the model's answer is not a finite number")
-        for row in range(len(texts))
-    ]
+    unsound = ArithmeticError("the model's answer is not a finite number")
+    return [row if np.isfinite(row).all() else unsound for row in rows]
 
 
 async def watch_health(

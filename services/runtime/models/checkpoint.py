@@ -1,19 +1,34 @@
-"""Where a model lies on this machine: a folder, or the local Hugging Face cache.
+"""A model as it lies on this machine, in a folder or in the local Hugging Face cache, and its tokenizer.
 
 Nothing here touches the network: a model is found, or the answer is an error that says what to do. Weights are
-safetensors or they are refused: a pickle runs code when it is read.
+safetensors or they are refused: a pickle runs code when it is read. A published `tokenizer.json` may carry settings of
+its own for cutting and padding (one pads everything to 128 and cuts there); neither is taken over.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Encoding, Tokenizer
 
 from proto.errors import OperationError
+
+Ids = npt.NDArray[np.int32]
+"""Token ids of one text, special tokens included."""
+
+TOKENIZE_AT_ONCE = 64
+"""Texts of one call to the tokenizer: between two of them a call can be cancelled."""
+
+_CHARACTERS_A_TOKEN = 16
+"""First guess at how much of a long text suffices; three to five are usual, and a wrong guess only costs another
+look."""
 
 
 class ModelMissing(OperationError):
@@ -41,28 +56,18 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def hub() -> Path:
     """The local Hugging Face cache, by the variables that its own tools read."""
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if value := os.environ.get(variable):
-            return Path(value).expanduser()
-    home = os.environ.get("HF_HOME")
-    if home:
-        return Path(home).expanduser() / "hub"
-    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(cache).expanduser() / "huggingface" / "hub"
+    home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(named or f"{home}/hub").expanduser()
 
 
 def cached(model: str) -> Path | None:
     """The folder of the model `model` (an id) in the local cache."""
     repository = hub() / ("models--" + model.replace("/", "--"))
-    snapshots = repository / "snapshots"
     reference = repository / "refs" / "main"
-    if reference.is_file():
-        folder = snapshots / reference.read_text().strip()
-        return folder if (folder / "config.json").is_file() else None
-    if not snapshots.is_dir():
-        return None
     # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
-    folders = [folder for folder in snapshots.iterdir() if (folder / "config.json").is_file()]
+    wanted = reference.read_text().strip() if reference.is_file() else "*"
+    folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
@@ -83,11 +88,8 @@ def locate(model: str) -> tuple[str, Path] | None:
 
 def not_cached(model: str) -> ModelMissing:
     """The error for an id that is not in the local cache."""
-    return ModelMissing(
-        f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
-        f"`hf download {model}` once, or set `model` to a folder or to `auto`",
-        field="model",
-    )
+    why = f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
+    return ModelMissing(f"{why}`hf download {model}` once, or set `model` to a folder or to `auto`", field="model")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -113,13 +115,9 @@ def read_checkpoint(name: str, folder: Path) -> Checkpoint:
     if not tokenizer.is_file():
         raise ModelMissing(f"{folder} holds no tokenizer.json; save the model's fast tokenizer there", field="model")
     return Checkpoint(
-        name=name,
-        folder=folder,
-        weights=_weights(folder),
-        tokenizer=tokenizer,
-        config=config,
+        name=name, folder=folder, weights=_weights(folder), tokenizer=tokenizer, config=config,
         max_tokens=_max_tokens(folder, config),
-    )
+    )  # fmt: skip
 
 
 def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
@@ -151,10 +149,8 @@ def fingerprint(files: Checkpoint, *rest: object) -> str:
     for path in (*files.weights, files.tokenizer):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    architecture = {
-        key: value for key, value in files.config.items() if key not in ("_name_or_path", "transformers_version")
-    }
-    digest.update(msgspec.json.encode((architecture, *rest), order="deterministic"))
+    said = {key: value for key, value in files.config.items() if key not in ("_name_or_path", "transformers_version")}
+    digest.update(msgspec.json.encode((said, *rest), order="deterministic"))
     return f"{files.name.rsplit('/', 1)[-1]}:{digest.hexdigest()[:16]}"
 
 
@@ -169,11 +165,8 @@ def _weights(folder: Path) -> tuple[Path, ...]:
             raise ModelMissing(f"{folder} lacks {', '.join(missing)} of its weights", field="model")
         return paths
     if pickles := [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern)]:
-        raise ModelMissing(
-            f"{folder} holds its weights only as a pickle ({pickles[0]}), which runs code when it is read and is "
-            "never loaded; save them as model.safetensors",
-            field="model",
-        )
+        why = f"{folder} holds its weights only as a pickle ({pickles[0]}), which runs code when it is read"
+        raise ModelMissing(f"{why} and is never loaded; save them as model.safetensors", field="model")
     raise ModelMissing(f"{folder} holds no model.safetensors", field="model")
 
 
@@ -185,8 +178,36 @@ def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
         offset = int(config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
         limits.append(positions - offset)
     stated = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    if stated is None:
-        stated = read_json(folder / "tokenizer_config.json").get("model_max_length")
+    stated = read_json(folder / "tokenizer_config.json").get("model_max_length") if stated is None else stated
     if isinstance(stated, int | float) and 0 < stated < 1e6:
         limits.append(int(stated))
     return min(limits, default=512)
+
+
+def open_tokenizer(files: Checkpoint, *, cut: str = "longest_first") -> Tokenizer:
+    """The tokenizer of a model, set to cut (`only_second`: of a pair, the second text alone) and not to pad."""
+    tokenizer = Tokenizer.from_file(str(files.tokenizer))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length=files.max_tokens, strategy=cut)
+    return tokenizer
+
+
+def encode_cut(
+    tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, *, before: str | None = None
+) -> list[Encoding]:
+    """The encoding of each text, or of each pair (`before`, text), as if all of it had been tokenized.
+
+    A text of megabytes is not tokenized to keep 256 tokens of it. Blocks, without the interpreter's lock.
+    """
+
+    def given(text: str) -> str | tuple[str, str]:
+        return text if before is None else (before, text)
+
+    window = max_tokens * _CHARACTERS_A_TOKEN
+    encodings: list[Encoding] = tokenizer.encode_batch_fast([given(text[:window]) for text in texts])
+    for index, text in enumerate(texts):
+        size = window
+        while not encodings[index].overflowing and size < len(text):
+            size *= 4
+            encodings[index] = tokenizer.encode_batch_fast([given(text[:size])])[0]
+    return encodings

@@ -9,8 +9,8 @@ import enum
 import gc
 from pathlib import Path
 
-from proto.cores import usable_cores
 from proto.errors import OperationError
+from proto.machine import usable_cores
 
 
 class Precision(enum.StrEnum):
@@ -72,9 +72,6 @@ def batches_at_once(device: str, *, processes: int, threads: int) -> int:
 
 def _cpu_has_bf16() -> bool:
     # torch's own flag is true already where bf16 is only emulated, which is slower than fp32.
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return False
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line for line in lines if line.startswith("flags")), "").split()
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)

@@ -12,34 +12,24 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.messages import Message
+from services.transcripts.messages import Turn
 from services.transcripts.providers.wire import Json
 
 
-class Said(msgspec.Struct, kw_only=True):
+class Step(Turn, kw_only=True):
     """Messages in a row, the first of which follows the record `after`; empty at the beginning of a conversation.
 
-    `keys` name the records that they are made of: what follows any of these follows the last message.
+    `keys` name the records that they are made of: what follows any of these follows the last message. Without messages
+    the records hold nothing that was said, and others may follow them.
     """
 
-    messages: list[Message]
     after: str
     keys: list[str]
-    provider: str
-    model: str = ""
-    agent: str = ""
-    project: str = ""
-    system: str = ""
 
 
-class Passed(msgspec.Struct, frozen=True):
-    """A record that holds nothing that was said, and that others may follow."""
-
-    key: str
-    after: str
-
-
-Step = Said | Passed
+def passed(key: str, after: str) -> Step:
+    """A record that holds nothing that was said."""
+    return Step(messages=[], provider="", after=after, keys=[key])
 
 
 class Layout(msgspec.Struct, kw_only=True):
@@ -58,16 +48,14 @@ class Layout(msgspec.Struct, kw_only=True):
         """The messages in hand, which are released."""
         return []
 
-    def in_hand(self) -> list[Said]:
+    def in_hand(self) -> list[Step]:
         """The same, left there."""
         return []
 
 
 def seconds(given: object) -> float | None:
     """Unix seconds of a time in RFC 3339 or in seconds; None where it is neither."""
-    if isinstance(given, bool):
-        return None
-    if isinstance(given, int | float):
+    if isinstance(given, int | float) and not isinstance(given, bool):
         return float(given)
     if not isinstance(given, str):
         return None

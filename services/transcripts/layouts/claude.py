@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from services.transcripts.layouts import Layout, Passed, Said, Step, seconds
+from services.transcripts.layouts import Layout, Step, passed, seconds
 from services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Message
-from services.transcripts.providers import anthropic
+from services.transcripts.providers import anthropic, wire
 from services.transcripts.providers.wire import Json, child, text
 
 AGENT = "claude-code"
@@ -25,16 +25,15 @@ class Claude(Layout, kw_only=True):
     name: ClassVar[str] = "claude"
 
     said_id: str = ""
-    spoken: Said | None = None
-    results: Said | None = None
+    spoken: Step | None = None
+    results: Step | None = None
 
     def read(self, record: Json) -> list[Step] | None:
-        kind, key, after = record.get("type"), text(record, "uuid"), text(record, "parentUuid")
+        kind, key, after = text(record, "type"), text(record, "uuid"), text(record, "parentUuid")
         said = child(record, "message")
         if kind not in ("user", ASSISTANT):
-            if not (kind in _OTHERS or (isinstance(kind, str) and (key or "sessionId" in record))):
-                return None
-            return self._pass(key, after)
+            known = kind in _OTHERS or (kind and (key or "sessionId" in record))
+            return self._pass(key, after) if known else None
         if not key or "content" not in said:
             return None
         if text(said, "model") == "<synthetic>":
@@ -49,16 +48,13 @@ class Claude(Layout, kw_only=True):
             if held is not None and after in held.keys:
                 held.keys.append(key)
                 return []
-        return [Passed(key, after)]
+        return [passed(key, after)]
 
     def _assistant(self, record: Json, said: Json) -> list[Step]:
         id_, key = text(said, "id"), text(record, "uuid")
         message = anthropic.message({"role": ASSISTANT, "content": said["content"]})
         message.at = seconds(record.get("timestamp"))
-        message.model = text(said, "model")
-        message.reply = True
-        message.stop_reason = text(said, "stop_reason")
-        message.usage = anthropic.tokens(child(said, "usage"))
+        wire.replied(message, said, text(said, "stop_reason"), anthropic.tokens(child(said, "usage")))
         held = self.spoken
         if held is not None and id_ and id_ == self.said_id:
             if key not in held.keys:
@@ -67,25 +63,25 @@ class Claude(Layout, kw_only=True):
             return []
         steps = self.flush()
         self.said_id = id_
-        self.spoken = _said(record, message)
+        self.spoken = _step(record, message)
         return steps
 
     def _user(self, record: Json, said: Json) -> list[Step]:
         message = anthropic.message({"role": "user", "content": said["content"]})
         message.at = seconds(record.get("timestamp"))
+        step = _step(record, message)
         answered = {block.tool_result_id for block in message.content if block.type == TOOL_RESULT}
-        if self.spoken is not None and answered and answered <= _called(self.spoken):
-            key = text(record, "uuid")
-            if self.results is None:
-                self.results = _said(record, message)
-                self.results.after = self.spoken.keys[0]
-            elif key not in self.results.keys:
-                self.results.keys.append(key)
-                self.results.messages[0].content += message.content
-            return []
-        return [*self.flush(), _said(record, message)]
+        if self.spoken is None or not answered or not answered <= _called(self.spoken):
+            return [*self.flush(), step]
+        if self.results is None:
+            self.results = step
+            step.after = self.spoken.keys[0]
+        elif step.keys[0] not in self.results.keys:
+            self.results.keys += step.keys
+            self.results.messages[0].content += message.content
+        return []
 
-    def in_hand(self) -> list[Said]:
+    def in_hand(self) -> list[Step]:
         return [said for said in (self.spoken, self.results) if said is not None]
 
     def flush(self) -> list[Step]:
@@ -97,12 +93,12 @@ class Claude(Layout, kw_only=True):
                 steps.append(said)
             else:
                 # What was only thought is no message.
-                steps += (Passed(key, said.after) for key in said.keys)
+                steps += (passed(key, said.after) for key in said.keys)
         return steps
 
 
-def _said(record: Json, message: Message) -> Said:
-    return Said(
+def _step(record: Json, message: Message) -> Step:
+    return Step(
         messages=[message],
         after=text(record, "parentUuid"),
         keys=[text(record, "uuid")],
@@ -113,7 +109,7 @@ def _said(record: Json, message: Message) -> Said:
     )
 
 
-def _called(said: Said) -> set[str]:
+def _called(said: Step) -> set[str]:
     return {block.tool_use_id for block in said.messages[0].content if block.type == TOOL_USE}
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.layouts import Layout, Said, Step, seconds
+from services.transcripts.layouts import Layout, Step, seconds
 from services.transcripts.messages import ASSISTANT, Message, text_block
 from services.transcripts.providers import openai, responses
 from services.transcripts.providers.wire import Json, child, count, records, text, usage
@@ -32,13 +32,13 @@ class Codex(Layout, kw_only=True):
     number: int = 0
     head: str = ""
     turns: list[str] = msgspec.field(default_factory=list)
-    spoken: Said | None = None
+    spoken: Step | None = None
     provider: str = openai.NAME
     model: str = ""
     project: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
-        kind, at = record.get("type"), seconds(record.get("timestamp"))
+        kind, at = text(record, "type"), seconds(record.get("timestamp"))
         if kind not in _LINES:
             return self._bare(record, at)
         payload = child(record, "payload")
@@ -120,9 +120,9 @@ class Codex(Layout, kw_only=True):
                 return steps
         return []
 
-    def _said(self, message: Message) -> Said:
+    def _said(self, message: Message) -> Step:
         self.number += 1
-        return Said(
+        return Step(
             messages=[message],
             after=self.head,
             keys=[f"{self.session}#{self.number}"],
@@ -133,7 +133,7 @@ class Codex(Layout, kw_only=True):
             system=self.system,
         )
 
-    def in_hand(self) -> list[Said]:
+    def in_hand(self) -> list[Step]:
         return [self.spoken] if self.spoken is not None else []
 
     def flush(self) -> list[Step]:

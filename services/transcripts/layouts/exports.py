@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from services.transcripts.intake.turns import Rejected, TurnPayload, turn_of
-from services.transcripts.layouts import Layout, Passed, Said, Step, gemini, seconds
+import msgspec
+
+from services.transcripts.layouts import Layout, Step, gemini, passed, seconds
 from services.transcripts.messages import ASSISTANT, Message, image, text_block
-from services.transcripts.providers import anthropic, ollama, openai
-from services.transcripts.providers.wire import Json, Unreadable, child, records, text
+from services.transcripts.providers import Rejected, TurnPayload, anthropic, ollama, openai, turn_of
+from services.transcripts.providers.wire import Json, Unreadable, child, items, records, text
 
 _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
 _ROLE_NAMES = frozenset({"user", ASSISTANT, "system", "developer", "tool", "function", *_ROLES})
@@ -37,11 +38,14 @@ class Exports(Layout, kw_only=True):
             return list(_claude_ai(record, self._key()))
         if "request" in record:
             return self._captured(record)
-        messages = _messages(record)
+        provider = _provider(record, record)
+        messages = _messages(record, provider)
         if messages is not None:
-            return self._whole(record, messages)
+            step = _step(record, _dated(messages, record), "", self._key() if messages else "", provider)
+            step.system = anthropic.system(record.get("system"))
+            return [step] if messages else []
         if text(record, "role") in _ROLE_NAMES and ("content" in record or "tool_calls" in record or "parts" in record):
-            return self._single(record)
+            return self._single(record, provider)
         return None
 
     def _key(self) -> str:
@@ -49,57 +53,32 @@ class Exports(Layout, kw_only=True):
         return f"#{self.number}"
 
     def _captured(self, record: Json) -> list[Step] | None:
-        request = child(record, "request") or child(child(record, "request"), "body")
+        payload = TurnPayload(
+            provider=_provider(record, child(record, "request")),
+            agent_name=text(record, "agent_name"),
+            project=text(record, "project"),
+            request=record["request"],
+            response=record.get("response"),
+        )
         try:
-            turn = turn_of(
-                TurnPayload(
-                    provider=_provider(record, request),
-                    agent_name=text(record, "agent_name"),
-                    project=text(record, "project"),
-                    request=record["request"],
-                    response=record.get("response"),
-                )
-            )
+            turn = turn_of(payload)
         except (Rejected, Unreadable):
             return None
-        at = _time(record)
-        for message in turn.messages:
-            message.at = message.at or at
-        return [
-            Said(
-                messages=turn.messages,
-                after="",
-                keys=[self._key()],
-                provider=turn.provider,
-                model=turn.model,
-                agent=turn.agent,
-                project=turn.project,
-                system=turn.system,
-            )
-        ]
+        _dated(turn.messages, record)
+        return [Step(**msgspec.structs.asdict(turn), after="", keys=[self._key()])]
 
-    def _whole(self, record: Json, messages: list[Message]) -> list[Step]:
-        at = _time(record)
-        for message in messages:
-            message.at = message.at or at
-        if not messages:
-            return []
-        said = _said(record, messages, "", self._key(), _provider(record, record))
-        said.system = anthropic.system(record.get("system"))
-        return [said]
-
-    def _single(self, record: Json) -> list[Step]:
-        message = gemini.api_message(record) if "parts" in record else _message(record, _provider(record, record))
+    def _single(self, record: Json, provider: str) -> list[Step]:
+        message = gemini.api_message(record) if "parts" in record else _message(record, provider)
         message.at = _time(record)
         if not message.content:
             return []
         after, self.head = self.head, self._key()
         provider = gemini.PROVIDER if "parts" in record else _provider(record, {"messages": [record]})
-        return [_said(record, [message], after, self.head, provider)]
+        return [_step(record, [message], after, self.head, provider)]
 
 
-def _said(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Said:
-    return Said(
+def _step(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Step:
+    return Step(
         messages=messages,
         after=after,
         keys=[key],
@@ -110,10 +89,16 @@ def _said(record: Json, messages: list[Message], after: str, key: str, provider:
     )
 
 
-def _messages(record: Json) -> list[Message] | None:
+def _dated(messages: list[Message], record: Json) -> list[Message]:
+    """The messages, those without a time of their own at the record's."""
+    for message in messages:
+        message.at = message.at or _time(record)
+    return messages
+
+
+def _messages(record: Json, provider: str) -> list[Message] | None:
     """The messages of a conversation; None where the record is something else."""
     if isinstance(record.get("messages"), list):
-        provider = _provider(record, record)
         return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
     if isinstance(record.get("contents"), list):
         return [told for item in records(record, "contents") if (told := gemini.api_message(item)).content]
@@ -126,14 +111,8 @@ def _messages(record: Json) -> list[Message] | None:
 
 
 def _message(item: Json, provider: str) -> Message:
-    item = {**item, "role": _role(text(item, "role"))}
-    match provider:
-        case anthropic.NAME:
-            message = anthropic.message(item)
-        case ollama.NAME:
-            message = ollama.message(item)
-        case _:
-            message = openai.message(item)
+    read = {anthropic.NAME: anthropic.message, ollama.NAME: ollama.message}.get(provider, openai.message)
+    message = read({**item, "role": _role(text(item, "role"))})
     message.at = _time(item)
     return message
 
@@ -144,18 +123,16 @@ def _role(given: str) -> str:
 
 def _provider(record: Json, body: Json) -> str:
     """The provider, by fields that only one of them has."""
-    named = text(record, "provider")
-    if named:
+    if named := text(record, "provider"):
         return named
     if "contents" in body:
         return gemini.PROVIDER
     if "system" in body or text(body, "model").startswith("claude"):
         return anthropic.NAME
     for item in records(body, "messages"):
-        for part in item["content"] if isinstance(item.get("content"), list) else []:
-            if isinstance(part, dict) and (
-                part.get("type") in _ANTHROPIC_BLOCKS or (part.get("type") == "image" and "source" in part)
-            ):
+        for part in records(item, "content"):
+            kind = text(part, "type")
+            if kind in _ANTHROPIC_BLOCKS or (kind == "image" and "source" in part):
                 return anthropic.NAME
     return openai.NAME
 
@@ -181,18 +158,17 @@ def _claude_ai(record: Json, number: str) -> Iterator[Step]:
         after = text(item, "parent_message_uuid") or before
         before = key
         if not any(block.text or block.type != "text" for block in blocks):
-            yield Passed(key, after)
+            yield passed(key, after)
             continue
-        role = _role(text(item, "sender"))
-        message = Message(role=role, content=blocks, thinking=thinking, at=_time(item), model=text(record, "model"))
-        yield Said(messages=[message], after=after, keys=[key], provider=anthropic.NAME, agent="claude.ai",
-                   model=text(record, "model"))  # fmt: skip
+        role, model = _role(text(item, "sender")), text(record, "model")
+        message = Message(role=role, content=blocks, thinking=thinking, at=_time(item), model=model)
+        yield Step(messages=[message], after=after, keys=[key], provider=anthropic.NAME, agent="claude.ai", model=model)
 
 
 def _chatgpt(record: Json, number: str) -> Iterator[Step]:
     """A conversation of ChatGPT's data export: a tree, parents before children."""
     mapping = {key: node for key, node in record["mapping"].items() if isinstance(node, dict)}
-    name = text(record, "conversation_id", "id") or number
+    conversation = text(record, "conversation_id", "id") or number
     waiting = [(key, "") for key, node in reversed(mapping.items()) if text(node, "parent") not in mapping]
     seen: set[str] = set()
     while waiting:
@@ -201,32 +177,29 @@ def _chatgpt(record: Json, number: str) -> Iterator[Step]:
             continue
         seen.add(key)
         node = mapping[key]
-        children = node.get("children")
-        named = [child_ for child_ in children if child_ in mapping] if isinstance(children, list) else []
-        waiting += ((child_, key) for child_ in reversed(named))
-        at, after = f"{name}/{key}", f"{name}/{parent}" if parent else ""
-        said = child(node, "message")
-        message = _chatgpt_message(said)
+        named = [name for name in items(node, "children") if isinstance(name, str) and name in mapping]
+        waiting += ((below, key) for below in reversed(named))
+        at, after = f"{conversation}/{key}", f"{conversation}/{parent}" if parent else ""
+        message = _chatgpt_message(child(node, "message"))
         if message is None:
-            yield Passed(at, after)
-        else:
-            yield Said(messages=[message], after=after, keys=[at], provider=openai.NAME, agent="chatgpt",
-                       model=message.model)  # fmt: skip
+            yield passed(at, after)
+            continue
+        model = message.model
+        yield Step(messages=[message], after=after, keys=[at], provider=openai.NAME, agent="chatgpt", model=model)
 
 
 def _chatgpt_message(said: Json) -> Message | None:
     told = child(said, "content")
-    if told.get("content_type") in _HIDDEN:
+    if text(told, "content_type") in _HIDDEN:
         return None
     parts = told.get("parts")
     blocks = []
     for part in parts if isinstance(parts, list) else [text(told, "text", "result")]:
-        if isinstance(part, str) and part:
-            blocks.append(text_block(part))
-        elif isinstance(part, dict) and text(part, "asset_pointer"):
-            blocks.append(image(url=text(part, "asset_pointer")))
-        elif isinstance(part, dict) and text(part, "text"):
-            blocks.append(text_block(text(part, "text")))
+        given = part if isinstance(part, dict) else {"text": part}
+        if url := text(given, "asset_pointer"):
+            blocks.append(image(url=url))
+        elif said_ := text(given, "text"):
+            blocks.append(text_block(said_))
     if not blocks:
         return None
     return Message(

@@ -11,7 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from proto.ops.transcripts import Block
-from services.transcripts.layouts import Layout, Said, Step, seconds
+from services.transcripts.layouts import Layout, Step, seconds
 from services.transcripts.messages import ASSISTANT, Message, image, text_block, tool_result, tool_use
 from services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
 
@@ -29,7 +29,7 @@ class Gemini(Layout, kw_only=True):
     session: str = ""
     head: str = ""
     before: dict[str, str] = msgspec.field(default_factory=dict)
-    held: list[Said] = msgspec.field(default_factory=list)
+    held: list[Step] = msgspec.field(default_factory=list)
     held_id: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
@@ -51,7 +51,7 @@ class Gemini(Layout, kw_only=True):
         return self._message(record)
 
     def _message(self, record: Json) -> list[Step] | None:
-        kind, id_ = record.get("type"), text(record, "id")
+        kind, id_ = text(record, "type"), text(record, "id")
         if kind in _NOTICES:
             return []
         if kind not in ("user", "gemini") or not id_:
@@ -94,8 +94,8 @@ class Gemini(Layout, kw_only=True):
             )
         return steps
 
-    def _said(self, id_: str, message: Message, after: str) -> Said:
-        return Said(
+    def _said(self, id_: str, message: Message, after: str) -> Step:
+        return Step(
             messages=[message],
             after=after,
             keys=[f"{self.session}/{id_}"],
@@ -104,7 +104,7 @@ class Gemini(Layout, kw_only=True):
             agent=AGENT,
         )
 
-    def in_hand(self) -> list[Said]:
+    def in_hand(self) -> list[Step]:
         return self.held
 
     def flush(self) -> list[Step]:

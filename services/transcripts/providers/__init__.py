@@ -1,1 +1,109 @@
-"""How each provider's API writes messages, and how a streamed reply is put together."""
+"""A request and its reply, in the words of whichever provider, as one turn of messages.
+
+A reply may come as the provider's JSON, as the text of its stream, as the list of the stream's objects, or in the
+provider-neutral form that capture tools send (`message.content` as blocks).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from proto.ops.transcripts import Block
+from services.transcripts.messages import ASSISTANT, Message, Turn
+from services.transcripts.providers import anthropic, ollama, openai, responses
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, decode, events, record, text
+
+_APIS: dict[str, ModuleType] = {openai.NAME: openai, anthropic.NAME: anthropic, ollama.NAME: ollama}
+
+
+class Rejected(ValueError):
+    """The turn cannot be kept; the message says why, in the words that clients know."""
+
+
+class TurnPayload(msgspec.Struct, frozen=True):
+    """A turn as it is posted."""
+
+    provider: str = ""
+    agent_name: str = ""
+    # A provider's own JSON, in the form that its reader in `providers` checks.
+    request: Any = None
+    response: Any = None
+    project: str = ""
+
+
+def turn_of(payload: TurnPayload) -> Turn:
+    """Raises Rejected."""
+    if payload.provider not in _APIS:
+        raise Rejected(f"unsupported provider: {msgspec.json.encode(payload.provider).decode()}")
+    try:
+        given = payload.request
+        # Some clients post the body as the text that it was.
+        body = record(decode(given) if isinstance(given, str) else given)
+        api = _APIS[payload.provider]
+        if api is openai and body.get("input") is not None and body.get("messages") is None:
+            api = responses
+        turn: Turn = api.request(body)
+    except Unreadable as error:
+        raise Rejected(f"cannot parse request: {error}") from None
+    try:
+        replies = _replies(api, payload.response)
+    except Unreadable as error:
+        raise Rejected(f"cannot parse response: {error}") from None
+    turn.messages += replies
+    if not turn.messages:
+        raise Rejected("cannot parse request: there is no message in it")
+    turn.model = turn.model or next((reply.model for reply in replies if reply.model), "")
+    turn.agent = payload.agent_name
+    turn.project = payload.project
+    return turn
+
+
+def _replies(api: ModuleType, given: object) -> list[Message]:
+    if isinstance(given, str):
+        given = _read(given)
+    if isinstance(given, list):
+        parts = [item for item in given if isinstance(item, dict)]
+        if not parts:
+            raise Unreadable("it is empty")
+        # One line of a stream that was not streamed.
+        given = parts[0] if len(parts) == 1 and _is_whole(parts[0]) else api.assemble(parts)
+    given = record(given)
+    if isinstance(child(given, "message").get("content"), list) and "choices" not in given:
+        return [_neutral(given)]
+    replies: list[Message] = api.response(given)
+    return replies
+
+
+def _read(body: str) -> object:
+    """A reply's text: JSON, or a stream."""
+    if body.lstrip()[:1] in ("{", "["):
+        # One object a line is no JSON as a whole.
+        with contextlib.suppress(Unreadable):
+            return decode(body)
+    return events(body)
+
+
+def _is_whole(event: Json) -> bool:
+    return any(key in event for key in ("choices", "content", "output")) and event.get("object") != (
+        "chat.completion.chunk"
+    )
+
+
+def _neutral(given: Json) -> Message:
+    said = child(given, "message")
+    try:
+        blocks = msgspec.convert([{"is_error": False, **block} for block in said["content"]], list[Block])
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Unreadable(f"`message.content`: {compact(str(error))}") from None
+    return Message(
+        role=text(said, "role") or ASSISTANT,
+        content=blocks,
+        model=text(given, "model"),
+        reply=True,
+        stop_reason=text(given, "stop_reason"),
+        usage=child(given, "usage") or None,
+    )

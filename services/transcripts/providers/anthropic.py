@@ -18,25 +18,25 @@ from services.transcripts.messages import (
     tool_use,
     without_empty_text,
 )
+from services.transcripts.providers import wire
 from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, records, text, usage
 
 NAME = "anthropic"
 
+_GROWING = ("text", "thinking", "signature")
+"""What a streamed block grows by, besides a call's arguments."""
+
 
 def request(body: Json) -> Turn:
     """Raises Unreadable."""
-    if not isinstance(body.get("messages"), list):
-        raise Unreadable("`messages` is missing or not an array")
-    messages = [message(item) for item in records(body, "messages")]
-    return Turn(provider=NAME, messages=messages, model=text(body, "model"), system=system(body.get("system")))
+    return wire.turn_from(NAME, body, message, system=system(body.get("system")))
 
 
 def system(given: object) -> str:
     """A system prompt, given as a text or as blocks."""
     if isinstance(given, str):
         return given
-    blocks = given if isinstance(given, list) else []
-    return "\n".join(part for block in blocks if isinstance(block, dict) and (part := text(block, "text")))
+    return "\n".join(part for block in records({"": given}, "") if (part := text(block, "text")))
 
 
 def message(item: Json) -> Message:
@@ -102,23 +102,14 @@ def _result(item: Json) -> list[Block]:
 def response(body: Json) -> list[Message]:
     """Raises Unreadable."""
     if not isinstance(body.get("content"), list | str):
-        raise Unreadable(_error(body) or "`content` is missing or not an array")
+        raise _refused(body, "`content` is missing or not an array")
     blocks, thinking = content(body["content"])
-    return [
-        Message(
-            role=text(body, "role") or ASSISTANT,
-            content=blocks,
-            thinking=thinking,
-            model=text(body, "model"),
-            reply=True,
-            stop_reason=text(body, "stop_reason"),
-            usage=tokens(child(body, "usage")),
-        )
-    ]
+    reply = Message(role=text(body, "role") or ASSISTANT, content=blocks, thinking=thinking)
+    return wire.replied(reply, body, text(body, "stop_reason"), tokens(child(body, "usage")))
 
 
-def _error(body: Json) -> str:
-    return f"the provider answered an error: {text(child(body, 'error'), 'message', 'type')}" if "error" in body else ""
+def _refused(body: Json, otherwise: str = "") -> Unreadable:
+    return wire.refused(text(child(body, "error"), "message", "type"), "" if "error" in body else otherwise)
 
 
 def tokens(figures: Json) -> Json | None:
@@ -147,38 +138,27 @@ def assemble(events: list[Json]) -> Json:
             case "content_block_start":
                 blocks[index] = dict(child(event, "content_block"))
             case "content_block_delta":
-                _grow(
-                    blocks.setdefault(index, {"type": "text"}), arguments.setdefault(index, []), child(event, "delta")
-                )
+                grown, delta = blocks.setdefault(index, {"type": "text"}), child(event, "delta")
+                if delta.get("type") == "input_json_delta":
+                    arguments.setdefault(index, []).append(text(delta, "partial_json"))
+                # Citations and what else may come along are left out; the text is whole without.
+                for name in _GROWING:
+                    if delta.get("type") == f"{name}_delta":
+                        grown[name] = text(grown, name) + text(delta, name)
             case "message_delta":
                 reply |= child(event, "delta")
                 reply["usage"] = {**child(reply, "usage"), **child(event, "usage")}
             case "message_stop":
                 ended = True
             case "error":
-                raise Unreadable(_error(event))
+                raise _refused(event)
     if not ended and not reply.get("stop_reason"):
-        raise Unreadable("the stream broke off before the reply was complete")
+        raise Unreadable(wire.BROKEN_OFF)
     for index, parts in arguments.items():
         if joined := "".join(parts):
             blocks[index]["input"] = joined
     reply["content"] = [blocks[index] for index in sorted(blocks)]
     return reply
-
-
-def _grow(block_: Json, arguments: list[str], delta: Json) -> None:
-    match delta.get("type"):
-        case "text_delta":
-            block_["text"] = text(block_, "text") + text(delta, "text")
-        case "input_json_delta":
-            arguments.append(text(delta, "partial_json"))
-        case "thinking_delta":
-            block_["thinking"] = text(block_, "thinking") + text(delta, "thinking")
-        case "signature_delta":
-            block_["signature"] = text(block_, "signature") + text(delta, "signature")
-        case _:
-            # Citations and what else may come along; the text is whole without.
-            return
 
 
 def write(messages: list[tuple[str, list[Block]]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn, image, text_block, tool_result, tool_use
+from services.transcripts.providers import wire
 from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, items, records, text, usage
 
 NAME = "ollama"
@@ -15,12 +16,9 @@ NAME = "ollama"
 def request(body: Json) -> Turn:
     """Raises Unreadable."""
     if isinstance(body.get("prompt"), str) and "messages" not in body:
-        message_ = message({"role": "user", "content": body["prompt"], "images": body.get("images")})
-        return Turn(provider=NAME, messages=[message_], model=text(body, "model"), system=text(body, "system"))
-    if not isinstance(body.get("messages"), list):
-        raise Unreadable("`messages` is missing or not an array")
-    messages = [message(item) for item in records(body, "messages")]
-    return Turn(provider=NAME, messages=messages, model=text(body, "model"))
+        asked = {"role": "user", "content": body["prompt"], "images": body.get("images")}
+        return wire.turn_from(NAME, {**body, "messages": [asked]}, message, system=text(body, "system"))
+    return wire.turn_from(NAME, body, message)
 
 
 def message(item: Json) -> Message:
@@ -42,18 +40,14 @@ def response(body: Json) -> list[Message]:
     if isinstance(body.get("response"), str) and "message" not in body:
         body = {**body, "message": {"role": ASSISTANT, "content": body["response"], "thinking": body.get("thinking")}}
     if not isinstance(body.get("message"), dict):
-        error = body.get("error")
-        raise Unreadable(f"the provider answered an error: {compact(error)}" if error else "`message` is missing")
+        raise wire.refused(compact(body.get("error") or ""), "`message` is missing")
     if body.get("done") is False:
-        raise Unreadable("the stream broke off before the reply was complete")
+        raise Unreadable(wire.BROKEN_OFF)
     reply = message({"role": ASSISTANT, **body["message"]})
-    reply.reply = True
-    reply.model = text(body, "model")
-    reply.stop_reason = text(body, "done_reason") or ("stop" if body.get("done") is True else "")
-    reply.usage = usage(
-        count(body, "prompt_eval_count"), count(body, "eval_count"), total_duration_ns=count(body, "total_duration")
-    )
-    return [reply]
+    stop_reason = text(body, "done_reason") or ("stop" if body.get("done") is True else "")
+    prompt, completion = count(body, "prompt_eval_count"), count(body, "eval_count")
+    tokens = usage(prompt, completion, total_duration_ns=count(body, "total_duration"))
+    return wire.replied(reply, body, stop_reason, tokens)
 
 
 def assemble(events: list[Json]) -> Json:
@@ -70,4 +64,4 @@ def assemble(events: list[Json]) -> Json:
         whole["images"] += items(told, "images")
         if event.get("done") is True:
             return {**event, "message": whole}
-    raise Unreadable("the stream broke off before the reply was complete")
+    raise Unreadable(wire.BROKEN_OFF)

@@ -18,6 +18,7 @@ from services.transcripts.messages import (
     tool_use,
     without_empty_text,
 )
+from services.transcripts.providers import wire
 from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, items, records, text, usage
 
 NAME = "openai"
@@ -25,10 +26,7 @@ NAME = "openai"
 
 def request(body: Json) -> Turn:
     """Raises Unreadable."""
-    if not isinstance(body.get("messages"), list):
-        raise Unreadable("neither `messages` nor `input` is there, or it is not an array")
-    messages = [message(item) for item in records(body, "messages")]
-    return Turn(provider=NAME, messages=messages, model=text(body, "model"))
+    return wire.turn_from(NAME, body, message, missing="neither `messages` nor `input` is there, or it is not an array")
 
 
 def message(item: Json) -> Message:
@@ -85,16 +83,12 @@ def response(body: Json) -> list[Message]:
     """The reply: the first of the choices.  Raises Unreadable."""
     choices = items(body, "choices")
     if not choices or not isinstance(choices[0], dict):
-        error = body.get("error")
-        said = text(error, "message") if isinstance(error, dict) else compact(error) if error else ""
-        raise Unreadable(f"the provider answered an error: {said}" if said else "`choices` is missing or empty")
+        error = body.get("error") or ""
+        said = text(error, "message") if isinstance(error, dict) else compact(error)
+        raise wire.refused(said, "`choices` is missing or empty")
     choice = choices[0]
     reply = message({"role": ASSISTANT, **child(choice, "message")})
-    reply.reply = True
-    reply.model = text(body, "model")
-    reply.stop_reason = text(choice, "finish_reason")
-    reply.usage = tokens(child(body, "usage"))
-    return [reply]
+    return wire.replied(reply, body, text(choice, "finish_reason"), tokens(child(body, "usage")))
 
 
 def tokens(figures: Json) -> Json | None:
@@ -128,7 +122,7 @@ def assemble(events: list[Json]) -> Json:
                 _grow(calls.setdefault(count(called, "index"), {}), called)
             reason = text(choice, "finish_reason") or reason
     if not reason:
-        raise Unreadable("the stream broke off before the reply was complete")
+        raise Unreadable(wire.BROKEN_OFF)
     whole: Json = {"role": ASSISTANT, **{key: "".join(parts) for key, parts in told.items()}}
     if calls:
         whole["tool_calls"] = [calls[index] for index in sorted(calls)]
@@ -136,8 +130,7 @@ def assemble(events: list[Json]) -> Json:
 
 
 def _grow(call: Json, delta: Json) -> None:
-    call.setdefault("id", text(delta, "id"))
-    call["id"] = call["id"] or text(delta, "id")
+    call["id"] = text(call, "id") or text(delta, "id")
     function = call.setdefault("function", {"name": "", "arguments": ""})
     for key in ("name", "arguments"):
         function[key] += text(child(delta, "function"), key)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn, text_block, tool_result, tool_use
-from services.transcripts.providers import openai
+from services.transcripts.providers import openai, wire
 from services.transcripts.providers.wire import Json, Unreadable, child, compact, items, kind, records, text
 
 _CALLS = {
@@ -90,20 +90,17 @@ def _output(given: object) -> str:
 def response(body: Json) -> list[Message]:
     """Raises Unreadable."""
     if not isinstance(body.get("output"), list):
-        said = text(child(body, "error"), "message")
-        raise Unreadable(f"the provider answered an error: {said}" if said else "`output` is missing or not an array")
+        raise wire.refused(text(child(body, "error"), "message"), "`output` is missing or not an array")
     if body.get("status") in ("failed", "cancelled"):
         raise Unreadable(f"the reply {body['status']}: {text(child(body, 'error'), 'message')}")
     replies = gathered(records(body, "output"))
     if not replies and (said := text(body, "output_text")):
         replies = [Message(role=ASSISTANT, content=[text_block(said)])]
     for reply in replies:
-        reply.reply = True
-        reply.model = text(body, "model")
+        wire.replied(reply, body, "", None)
     if replies:
-        last = replies[-1]
-        last.stop_reason = text(child(body, "incomplete_details"), "reason") or text(body, "status")
-        last.usage = openai.tokens(child(body, "usage"))
+        stop_reason = text(child(body, "incomplete_details"), "reason") or text(body, "status")
+        wire.replied(replies[-1], body, stop_reason, openai.tokens(child(body, "usage")))
     return replies
 
 
@@ -119,5 +116,5 @@ def assemble(events: list[Json]) -> Json:
             case "response.output_item.done":
                 done.append(child(event, "item"))
             case "error":
-                raise Unreadable(f"the provider answered an error: {text(event, 'message')}")
-    raise Unreadable("the stream broke off before the reply was complete")
+                raise wire.refused(text(event, "message"))
+    raise Unreadable(wire.BROKEN_OFF)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from services.transcripts.messages import Message, Turn
+
 Json = dict[str, Any]
+
+BROKEN_OFF = "the stream broke off before the reply was complete"
 
 
 class Unreadable(ValueError):
@@ -57,24 +61,19 @@ def _mended(value: Any) -> Any:
             return value
 
 
-def record(value: object, what: str) -> Json:
+def record(value: object, what: str = "it") -> Json:
     """Raises Unreadable where `value` is no object."""
     if not isinstance(value, dict):
         raise Unreadable(f"{what} is {kind(value)}, not an object")
     return value
 
 
+_KINDS = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
+
+
 def kind(value: object) -> str:
     """What JSON calls it."""
-    names = {
-        list: "an array",
-        str: "a string",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        dict: "an object",
-    }
-    return names.get(type(value), "null")
+    return _KINDS.get(type(value), "null")
 
 
 def text(holder: Json, *keys: str) -> str:
@@ -121,6 +120,35 @@ def usage(prompt: int, completion: int, total: int = 0, **more: int) -> Json | N
     return {key: value for key, value in {**figures, **more}.items() if value} or None
 
 
+def turn_from(
+    provider: str,
+    body: Json,
+    read: Callable[[Json], Message],
+    *,
+    system: str = "",
+    missing: str = "`messages` is missing or not an array",
+) -> Turn:
+    """A request whose `messages` are read by `read`.  Raises Unreadable with `missing`."""
+    if not isinstance(body.get("messages"), list):
+        raise Unreadable(missing)
+    messages = [read(item) for item in records(body, "messages")]
+    return Turn(provider=provider, messages=messages, model=text(body, "model"), system=system)
+
+
+def replied(message: Message, body: Json, stop_reason: str, tokens: Json | None) -> list[Message]:
+    """`message` as the reply that `body` is."""
+    message.reply = True
+    message.model = text(body, "model")
+    message.stop_reason = stop_reason
+    message.usage = tokens
+    return [message]
+
+
+def refused(said: str, otherwise: str = "") -> Unreadable:
+    """The provider answered an error; where it says nothing, `otherwise` is what is wrong."""
+    return Unreadable(f"the provider answered an error: {said}" if said or not otherwise else otherwise)
+
+
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FIELD = re.compile(r"(?:data|event|id|retry)?:")
 
@@ -131,7 +159,7 @@ def events(body: str) -> list[Json]:
     lines = _LINE_END.split(body)
     first = next((line for line in lines if line.strip()), "")
     if not _FIELD.match(first):
-        return [_object(line) for line in lines if line.strip()]
+        return [record(decode(line), "an event of the stream") for line in lines if line.strip()]
     found: list[Json] = []
     data: list[str] = []
     for line in [*lines, ""]:
@@ -142,12 +170,5 @@ def events(body: str) -> list[Json]:
             joined = "\n".join(data)
             data = []
             if joined.strip() not in ("", "[DONE]"):
-                found.append(_object(joined))
+                found.append(record(decode(joined), "an event of the stream"))
     return found
-
-
-def _object(text: str) -> Json:
-    value = decode(text)
-    if not isinstance(value, dict):
-        raise Unreadable("an event of the stream is not an object")
-    return value

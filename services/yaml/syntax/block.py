@@ -8,30 +8,22 @@ most of a real file, whole lines `key: value` and `- value`, is read by one patt
 from typing import Final
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.syntax.events import (
-    ALIAS,
-    BLOCK_MAPPING,
-    BLOCK_SEQUENCE,
-    EMPTY,
-    MAPPING,
-    SCALAR,
-    SEQUENCE,
-    Stream,
-)
+from services.yaml.syntax.events import ALIAS, MAPPING, SEQUENCE, Stream
 from services.yaml.syntax.fastlines import HEADER, read_items, read_pair, read_pairs
 from services.yaml.syntax.flow import LONGEST_KEY, FlowReader
-from services.yaml.syntax.properties import Properties, read_alias, read_properties
-from services.yaml.syntax.scalars import count_breaks, fold_plain, read_block_scalar, read_quoted
+from services.yaml.syntax.scalars import folded, plain_lines, read_block_scalar, read_quoted
 from services.yaml.syntax.tokens import (
     BLANK_LINES,
     COLON,
     LINE_REST,
     MARKER,
     PLAIN_BLOCK,
-    PLAIN_FOLD,
     PLAIN_NEXT_BLOCK,
     SPACING,
     TAB_LINE,
+    Properties,
+    read_alias,
+    read_properties,
 )
 
 ROOT: Final = -1
@@ -121,8 +113,7 @@ class BlockReader:
             raise SyntaxFault("unexpected content after the end of the document's value", at)
         if not dash:
             raise SyntaxFault("expected a sequence entry: - and a space", at)
-        self._await(at + 1, indentless=False)
-        return self._after_indicator(at + 1, block_allowed=True)
+        return self._await(at + 1, block_allowed=True, indentless=False)
 
     def _close_beyond(self, at: int, column: int, dash: bool) -> None:
         """Close the collections that the line at `column` ends, down to the one that it is an entry of."""
@@ -140,31 +131,27 @@ class BlockReader:
         text = self.text
         mark = text[at]
         if mark in "?:" and text[at + 1 : at + 2] in _SPACE_OR_END:
+            has_key = self.explicit[-1]
             if mark == "?":
                 self._settle_explicit()
-                self.explicit[-1] = True
-                self._await(at + 1, indentless=True)
-                return self._after_indicator(at + 1, block_allowed=True)
-            if self.explicit[-1]:
-                self.explicit[-1] = False
-                self._await(at + 1, indentless=True)
-                return self._after_indicator(at + 1, block_allowed=True)
-            self.out.node(EMPTY, at, at, at)
-            self._await(at + 1, indentless=True)
-            return self._after_indicator(at + 1, block_allowed=False)
+            elif not has_key:
+                self.out.empty(None, at)
+            self.explicit[-1] = mark == "?"
+            return self._await(at + 1, block_allowed=mark == "?" or has_key)
         self._settle_explicit()
         return self._node(at, block_allowed=False, entry=True)
 
     def _settle_explicit(self) -> None:
         if self.explicit[-1]:
-            stop = self.out.last_stop
-            self.out.node(EMPTY, stop, stop, stop)
+            self.out.empty(None, self.out.last_stop)
             self.explicit[-1] = False
 
-    def _await(self, null_at: int, *, indentless: bool) -> None:
+    def _await(self, at: int, *, block_allowed: bool, indentless: bool = True) -> int:
+        """Go on after the indicator that ends at `at`: the innermost collection awaits a node."""
         self.awaiting = True
-        self.null_at = null_at
+        self.null_at = at
         self.may_be_indentless = indentless
+        return self._after_indicator(at, block_allowed=block_allowed)
 
     def _after_indicator(self, at: int, *, block_allowed: bool) -> int:
         """Go on after `-`, `?`, `:` or `---`: with the node on this line, or with the next line."""
@@ -174,11 +161,9 @@ class BlockReader:
             return self._line_end(content)
         if content == at:
             raise SyntaxFault("white space is needed here", at)
-        if block_allowed and "\t" in text[at:content]:
-            block_allowed = False
         # Left to the loop: `- - - …` nests as deep as it likes without a call for each.
         self.node_at = content
-        self.node_may_be_block = block_allowed
+        self.node_may_be_block = block_allowed and "\t" not in text[at:content]
         return content
 
     def _line_end(self, at: int) -> int:
@@ -207,7 +192,7 @@ class BlockReader:
             if at == self.size or text[at] in "\r\n#":
                 if entry:
                     raise SyntaxFault("expected a key after this anchor or tag", start)
-                self.held = own if self.held is None else self.held.joined(own)
+                self.held = self._with_held(own)
                 self.null_at = own.stop
                 return self._line_end(at)
             mark = text[at]
@@ -222,14 +207,15 @@ class BlockReader:
         if colon is None:
             if entry:
                 raise SyntaxFault("expected a key with a colon and white space after it", start)
-            return self._value(own, start, at, value, stop, first_event)
+            return self._value(own, at, value, stop, first_event)
         if not entry:
             if not block_allowed:
                 raise SyntaxFault("a block mapping cannot begin on this line: quote the value or indent it below", at)
             self._open(MAPPING, start, start - line, first_event)
-        self._key(own, start, at, value, stop)
-        self._await(colon.end(), indentless=True)
-        return self._after_indicator(colon.end(), block_allowed=False)
+        if mark in "[{" and stop - start > LONGEST_KEY:
+            raise SyntaxFault(f"a collection as a key can have at most {LONGEST_KEY} characters", start)
+        self._leaf(own, at, value, stop)
+        return self._await(colon.end(), block_allowed=False)
 
     def _content(self, at: int, own: Properties | None) -> tuple[str, int]:
         """The value and the end of an alias, a quoted scalar, a flow collection (whose events are complete then) or
@@ -239,7 +225,7 @@ class BlockReader:
         if mark == "*":
             return read_alias(text, at, own)
         if mark in "\"'":
-            value, stop, multiline = read_quoted(text, at, self.line, self.columns[-1] + 1)
+            value, stop, multiline = read_quoted(text, at, self.columns[-1] + 1)
         elif mark in "[{":
             depth = self.max_depth - len(self.columns) + 1
             reader = FlowReader(self.out, self.tags, self.columns[-1], depth, self.lenient_closers)
@@ -250,42 +236,38 @@ class BlockReader:
                 raise SyntaxFault(f"a value cannot begin with {mark!r}: quote it", at)
             return match.group(), match.end()
         if multiline:
-            self.line = self._line_of(stop)
+            self.line = max(text.rfind("\n", self.line, stop), text.rfind("\r", self.line, stop)) + 1
         return value, stop
 
-    def _key(self, own: Properties | None, start: int, at: int, value: str, stop: int) -> None:
+    def _leaf(self, own: Properties | None, at: int, value: str, stop: int) -> None:
+        """Complete an alias or a scalar; a flow collection is complete."""
         mark = self.text[at]
-        if mark in "[{":
-            if stop - start > LONGEST_KEY:
-                raise SyntaxFault(f"a collection as a key can have at most {LONGEST_KEY} characters", start)
-        elif mark == "*":
-            self.out.node((ALIAS, "", value, None, None), start, at, stop)
-        else:
-            anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
-            self.out.node((SCALAR, mark if mark in "\"'" else ":", value, anchor, tag), start, at, stop)
+        if mark == "*":
+            self.out.node((ALIAS, "", value, None, None), at, at, stop)
+        elif mark not in "[{":
+            self.out.scalar(mark if mark in "\"'" else ":", value, own, at, stop)
 
-    def _value(self, own: Properties | None, start: int, at: int, value: str, stop: int, first_event: int) -> int:
+    def _value(self, own: Properties | None, at: int, value: str, stop: int, first_event: int) -> int:
         """Complete a node that is no key, with the properties that the lines before hold for it."""
-        held = self.held
-        self.held = None
-        self.awaiting = False
         mark = self.text[at]
-        if held is not None:
+        if self.held is not None:
             if mark == "*":
                 raise SyntaxFault("an alias can have no anchor or tag", at)
-            own = held if own is None else held.joined(own)
-            start = own.start
-        anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
-        if mark == "*":
-            self.out.node((ALIAS, "", value, None, None), start, at, stop)
-        elif mark in "\"'":
-            self.out.node((SCALAR, mark, value, anchor, tag), start, at, stop)
-        elif mark in "[{":
-            if held is not None:
-                self.out.rename(first_event, anchor, tag, start)
-        else:
-            stop = self._plain(value, start, at, stop, anchor, tag)
+            own = self._with_held(own)
+            self.held = None
+            if mark in "[{" and own is not None:
+                self.out.add_properties(first_event, own)
+        self.awaiting = False
+        if mark not in "*\"'[{":
+            value, stop = self._plain(value, stop)
+        self._leaf(own, at, value, stop)
         return self._line_end(stop)
+
+    def _with_held(self, own: Properties | None) -> Properties | None:
+        """The properties from the lines before, with those of this line."""
+        if self.held is None or own is None:
+            return self.held or own
+        return self.held.joined(own)
 
     def _key_line(self, at: int, entry: bool) -> int:
         """Read a plain key that ends its line, or a whole line `key: value`; -1 where the line is neither."""
@@ -295,8 +277,9 @@ class BlockReader:
             if not entry:
                 self._open(MAPPING, at, at - self.line, len(out.events))
             stop = found.end(1)
-            out.node((SCALAR, ":", found.group(1), None, None), at, at, stop)
-            self._await(stop + 1, indentless=True)
+            out.scalar(":", found.group(1), None, at, stop)
+            self.awaiting = self.may_be_indentless = True
+            self.null_at = stop + 1
             return found.end()
         if not entry:
             column = at - self.line
@@ -308,66 +291,45 @@ class BlockReader:
                 return after
         return -1
 
-    def _plain(self, value: str, start: int, at: int, stop: int, anchor: str | None, tag: str | None) -> int:
-        text = self.text
-        need = self.columns[-1] + 1
-        parts: list[str] = []
-        breaks: list[int] = []
-        while (fold := PLAIN_FOLD.match(text, stop)) is not None:
-            begin = fold.end()
-            if fold.end(2) - fold.start(2) < need or begin == self.size or text[begin] == "#":
+    def _plain(self, value: str, stop: int) -> tuple[str, int]:
+        """The value and the end of a plain scalar whose first line is read."""
+        parts = [value]
+        for fold, more in plain_lines(self.text, stop, PLAIN_NEXT_BLOCK):
+            if len(fold.group(2)) <= self.columns[-1]:
                 break
-            if fold.start(2) == begin and MARKER.match(text, begin):
-                break
-            more = PLAIN_NEXT_BLOCK.match(text, begin)
-            if more is None:
-                break
-            parts.append(more.group())
-            breaks.append(count_breaks(fold.group(1)))
+            parts += (folded(fold.group(1)), more.group())
             stop = more.end()
             self.line = fold.start(2)
-            if COLON.match(text, stop):
-                raise SyntaxFault("a key cannot cover several lines, nor a mapping begin inside a plain scalar", begin)
-        if parts:
-            value = fold_plain([value, *parts], breaks)
-        self.out.node((SCALAR, ":", value, anchor, tag), start, at, stop)
-        return stop
+            if COLON.match(self.text, stop):
+                message = "a key cannot cover several lines, nor a mapping begin inside a plain scalar"
+                raise SyntaxFault(message, more.start())
+        return "".join(parts), stop
 
     def _indicator(self, at: int, mark: str, own: Properties | None, *, block_allowed: bool, entry: bool) -> int:
+        start = at if own is None else own.start
         if entry:
             if mark != ":" or own is None:
                 raise SyntaxFault(f"a {mark!r} entry cannot stand here", at)
-            self.out.node((SCALAR, ":", "", own.anchor, own.tag), own.start, own.stop, own.stop)
         elif not block_allowed:
             raise SyntaxFault(f"a block collection cannot begin on this line with {mark!r}: indent it below", at)
-        elif mark == ":":
-            start = own.start if own is not None else at
-            self._open(MAPPING, start, start - self.line, len(self.out.events))
-            if own is None:
-                self.out.node(EMPTY, at, at, at)
-            else:
-                self.out.node((SCALAR, ":", "", own.anchor, own.tag), own.start, own.stop, own.stop)
-        elif own is not None:
-            raise SyntaxFault("an anchor or tag of a block collection stands on the line before it", own.start)
+        elif mark != ":" and own is not None:
+            raise SyntaxFault("an anchor or tag of a block collection stands on the line before it", start)
         else:
-            self._open(SEQUENCE if mark == "-" else MAPPING, at, at - self.line, len(self.out.events))
-            self.explicit[-1] = mark == "?"
-            self._await(at + 1, indentless=mark == "?")
-            return self._after_indicator(at + 1, block_allowed=True)
-        self._await(at + 1, indentless=True)
-        return self._after_indicator(at + 1, block_allowed=False)
+            self._open(SEQUENCE if mark == "-" else MAPPING, start, start - self.line, len(self.out.events))
+        if mark == ":":
+            self.out.empty(own, at)
+        self.explicit[-1] = mark == "?"
+        return self._await(at + 1, block_allowed=mark != ":", indentless=mark != "-")
 
     def _block_scalar(self, at: int, own: Properties | None, entry: bool) -> int:
         if entry:
             raise SyntaxFault("a block scalar cannot be a key without ?", at)
-        if self.held is not None:
-            own = self.held if own is None else self.held.joined(own)
-            self.held = None
+        own = self._with_held(own)
+        self.held = None
         scalar = read_block_scalar(self.text, at, self.columns[-1])
         if scalar.comment is not None:
             self.out.comments.append(scalar.comment)
-        anchor, tag, start = (own.anchor, own.tag, own.start) if own is not None else (None, None, at)
-        self.out.node((SCALAR, self.text[at], scalar.value, anchor, tag), start, at, scalar.stop)
+        self.out.scalar(self.text[at], scalar.value, own, at, scalar.stop)
         self.awaiting = False
         if len(self.columns) > 1 and TAB_LINE.match(self.text, scalar.next_line):
             raise SyntaxFault("a line of a tab cannot follow a block scalar: leave it empty", scalar.next_line)
@@ -375,14 +337,10 @@ class BlockReader:
 
     def _open(self, kind: int, body: int, column: int, index: int) -> None:
         """Open a block collection before the event `index`; properties held from the lines before are its own."""
-        held = self.held
-        self.held = None
         if len(self.columns) > self.max_depth:
             raise SyntaxFault(f"nesting is deeper than {self.max_depth} levels", body)
-        if held is None:
-            self.out.open(BLOCK_MAPPING if kind == MAPPING else BLOCK_SEQUENCE, body, body, index)
-        else:
-            self.out.open((kind, "", "", held.anchor, held.tag), held.start, body, index)
+        self.out.open(kind, "", self.held, body, index)
+        self.held = None
         self.kinds.append(kind)
         self.columns.append(column)
         self.opens.append(index)
@@ -395,12 +353,8 @@ class BlockReader:
         self.out.close(self.opens.pop(), self.kinds.pop())
 
     def _empty(self) -> None:
-        held = self.held
+        self.out.empty(self.held, self.null_at)
         self.held = None
-        if held is None:
-            self.out.node(EMPTY, self.null_at, self.null_at, self.null_at)
-        else:
-            self.out.node((SCALAR, ":", "", held.anchor, held.tag), held.start, held.stop, held.stop)
         self.awaiting = False
 
     def _finish(self) -> None:
@@ -408,7 +362,3 @@ class BlockReader:
             self._empty()
         while len(self.columns) > 1:
             self._close()
-
-    def _line_of(self, at: int) -> int:
-        text = self.text
-        return max(text.rfind("\n", self.line, at), text.rfind("\r", self.line, at)) + 1

@@ -6,9 +6,9 @@ lists are: the check behind every edit is a comparison of lists. Positions live 
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from services.yaml.syntax.tokens import COMMENT
+from services.yaml.syntax.tokens import COMMENT, Properties
 
 # kind, style, value, anchor, resolved tag. The style of a scalar is its indicator (":" for plain), of a flow
 # collection its brackets, of a block collection "", of an explicit document marker the marker.
@@ -27,13 +27,9 @@ CLOSING: Final[dict[int, Event]] = {
     SEQUENCE: (SEQUENCE_END, "", "", None, None),
     MAPPING: (MAPPING_END, "", "", None, None),
 }
-EMPTY: Final[Event] = (SCALAR, ":", "", None, None)
-BLOCK_MAPPING: Final[Event] = (MAPPING, "", "", None, None)
-BLOCK_SEQUENCE: Final[Event] = (SEQUENCE, "", "", None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """One document: the indices of its two events and the offsets around its content.
 
     `body` is where content may begin (after `---` or after directives), `stop` where the next marker or the end is.
@@ -77,8 +73,7 @@ class Stream:
         return next((each for each in self.documents if each.event < index <= each.close), None)
 
     def comment_texts(self) -> list[str]:
-        text = self.text
-        return [text[start:stop] for start, stop in self.comments]
+        return [self.text[start:stop] for start, stop in self.comments]
 
     # What the readers append with.
 
@@ -89,21 +84,27 @@ class Stream:
         self.stops.append(stop)
         self.last_stop = stop
 
-    def open(self, event: Event, start: int, body: int, index: int) -> None:
+    def scalar(self, style: str, value: str, own: Properties | None, body: int, stop: int) -> None:
+        anchor, tag, start = (None, None, body) if own is None else (own.anchor, own.tag, own.start)
+        self.events.append((SCALAR, style, value, anchor, tag))
+        self.starts.append(start)
+        self.bodies.append(body)
+        self.stops.append(stop)
+        self.last_stop = stop
+
+    def empty(self, own: Properties | None, at: int) -> None:
+        """A null without text: at `at`, or behind its properties."""
+        self.scalar(":", "", own, at if own is None else own.stop, at if own is None else own.stop)
+
+    def open(self, kind: int, style: str, own: Properties | None, body: int, index: int) -> None:
         """Open a collection before the event `index`, which is mostly the next one."""
-        count = len(self.events)
-        if index == count:
-            self.events.append(event)
-            self.starts.append(start)
-            self.bodies.append(body)
-            self.stops.append(start)
-            return
-        # A flow collection turned out to be the first key of a block mapping: its events move up by one.
-        self.events.insert(index, event)
+        anchor, tag, start = (None, None, body) if own is None else (own.anchor, own.tag, own.start)
+        self.events.insert(index, (kind, style, "", anchor, tag))
         self.starts.insert(index, start)
         self.bodies.insert(index, body)
         self.stops.insert(index, start)
-        for moved in range(count - 1, index - 1, -1):
+        # Where the first key of a block mapping turned out to be a flow collection, its events move up by one.
+        for moved in range(len(self.events) - 2, index - 1, -1):
             if (close := self.closes.pop(moved, None)) is not None:
                 self.closes[moved + 1] = close + 1
 
@@ -116,11 +117,11 @@ class Stream:
         self.bodies.append(stop)
         self.stops.append(stop)
 
-    def rename(self, index: int, anchor: str | None, tag: str | None, start: int) -> None:
+    def add_properties(self, index: int, own: Properties) -> None:
         """Give the collection at `index` properties that were found on the lines before it."""
         kind, style, value, _, _ = self.events[index]
-        self.events[index] = (kind, style, value, anchor, tag)
-        self.starts[index] = start
+        self.events[index] = (kind, style, value, own.anchor, own.tag)
+        self.starts[index] = own.start
 
     def comment_line(self, start: int) -> int:
         """Keep the comment at `start`, which ends its line; where the next line begins."""

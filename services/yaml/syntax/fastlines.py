@@ -22,28 +22,19 @@ HEADER: Final = re.compile(_KEY + r" *+(?:\r\n|\n)")
 
 
 @cache
-def _pairs(column: int) -> re.Pattern[str]:
-    return re.compile(rf" {{{column}}}{_KEY} ++{_VALUE}(?= {{0,{column}}}[^ \t\r\n#])")
-
-
-@cache
-def _pair(column: int) -> re.Pattern[str]:
-    return re.compile(rf"{_KEY} ++{_VALUE}(?= {{0,{column}}}[^ \t\r\n#])")
-
-
-@cache
-def _items(column: int) -> re.Pattern[str]:
-    return re.compile(rf" {{{column}}}- ++{_VALUE}(?= {{0,{column}}}[^ \t\r\n#])")
+def _line(lead: str, column: int) -> re.Pattern[str]:
+    """A whole line that begins with `lead`, where the next is an entry at this column or further left."""
+    return re.compile(rf"{lead} ++{_VALUE}(?= {{0,{column}}}[^ \t\r\n#])")
 
 
 def read_pairs(out: Stream, pos: int, column: int) -> int:
     """Read lines of a block mapping at a column from the line at `pos` on; returns the first line not read."""
     if column > WIDEST:
         return pos
-    match = _pairs(column).match
+    match = _line(f" {{{column}}}{_KEY}", column).match
     text = out.text
     while (found := match(text, pos)) is not None:
-        _pair_read(out, found, pos + column)
+        _read_pair(out, found, pos + column)
         pos = found.end()
     return pos
 
@@ -55,55 +46,49 @@ def read_pair(out: Stream, at: int, column: int) -> int:
     """
     if column > WIDEST:
         return -1
-    found = _pair(column).match(out.text, at)
+    found = _line(_KEY, column).match(out.text, at)
     if found is None:
         return -1
-    _pair_read(out, found, at)
+    _read_pair(out, found, at)
     return found.end()
-
-
-def _pair_read(out: Stream, found: re.Match[str], start: int) -> None:
-    key, plain, double, single, comment = found.groups()
-    events, starts, bodies, stops = out.events, out.starts, out.bodies, out.stops
-    events.append((SCALAR, ":", key, None, None))
-    starts.append(start)
-    bodies.append(start)
-    stops.append(start + len(key))
-    if plain is not None:
-        events.append((SCALAR, ":", plain, None, None))
-        start, stop = found.span(2)
-    elif double is not None:
-        events.append((SCALAR, '"', double, None, None))
-        start, stop = found.start(3) - 1, found.end(3) + 1
-    else:
-        events.append((SCALAR, "'", single, None, None))
-        start, stop = found.start(4) - 1, found.end(4) + 1
-    starts.append(start)
-    bodies.append(start)
-    stops.append(stop)
-    out.last_stop = stop
-    if comment is not None:
-        out.comments.append(found.span(5))
 
 
 def read_items(out: Stream, pos: int, column: int) -> int:
     """Read lines of a block sequence at a column from the line at `pos` on; returns the first line not read."""
     if column > WIDEST:
         return pos
-    match = _items(column).match
+    match = _line(f" {{{column}}}-", column).match
     text = out.text
     while (found := match(text, pos)) is not None:
-        plain, double, single, comment = found.groups()
-        if plain is not None:
-            start, stop = found.span(1)
-            out.node((SCALAR, ":", plain, None, None), start, start, stop)
-        elif double is not None:
-            start, stop = found.start(2) - 1, found.end(2) + 1
-            out.node((SCALAR, '"', double, None, None), start, start, stop)
-        else:
-            start, stop = found.start(3) - 1, found.end(3) + 1
-            out.node((SCALAR, "'", single, None, None), start, start, stop)
-        if comment is not None:
-            out.comments.append(found.span(4))
+        _read_value(out, found, 1)
         pos = found.end()
     return pos
+
+
+def _read_pair(out: Stream, found: re.Match[str], start: int) -> None:
+    key = found.group(1)
+    out.events.append((SCALAR, ":", key, None, None))
+    out.starts.append(start)
+    out.bodies.append(start)
+    out.stops.append(start + len(key))
+    _read_value(out, found, 2)
+
+
+def _read_value(out: Stream, found: re.Match[str], group: int) -> None:
+    """The value and the comment of a line; `group` is the first of its groups."""
+    plain, double, single, comment = found.group(group, group + 1, group + 2, group + 3)
+    if plain is not None:
+        out.events.append((SCALAR, ":", plain, None, None))
+        start, stop = found.span(group)
+    elif double is not None:
+        out.events.append((SCALAR, '"', double, None, None))
+        start, stop = found.start(group + 1) - 1, found.end(group + 1) + 1
+    else:
+        out.events.append((SCALAR, "'", single, None, None))
+        start, stop = found.start(group + 2) - 1, found.end(group + 2) + 1
+    out.starts.append(start)
+    out.bodies.append(start)
+    out.stops.append(stop)
+    out.last_stop = stop
+    if comment is not None:
+        out.comments.append(found.span(group + 3))

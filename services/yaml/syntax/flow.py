@@ -4,10 +4,17 @@ import re
 from typing import Final
 
 from services.yaml.errors import SyntaxFault
-from services.yaml.syntax.events import ALIAS, EMPTY, MAPPING, SCALAR, SEQUENCE, Stream
-from services.yaml.syntax.properties import Properties, read_alias, read_properties
-from services.yaml.syntax.scalars import count_breaks, fold_plain, read_quoted
-from services.yaml.syntax.tokens import MARKER, PLAIN_FLOW, PLAIN_FOLD, PLAIN_NEXT_FLOW
+from services.yaml.syntax.events import ALIAS, MAPPING, SEQUENCE, Stream
+from services.yaml.syntax.scalars import folded, plain_lines, read_quoted
+from services.yaml.syntax.tokens import (
+    MARKER,
+    PLAIN_FLOW,
+    PLAIN_NEXT_FLOW,
+    SPACING,
+    Properties,
+    read_alias,
+    read_properties,
+)
 
 # What may come next in the innermost collection.
 ENTRY: Final = 0  # an entry or the closing bracket
@@ -20,7 +27,6 @@ AWAIT_KEY: Final = 4  # after "?"
 # since a long scalar costs nothing.
 LONGEST_KEY: Final = 1024
 
-_GAP: Final = re.compile(r"[ \t]*+")
 _NEXT_LINE: Final = re.compile(r"(?:\r\n?|\n)(?:[ \t]*+(?:\r\n?|\n))*+( *+)[ \t]*+")
 _AFTER_PLAIN_KEY: Final = frozenset(" \t\r\n,[]{}")
 _FAST_PAIR: Final = re.compile(
@@ -67,7 +73,10 @@ class FlowReader:
                 continue
             state = self.states[-1]
             if mark == ",":
-                self._comma(at, state)
+                if state == ENTRY:
+                    raise SyntaxFault("expected an entry before this comma", at)
+                self._end_entry(state)
+                self.states[-1] = ENTRY
                 at += 1
             elif mark == ":" and state != ENTRY_DONE and self._is_colon(at, state):
                 at = self._colon(at, state)
@@ -92,16 +101,13 @@ class FlowReader:
         while (found := match(self.text, at)) is not None:
             key, plain, double, number, comma = found.groups()
             stop = at + len(key) + 2
-            out.node((SCALAR, '"', key, None, None), at, at, stop)
-            if plain is not None:
-                start, stop = found.span(2)
-                out.node((SCALAR, ":", plain, None, None), start, start, stop)
-            elif double is not None:
-                start, stop = found.span(3)
-                out.node((SCALAR, '"', double, None, None), start - 1, start - 1, stop + 1)
+            out.scalar('"', key, None, at, stop)
+            if double is not None:
+                out.scalar('"', double, None, found.start(3) - 1, found.end(3) + 1)
+            elif plain is not None:
+                out.scalar(":", plain, None, *found.span(2))
             else:
-                start, stop = found.span(4)
-                out.node((SCALAR, ":", number, None, None), start, start, stop)
+                out.scalar(":", number, None, *found.span(4))
             at = found.end()
             if comma is None:
                 self.states[-1] = ENTRY_DONE
@@ -114,7 +120,7 @@ class FlowReader:
         text = self.text
         while True:
             begin = at
-            at = _GAP.match(text, at).end()  # type: ignore[union-attr]  # a pattern of stars always matches
+            at = SPACING.match(text, at).end()  # type: ignore[union-attr]  # a pattern of stars always matches
             if at == self.size:
                 raise SyntaxFault("this flow collection is not closed", self.out.starts[self.opens[0]])
             mark = text[at]
@@ -149,10 +155,8 @@ class FlowReader:
             raise SyntaxFault("nesting is too deep", at)
         is_mapping = self.text[at] == "{"
         kind, style = (MAPPING, "{}") if is_mapping else (SEQUENCE, "[]")
-        out = self.out
-        self.opens.append(len(out.events))
-        anchor, tag, start = (own.anchor, own.tag, own.start) if own is not None else (None, None, at)
-        out.open((kind, style, "", anchor, tag), start, at, len(out.events))
+        self.opens.append(len(self.out.events))
+        self.out.open(kind, style, own, at, self.opens[-1])
         self.is_mapping.append(is_mapping)
         self.states.append(state)
         self.pairs.append(-1)
@@ -161,7 +165,7 @@ class FlowReader:
         if len(self.opens) >= self.max_depth:
             raise SyntaxFault("nesting is too deep", at)
         start = self.out.starts[index] if index < len(self.out.events) else at
-        self.out.open((MAPPING, "{}", "", None, None), start, start, index)
+        self.out.open(MAPPING, "{}", None, start, index)
         self.pairs[-1] = index
 
     def _close(self, at: int, mark: str) -> int:
@@ -206,20 +210,13 @@ class FlowReader:
 
     def _end_entry(self, state: int) -> None:
         """Complete the entry before a comma or closing bracket with the empty nodes that it leaves out."""
-        out = self.out
-        stop = out.last_stop
+        stop = self.out.last_stop
         if state == AWAIT_KEY:
-            out.node(EMPTY, stop, stop, stop)
+            self.out.empty(None, stop)
         lacks_value = state == KEY_READ and (self.is_mapping[-1] or self.pairs[-1] >= 0)
         if lacks_value or state in (AWAIT_KEY, AWAIT_VALUE):
-            out.node(EMPTY, stop, stop, stop)
+            self.out.empty(None, stop)
         self._end_pair()
-
-    def _comma(self, at: int, state: int) -> None:
-        if state == ENTRY:
-            raise SyntaxFault("expected an entry before this comma", at)
-        self._end_entry(state)
-        self.states[-1] = ENTRY
 
     def _is_colon(self, at: int, state: int) -> bool:
         after = self.text[at + 1 : at + 2]
@@ -239,7 +236,7 @@ class FlowReader:
         else:
             if state == ENTRY and not self.is_mapping[-1]:
                 self._open_pair(at, len(out.events))
-            out.node(EMPTY, at, at, at)
+            out.empty(None, at)
         self.states[-1] = AWAIT_VALUE
         out.last_stop = at + 1
         return at + 1
@@ -258,27 +255,24 @@ class FlowReader:
                 if text[at] not in "&!":
                     break
             if text[at] in ",]}" or (text[at] == ":" and text[at + 1 : at + 2] in ("", *_AFTER_PLAIN_KEY)):
-                index = len(out.events)
-                out.node((SCALAR, ":", "", own.anchor, own.tag), start, own.stop, own.stop)
-                self._node_read(index, json=False, safe=self._on_one_line(start, at))
+                out.empty(own, at)
+                self._node_read(len(out.events) - 1, json=False, safe=self._on_one_line(start, at))
                 return own.stop
         mark = text[at]
         if mark in "[{":
             self._open(at, own, ENTRY)
             return at + 1
-        anchor, tag = (own.anchor, own.tag) if own is not None else (None, None)
-        index = len(out.events)
         if mark == "*":
             value, stop = read_alias(text, at, own)
-            out.node((ALIAS, "", value, None, None), start, at, stop)
+            out.node((ALIAS, "", value, None, None), at, at, stop)
         elif mark in "\"'":
-            value, stop, multiline = read_quoted(text, at, at, self.need)
+            value, stop, multiline = read_quoted(text, at, self.need)
             self.multiline |= multiline
-            out.node((SCALAR, mark, value, anchor, tag), start, at, stop)
+            out.scalar(mark, value, own, at, stop)
         else:
             value, stop = self._plain(at)
-            out.node((SCALAR, ":", value, anchor, tag), start, at, stop)
-        self._node_read(index, json=mark in "\"'", safe=self._on_one_line(start, stop))
+            out.scalar(":", value, own, at, stop)
+        self._node_read(len(out.events) - 1, json=mark in "\"'", safe=self._on_one_line(start, stop))
         return stop
 
     def _plain(self, at: int) -> tuple[str, int]:
@@ -288,22 +282,11 @@ class FlowReader:
             raise SyntaxFault(f"a value cannot begin with {text[at]!r} here: quote it", at)
         stop = match.end()
         parts = [match.group()]
-        breaks: list[int] = []
-        while (fold := PLAIN_FOLD.match(text, stop)) is not None:
-            begin = fold.end()
-            if begin == self.size or text[begin] == "#":
-                break
-            if fold.start(2) == begin and MARKER.match(text, begin):
-                break
-            more = PLAIN_NEXT_FLOW.match(text, begin)
-            if more is None:
-                break
-            if fold.end(2) - fold.start(2) < self.need:
-                raise SyntaxFault(
-                    f"this line of a plain scalar needs at least {self.need} spaces of indentation", begin
-                )
+        for fold, more in plain_lines(text, stop, PLAIN_NEXT_FLOW):
+            if len(fold.group(2)) < self.need:
+                message = f"this line of a plain scalar needs at least {self.need} spaces of indentation"
+                raise SyntaxFault(message, more.start())
             self.multiline = True
-            parts.append(more.group())
-            breaks.append(count_breaks(fold.group(1)))
+            parts += (folded(fold.group(1)), more.group())
             stop = more.end()
-        return (fold_plain(parts, breaks) if breaks else parts[0]), stop
+        return "".join(parts), stop

@@ -4,16 +4,24 @@ It accepts what YAML 1.2.2 allows and refuses what it does not. It never recurse
 aliases stay aliases, so no input can make the result larger than a small multiple of its source.
 """
 
+import re
 from typing import Final
 
 from services.yaml.errors import SyntaxFault
 from services.yaml.syntax.block import BlockReader
 from services.yaml.syntax.events import DOCUMENT, DOCUMENT_END, SCALAR, Document, Stream
-from services.yaml.syntax.properties import Directives
-from services.yaml.syntax.tokens import BLANK_LINES, LINE_REST, MARKER, NEVER_ALLOWED, QUOTED_ONLY
+from services.yaml.syntax.tokens import BLANK_LINES, DEFAULT_TAGS, LINE_REST, MARKER, NEVER_ALLOWED, QUOTED_ONLY
 
 MAX_DEPTH: Final = 2000
 _BYTE_ORDER_MARK: Final = "\ufeff"
+
+_YAML_DIRECTIVE: Final = re.compile(r"%YAML[ \t]++([0-9]+)\.([0-9]+)(?=[ \t\r\n]|\Z)")
+_TAG_DIRECTIVE: Final = re.compile(
+    r"%TAG[ \t]++(!(?:[0-9A-Za-z\-]*!)?)[ \t]++"
+    r"((?:%[0-9A-Fa-f]{2}|[0-9A-Za-z\-#;/?:@&=+$,_.!~*'()\[\]])++)(?=[ \t\r\n]|\Z)"
+)
+_OTHER_DIRECTIVE: Final = re.compile(r"%([^ \t\r\n]++)(?:[ \t]++[^ \t\r\n#][^ \t\r\n]*+)*+")
+_DIRECTIVE_END: Final = re.compile(r"[ \t]*+(?:(?<=[ \t])(#[^\r\n]*+))?(?:\r\n?|\n|\Z)")
 
 
 def parse(
@@ -37,6 +45,42 @@ def parse(
     return stream
 
 
+class _Directives:
+    """The directives before one document, collected line by line."""
+
+    def __init__(self) -> None:
+        self.tags = dict(DEFAULT_TAGS)
+        self.any = False
+        self._version = False
+        self._handles: set[str] = set()
+
+    def read(self, text: str, at: int, comments: list[tuple[int, int]]) -> int:
+        """Read the directive line at `at`; returns where the next line begins. Raises SyntaxFault."""
+        self.any = True
+        if match := _YAML_DIRECTIVE.match(text, at):
+            if self._version:
+                raise SyntaxFault("a document can have one %YAML directive only", at)
+            if match.group(1) != "1":
+                raise SyntaxFault(f"YAML {match.group(1)}.{match.group(2)} is not supported: version 1.2 is", at)
+            self._version = True
+        elif match := _TAG_DIRECTIVE.match(text, at):
+            handle, prefix = match.groups()
+            if handle in self._handles:
+                raise SyntaxFault(f"the tag handle {handle} is declared twice", at)
+            self._handles.add(handle)
+            self.tags[handle] = prefix
+        else:
+            match = _OTHER_DIRECTIVE.match(text, at)
+            if match is None or match.group(1) in ("YAML", "TAG"):
+                raise SyntaxFault("this directive is malformed: write %YAML 1.2 or %TAG !handle! prefix", at)
+        end = _DIRECTIVE_END.match(text, match.end())
+        if end is None:
+            raise SyntaxFault("unexpected text after this directive", match.end())
+        if end.group(1):
+            comments.append(end.span(1))
+        return end.end()
+
+
 class _Documents:
     def __init__(self, stream: Stream, lenient_closers: bool, tags: dict[str, str] | None) -> None:
         self.given_tags = tags
@@ -49,7 +93,7 @@ class _Documents:
         size = len(text)
         pos = 0
         bare_allowed = True  # a document without --- may begin, and so may directives
-        directives = Directives()
+        directives = _Directives()
         while True:
             pos, at = self._prefix(pos)
             if at == size:
@@ -66,14 +110,14 @@ class _Documents:
                 pos = directives.read(text, at, self.stream.comments)
             elif marker is not None:
                 pos, bare_allowed = self._document(marker.end(), at, directives, explicit=True)
-                directives = Directives()
+                directives = _Directives()
             elif directives.any:
                 raise SyntaxFault("after directives a document begins with ---", at)
             elif not bare_allowed:
                 raise SyntaxFault("unexpected content: a new document begins with ---", at)
             else:
                 pos, bare_allowed = self._document(pos, pos, directives, explicit=False)
-                directives = Directives()
+                directives = _Directives()
 
     def _prefix(self, pos: int) -> tuple[int, int]:
         """Pass blank lines, comments and a byte order mark: the offset of the line arrived at, and of its content."""
@@ -92,7 +136,7 @@ class _Documents:
                 continue
             return match.start(1), at
 
-    def _document(self, pos: int, line: int, directives: Directives, *, explicit: bool) -> tuple[int, bool]:
+    def _document(self, pos: int, line: int, directives: _Directives, *, explicit: bool) -> tuple[int, bool]:
         """Read one document; returns the offset after it and whether the next may begin without ---."""
         stream = self.stream
         event = len(stream.events)

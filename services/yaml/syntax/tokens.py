@@ -1,4 +1,5 @@
-"""The lexical patterns of YAML 1.2.2, written so that none of them can backtrack over what it has matched.
+"""The lexical patterns of YAML 1.2.2, written so that none of them can backtrack over what it has matched; and what
+stands before a node: its anchor and its tag.
 
 Only LF, CR and CRLF are line breaks and only space and tab are white space: `\\s`, `splitlines` and universal newlines
 also take U+0085, U+2028 and others, so none of them appears in this package.
@@ -6,7 +7,11 @@ also take U+0085, U+2028 and others, so none of them appears in this package.
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
+
+from services.yaml.errors import SyntaxFault
+
+DEFAULT_TAGS: Final = {"!": "!", "!!": "tag:yaml.org,2002:"}
 
 BREAK: Final = re.compile(r"\r\n?|\n")
 BLANK_LINES: Final = re.compile(r"(?:[ \t]*+(?:\r\n?|\n))*+( *+)(\t[ \t]*+)?")
@@ -41,6 +46,8 @@ TAG: Final = re.compile(
 )
 BLOCK_HEADER: Final = re.compile(r"[|>](?:([1-9])([+\-])?|([+\-])([1-9])?)?+(?:[ \t]++(#[^\r\n]*+)?+)?+(\r\n?|\n|\Z)")
 
+_PERCENT: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+
 # Characters that YAML 1.2 allows nowhere; and those that it allows in quoted scalars only.
 NEVER_ALLOWED: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 QUOTED_ONLY: Final = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
@@ -53,3 +60,75 @@ def block_scalar_lines(indent: int) -> re.Pattern[str]:
     content = r"[^\r\n]++(?:\r\n?|\n|\Z)"
     content = rf" {{{indent}}}{content}" if indent else rf"(?!(?:---|\.\.\.)(?:[ \t\r\n]|\Z)){content}"
     return re.compile(rf"(?:{content}| {{0,{indent}}}(?:\r\n?|\n|(?<= )\Z))*+")
+
+
+class Properties(NamedTuple):
+    """The properties of one node. `start` and `stop` are the offsets of the first and after the last."""
+
+    anchor: str | None
+    tag: str | None
+    start: int
+    stop: int
+
+    def joined(self, later: "Properties") -> "Properties":
+        """Both sets of one node, this one first. Raises SyntaxFault where a node would have two of a kind."""
+        if self.anchor is not None and later.anchor is not None:
+            raise SyntaxFault("a node can have one anchor only", later.start)
+        if self.tag is not None and later.tag is not None:
+            raise SyntaxFault("a node can have one tag only", later.start)
+        return Properties(self.anchor or later.anchor, self.tag or later.tag, self.start, later.stop)
+
+
+def read_properties(text: str, start: int, tags: dict[str, str], flow: bool) -> tuple[Properties, int]:
+    """Read the anchor and tag that begin at `start`, on this line only.
+
+    Returns them and the offset of what follows (after white space). Raises SyntaxFault.
+    """
+    found = Properties(None, None, start, start)
+    at = start
+    while True:
+        if text[at] == "&":
+            match = ANCHOR.match(text, at)
+            if match is None:
+                raise SyntaxFault("an anchor needs a name after &", at)
+            found = found.joined(Properties(match.group(1), None, at, match.end()))
+        else:
+            match = TAG.match(text, at)
+            if match is None:
+                raise SyntaxFault("this is no tag: write !name, !handle!name or !<uri>", at)
+            found = found.joined(Properties(None, _resolve_tag(match, tags), at, match.end()))
+        at = SPACING.match(text, found.stop).end()  # type: ignore[union-attr]  # a pattern of stars always matches
+        following = text[at : at + 1]
+        if following in ("", "\r", "\n") or (at == found.stop and flow and following in ",]}"):
+            return found, at
+        if at == found.stop:
+            raise SyntaxFault("white space is needed after an anchor or tag", at)
+        if following not in "&!":
+            return found, at
+
+
+def _resolve_tag(match: re.Match[str], tags: dict[str, str]) -> str:
+    verbatim, handle, suffix = match.groups()
+    if verbatim is not None:
+        return str(verbatim)
+    if not handle and not suffix:
+        return "!"  # keeps a scalar from being resolved
+    handle = "!" + handle  # "!" is the primary handle, "!!" the secondary
+    prefix = tags.get(handle)
+    if prefix is None:
+        raise SyntaxFault(f"the tag handle {handle} is not declared: a %TAG directive must name it", match.start())
+    if not suffix:
+        raise SyntaxFault(f"a tag needs a name after {handle}", match.start())
+    return prefix + _PERCENT.sub(
+        lambda escaped: bytes.fromhex(escaped.group().replace("%", "")).decode("utf-8", "replace"), suffix
+    )
+
+
+def read_alias(text: str, at: int, own: Properties | None) -> tuple[str, int]:
+    """The name of the alias at `at`, and the offset after it; `own`: properties before it. Raises SyntaxFault."""
+    match = ANCHOR.match(text, at)
+    if match is None:
+        raise SyntaxFault("an alias needs a name after *", at)
+    if own is not None:
+        raise SyntaxFault("an alias can have no anchor or tag", at)
+    return match.group(1), match.end()

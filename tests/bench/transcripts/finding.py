@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from proto.arrays import pack
-from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, pack
 from proto.ops.retrieve import RetrieveStatus
 from proto.ops.transcripts import TranscriptsSearch
 from proto.ops.transcripts_intake import TranscriptIngest

@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import trio
 
-from services.transcripts.store import forest
+from services.transcripts import forest
 from tests.bench._wire import Stdio
 from tests.system.ingesting import free_port, http, ingest_under_kills, turn
 from tests.system.running import RunningKernel, running

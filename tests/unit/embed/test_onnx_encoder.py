@@ -18,8 +18,8 @@ from services.embed.encoder import Backend, Vectors, open_encoder
 from services.embed.onnx_encoder import OnnxEncoder
 from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling, resolve
+from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision
-from services.runtime.models.tokens import Ids
 from services.runtime.testing import services_in_process
 from tests.unit.embed.samples import TEXTS, worst_cosine
 

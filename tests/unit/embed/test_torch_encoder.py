@@ -18,8 +18,8 @@ from services.embed.dense import PlainDense, dense
 from services.embed.encoder import Vectors
 from services.embed.torch_encoder import TorchEncoder, pool, rows_for
 from services.embed.weights import ModelFiles, Pooling
+from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision
-from services.runtime.models.tokens import Ids
 from tests.unit.embed.samples import worst_cosine
 
 transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")

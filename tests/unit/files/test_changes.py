@@ -26,7 +26,7 @@ from proto.ops.files.resources import ResourceSearch
 from services.files.changes import copying, disk
 from services.files.changes.disk import Place
 from services.files.index.tree import find
-from services.files.sets import sets
+from services.files.query import sets
 from services.runtime.testing import Bench
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 

@@ -9,6 +9,7 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.files.classifier import ClassifierJobProgress, ListClassifierJobs, RerunClassifier
+from proto.validation import validate
 from tests.unit.files.rig import files_service, index
 
 PATIENCE_S = 20
@@ -25,8 +26,8 @@ async def test_job_is_on_record_and_what_is_no_indexed_file_is_refused(tmp_path:
             with pytest.raises(InvalidParams) as refused:
                 await bench.call(RerunClassifier(source_path=str(path)))
             assert refused.value.failure.field == field
-        with pytest.raises(InvalidParams, match="there are: thumbnail, timeline, metadata"):
-            await bench.call(RerunClassifier(source_path=f"{root}/a.jpg", operations=["poem"]))
+        with pytest.raises(InvalidParams, match="there are: metadata, thumbnail, timeline"):
+            validate(RerunClassifier, {"sourcePath": f"{root}/a.jpg", "operations": ["poem"]})
         started = await bench.call(RerunClassifier(source_path=f"{root}/a.jpg", operations=["metadata"]))
         assert (started.operations, started.source_path) == (["metadata"], f"{root}/a.jpg")
         with trio.fail_after(PATIENCE_S):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from proto.ops.compare import Compared, CompareFolders
-from services.files.compare_main import open_service as open_compare
+from proto.ops.files.index import Compared, CompareFolders
 from services.files.index import comparing
+from services.files.index.comparing import open_service as open_compare
 from services.files.index.listing import open_folder
 from services.files.main import open_service as open_files
 from services.runtime.handlers import Context, Environment, Handlers

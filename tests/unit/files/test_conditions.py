@@ -25,7 +25,7 @@ from proto.ops.files.plans import (
 )
 from services.files.query import conditions
 from services.files.query.entries import Select
-from services.files.store import functions
+from services.files.store import sql
 from tests.unit.files.rig import files_service, index
 
 FILES = {
@@ -46,7 +46,7 @@ async def finder(tmp_path: Path) -> Finds:
     async with files_service(data, root) as bench:
         await index(bench, root)
     db = apsw.Connection(str(data / "files/files.db"))
-    functions.register(db)
+    sql.register(db)
 
     def find(condition: Condition) -> set[str]:
         return {name for (name,) in Select([conditions.where(condition)]).run(db, "n.name", "AND n.kind = 0")}

@@ -18,6 +18,7 @@ from proto.ops.files.sets import (
     ResourceSetModify,
     ResourceSetRemoveChild,
 )
+from proto.validation import validate
 from services.runtime.testing import Bench
 from tests.unit.files.rig import files_service, index
 
@@ -68,7 +69,7 @@ async def test_a_path_that_is_not_indexed_changes_nothing(tmp_path: Path) -> Non
             await bench.call(ResourceSetModify(name="s", operation="add", paths=[f"{root}/a", f"{root}/b"]))
         assert refused.value.failure.field == "paths[1]"
         with pytest.raises(InvalidParams, match="there are: add, remove"):
-            await bench.call(ResourceSetModify(name="s", operation="toggle", paths=[f"{root}/a"]))
+            validate(ResourceSetModify, {"name": "s", "operation": "toggle", "paths": [f"{root}/a"]})
         with pytest.raises(InvalidParams, match="there are: s"):
             await bench.call(ResourceSetModify(name="t", operation="add", paths=[f"{root}/a"]))
         assert (await bench.call(ResourceSetGet(name="s"))).entry_count == 0

@@ -76,10 +76,11 @@ async def test_names_are_unique_and_unknown_ones_are_errors_that_list_those_ther
 
 async def test_query_that_cannot_run_is_refused_by_the_name_of_its_field(tmp_path: Path) -> None:
     async with files_service(tmp_path / "data", tmp_path) as bench:
-        for query, field in ((Filter(min_mtime="soon"), "query.min_mtime"), (Filter(sort_by="mood"), "query.sort_by")):
-            with pytest.raises(InvalidParams, match=f"`{field}`") as refused:
-                await bench.call(QueryCreate(name="q", query=query))
-            assert refused.value.failure.field == field
+        with pytest.raises(InvalidParams, match=r"`query\.min_mtime`") as refused:
+            await bench.call(QueryCreate(name="q", query=Filter(min_mtime="soon")))
+        assert refused.value.failure.field == "query.min_mtime"
+        with pytest.raises(InvalidParams, match=r"`query\.sort_by`"):
+            validate(QueryCreate, {"name": "q", "query": {"sort_by": "mood"}})
         with pytest.raises(InvalidParams, match=r"`query\.min_length`"):
             validate(QueryCreate, {"name": "q", "query": {"min_length": 1}})
         assert (await bench.call(QueryList())).queries == []

@@ -11,7 +11,7 @@ import trio
 
 from proto.errors import InvalidParams
 from proto.ops.files.resources import (
-    EntryPage,
+    ExactField,
     ResourceChildren,
     ResourceFuzzyMatch,
     ResourceIs,
@@ -20,14 +20,18 @@ from proto.ops.files.resources import (
     ResourceSearch,
     ResourceSum,
     ResourceTimeRange,
+    TextField,
+    TextMode,
+    TimeField,
 )
+from proto.ops.files.shared import EntryPage
 from proto.validation import validate
 from services.files.index.tree import find
+from services.files.query import sets
 from services.files.query.entries import Order, Select
 from services.files.query.matching import COLUMNS, text_matches
-from services.files.sets import sets, sums
 from services.files.store.database import open_database
-from services.files.store.rows import fetch_all
+from services.files.store.sql import fetch_all
 from services.runtime.testing import Bench
 from tests.unit.files.rig import files_service, index, make_tree
 
@@ -87,7 +91,9 @@ async def test_text_is_matched_as_each_mode_says(tmp_path: Path) -> None:
     async with files_service(data, root.parent) as bench:
         await one_set(data, root, bench)
 
-        async def match(pattern: str, mode: str, field: str = "name", case_sensitive: bool = False) -> set[str]:
+        async def match(
+            pattern: str, mode: TextMode, field: TextField = "name", case_sensitive: bool = False
+        ) -> set[str]:
             return names(
                 await bench.call(
                     ResourceFuzzyMatch(
@@ -118,10 +124,12 @@ async def test_text_is_matched_as_each_mode_says(tmp_path: Path) -> None:
         assert await match("(a+)+$", "regex") == set() | await match("a$", "regex")
         with pytest.raises(InvalidParams, match="no regular expression"):
             await match("(", "regex")
-        with pytest.raises(InvalidParams, match="there are: contains, prefix, suffix, regex, glob"):
-            await match("x", "like")
-        with pytest.raises(InvalidParams, match="there are: path, name"):
-            await match("x", "glob", field="size")
+        for wrong, there in (
+            ({"mode": "like"}, "contains, glob, prefix, regex, suffix"),
+            ({"field": "size"}, "extension, kind, name, parent, path"),
+        ):
+            with pytest.raises(InvalidParams, match=f"there are: {there}"):
+                validate(ResourceFuzzyMatch, {"name": "all", "field": "name", "pattern": "x", **wrong})
 
 
 async def test_ranges_take_in_both_ends(tmp_path: Path) -> None:
@@ -138,7 +146,7 @@ async def test_ranges_take_in_both_ends(tmp_path: Path) -> None:
         assert await sizes(700, None) == {700}
         assert await sizes(2**62, None) == set()
 
-        async def within(least: str | int | None, most: str | int | None, field: str = "mtime") -> int:
+        async def within(least: str | int | None, most: str | int | None, field: TimeField = "mtime") -> int:
             return (await bench.call(ResourceTimeRange(name="all", field=field, min=least, max=most))).total_count
 
         assert await within("2024-06-15T10:30:00Z", "2024-06-15T11:30:00Z") == 2
@@ -150,10 +158,10 @@ async def test_ranges_take_in_both_ends(tmp_path: Path) -> None:
         assert await within("2020-01-01", None, "added_at") == 8
         with pytest.raises(InvalidParams, match="`min`: 'soon' is no time"):
             await within("soon", None)
-        with pytest.raises(InvalidParams, match="there are: mtime, ctime, added_at"):
-            await within(None, None, "atime")
-        with pytest.raises(InvalidParams, match="there are: size"):
-            await bench.call(ResourceMetricRange(name="all", metric="weight"))
+        with pytest.raises(InvalidParams, match="there are: added_at, ctime, mtime"):
+            validate(ResourceTimeRange, {"name": "all", "field": "atime"})
+        with pytest.raises(InvalidParams, match="there are: depth, disk_size"):
+            validate(ResourceMetricRange, {"name": "all", "metric": "weight"})
 
 
 async def test_exact_values(tmp_path: Path) -> None:
@@ -161,7 +169,7 @@ async def test_exact_values(tmp_path: Path) -> None:
     async with files_service(data, root.parent) as bench:
         await one_set(data, root, bench)
 
-        async def equal(field: str, value: str | int) -> set[str]:
+        async def equal(field: ExactField, value: str | int) -> set[str]:
             return names(await bench.call(ResourceIs(name="all", field=field, value=value)))
 
         assert len(await equal("kind", "file")) == 8
@@ -173,8 +181,8 @@ async def test_exact_values(tmp_path: Path) -> None:
         assert await equal("name", "beach.jpg") == set()
         assert await equal("size", 100) == await equal("size", "100") == {"beach.JPG"}
         assert await equal("mtime", AT) == {"beach.JPG"}
-        with pytest.raises(InvalidParams, match="there are: kind, path"):
-            await equal("colour", "red")
+        with pytest.raises(InvalidParams, match="there are: ctime, disk_size"):
+            validate(ResourceIs, {"name": "all", "field": "colour", "value": "red"})
         with pytest.raises(InvalidParams, match="there are: file, directory"):
             await equal("kind", "folder")
 
@@ -195,8 +203,8 @@ async def test_search_combines_all_criteria(tmp_path: Path) -> None:
         assert [entry.name for entry in page.entries] == ["1000_sure.jpg", "a_b.png"]
         page = await bench.call(ResourceSearch(name="all", min_mtime=AT + 3600, max_mtime="2024-06-15T12:30:00Z"))
         assert {entry.size for entry in page.entries} == {200, 300}
-        with pytest.raises(InvalidParams, match="there are: size, name, mtime"):
-            await bench.call(ResourceSearch(name="all", sort_by="colour"))
+        with pytest.raises(InvalidParams, match="there are: ctime, mtime, name, path, size"):
+            validate(ResourceSearch, {"name": "all", "sort_by": "colour"})
         with pytest.raises(InvalidParams, match="unknown parameter `colour`"):
             validate(ResourceSearch, {"name": "all", "colour": "red"})
         with pytest.raises(InvalidParams, match="resource-set not found: 'nothing'; there are: all"):
@@ -242,8 +250,8 @@ async def test_graph_is_walked_level_by_level_and_each_entry_counts_once(tmp_pat
         assert await total("top", "count", depth=1) == (4, [("top", 1), ("left", 2), ("right", 1)])
         assert await total("top", "files") == (5, [("top", 1), ("left", 3), ("right", 1)])
         assert (await total("top", "directories"))[0] == 0
-        with pytest.raises(InvalidParams, match="there are: size, count, files, directories"):
-            await total("top", "weight")
+        with pytest.raises(InvalidParams, match="there are: count, directories, files, size"):
+            validate(ResourceSum, {"name": "top", "metric": "weight"})
         assert (await bench.call(ResourceSearch(name="top"))).total_count == 1
         assert (await bench.call(ResourceSearch(name="top", include_children=True))).total_count == 5
         assert (await bench.call(ResourceIs(name="top", field="kind", value="file"))).total_count == 5
@@ -310,7 +318,7 @@ async def test_a_page_is_the_same_whether_few_or_many_match(tmp_path: Path) -> N
                         assert [*few[:2], *few[2]] == [*many[:2], *many[2]]
         for metric in ("size", "count", "files", "directories"):
             # Of a set alone nothing is grouped.
-            assert sums.by_part(db, [[one], []], metric)[0] == sums.by_part(db, [[one], [two]], metric)[0]
+            assert sets.sums_by_part(db, [[one], []], metric)[0] == sets.sums_by_part(db, [[one], [two]], metric)[0]
     database.close()
 
 

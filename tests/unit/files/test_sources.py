@@ -26,11 +26,15 @@ from proto.ops.files.sources import (
     SourceStart,
     SourceStats,
     SourceStop,
+    SourceType,
 )
-from services.files.index.invalidations import Invalidations
+from proto.ops.watch import WatchStatus, WatchStatusResult
+from proto.validation import validate
 from services.files.index.live import Hint, Live
+from services.files.index.tree import Invalidations
 from services.files.main import open_service as open_files
 from services.files.store.database import open_database
+from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
 from tests.unit.files.rig import change_tree, differences, files_service, followed, index, make_tree, stored
@@ -129,6 +133,63 @@ async def test_nothing_is_lost_when_a_service_dies(tmp_path: Path, dies: str) ->
         await until_status(bench, "live", "running")
 
 
+async def test_what_is_renamed_while_the_first_listing_is_compared_keeps_its_place_in_sets(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "a").mkdir(parents=True)
+    (root / "a/file").write_bytes(b"x")
+    renamed = trio.Event()
+
+    @asynccontextmanager
+    async def open_renaming(env: Environment) -> AsyncIterator[Handlers]:
+        """The watcher; once it says that it has settled, and before this is heard, a file is renamed."""
+        async with open_watch(env) as watch:
+            _, true_status = watch.by_name.pop("watch_status")
+
+            @watch.handle(WatchStatus)
+            async def status(params: WatchStatus, ctx: Context) -> WatchStatusResult:
+                found = await true_status(params, ctx)
+                assert isinstance(found, WatchStatusResult)
+                if found.settled and not renamed.is_set():
+                    await bench.call(ResourceSetModify(name="s", operation="add", paths=[f"{root}/a/file"]))
+                    (root / "a/file").rename(root / "a/other")
+                    renamed.set()
+                return found
+
+            yield watch
+
+    services = {"watch": open_renaming, "files": open_files}
+    async with services_in_process(services, data, roots=[root], settings={"files": {}, "watch": {}}) as bench:
+        await bench.call(ResourceSetCreate(name="s"))
+        await live(bench, root)
+        with trio.fail_after(PATIENCE_S):
+            await renamed.wait()
+        await until(lambda: differences(data, root) + unsure(data))
+        found = await bench.call(ResourceSetGet(name="s", include_entries=True))
+        assert [entry.path for entry in found.entries or []] == [f"{root}/a/other"]
+        await bench.stop("files")
+
+
+async def test_what_went_before_the_watcher_saw_it_leaves_the_index(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    (root / "stays").touch()
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root)
+        await until(lambda: unsure(data))
+        # As if a scan had found it in the moment before the watcher looked.
+        db = apsw.Connection(str(data / "files/files.db"))
+        db.execute(
+            "INSERT INTO entry SELECT 1000, parent, 'gone', kind, size, disk, files, directories, mtime, ctime, 999999,"
+            " device, links, extension, scanned FROM entry WHERE name = 'stays'"
+        )
+        db.execute("INSERT INTO unsure SELECT parent, 0 FROM entry WHERE name = 'stays'")
+        db.close()
+        assert f"{root}/gone" in stored(data)
+        (root / "news").touch()
+        await until(lambda: unsure(data))
+        assert f"{root}/gone" not in stored(data)
+
+
 async def test_what_is_renamed_keeps_its_place_in_sets(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     (root / "a/b").mkdir(parents=True)
@@ -138,8 +199,6 @@ async def test_what_is_renamed_keeps_its_place_in_sets(tmp_path: Path) -> None:
         await bench.call(ResourceSetCreate(name="s"))
         paths = [f"{root}/a/b", f"{root}/a/b/file"]
         await bench.call(ResourceSetModify(name="s", operation="add", paths=paths))
-        # The first listing is compared with the watcher's once more; a rename in that moment is a loss and a find.
-        await until(lambda: unsure(data))
         (root / "a/b/file").rename(root / "a/b/other")
         await until(lambda: differences(data, root))
         (root / "a").rename(root / "c")
@@ -232,13 +291,15 @@ async def test_source_that_cannot_be_is_refused(tmp_path: Path) -> None:
     root.mkdir()
     (root / "file").touch()
     async with files_service(tmp_path / "data", root) as bench:
-        for kind, path, field in (
-            ("periodic", root, "type"), ("live", root / "no", "path"), ("live", root / "file", "path"),
-            ("manual", tmp_path, "path"), ("manual", Path("relative"), "path"),
-        ):  # fmt: skip
+        cases: tuple[tuple[SourceType, Path], ...] = (
+            ("live", root / "no"), ("live", root / "file"), ("manual", tmp_path), ("manual", Path("relative")),
+        )  # fmt: skip
+        for kind, path in cases:
             with pytest.raises(InvalidParams) as refused:
                 await bench.call(SourceCreate(name="s", type=kind, path=str(path)))
-            assert refused.value.failure.field == field
+            assert refused.value.failure.field == "path"
+        with pytest.raises(InvalidParams, match="there are: live, manual"):
+            validate(SourceCreate, {"name": "s", "type": "periodic", "path": str(root)})
         await bench.call(SourceCreate(name="s", type="manual", path=str(root)))
         with pytest.raises(InvalidParams, match="already"):
             await bench.call(SourceCreate(name="s", type="manual", path=str(root)))

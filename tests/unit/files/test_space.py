@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image as Picture
 
-from proto.content import Image
 from proto.errors import InvalidParams
+from proto.mcp import Image
 from proto.ops.files.changes import DeleteFiles
 from proto.ops.files.space import (
     CompareScans,
@@ -24,7 +24,7 @@ from proto.ops.files.space import (
     TopDirectories,
     TopFiles,
 )
-from services.files.space import treemap
+from services.files.browse import treemap
 from tests.unit.files.rig import OnDisk, files_service, index, make_tree
 
 

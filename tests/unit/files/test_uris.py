@@ -15,7 +15,7 @@ from proto.errors import InvalidParams, LinckiaError
 from proto.ops.files.index import Index
 from proto.ops.files.reading import Inspect
 from services.files.index.tree import find
-from services.files.sets import sets
+from services.files.query import sets
 from services.runtime.testing import Bench
 from tests.unit.files.rig import files_service, index
 
@@ -109,7 +109,7 @@ async def test_sets_are_read_with_entries_neighbours_and_numbers(tmp_path: Path)
         assert stats.extensions == {"txt": 2}
         assert stats.largest.size == 32
         assert (await read(bench, f"{named}/metrics/size")).value == 42
-        with pytest.raises(InvalidParams, match="there are: size, count, files, directories"):
+        with pytest.raises(InvalidParams, match="there are: count, directories, files, size"):
             await read(bench, f"{named}/metrics/colour")
         with pytest.raises(InvalidParams, match="resource-set not found"):
             await read(bench, f"{base}/none/stats")

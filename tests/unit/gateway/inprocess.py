@@ -18,7 +18,7 @@ from kernel.router.call import current_session
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
-from services.runtime.handlers import GiveBack, Handlers, OpenService
+from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 
 
 class InProcess:
@@ -71,7 +71,7 @@ class InProcess:
     def publish(self, topic: str, body: object) -> None:
         for prefix, receive in self._subscribers:
             if topic.startswith(prefix):
-                pending = receive(Event(topic, 1, pack_body(body)))
+                pending = receive(Event(topic, pack_body(body)))
                 if pending is not None and self._nursery is not None:
                     self._nursery.start_soon(_await, pending)
 
@@ -80,7 +80,7 @@ async def _await(pending: Awaitable[None]) -> None:
     await pending
 
 
-class _Context:
+class _Context(Context):
     trace = "00-00000000000000000000000000000001-0000000000000001-01"
     deadline = float("inf")
 
@@ -98,9 +98,6 @@ class _Context:
         if self._client_requests is not None:
             self._client_requests.log(level, "test", message)
 
-    async def emit(self, item: object) -> None:
-        raise NotImplementedError
-
     async def call(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
         raise NotImplementedError
 
@@ -110,7 +107,7 @@ class _Context:
         return await self._client_requests.ask(method, params)
 
 
-class _Environment:
+class _Environment(Environment):
     service = "test"
     generation = 1
     mode = ""
@@ -121,10 +118,13 @@ class _Environment:
         self.data_dir = folder
         self.settings: dict[str, Any] = {}
         self.ending = trio.Event()
-        self.publish = dispatcher.publish
+        self._dispatcher = dispatcher
 
     async def after_the_rush(self) -> None:
         return None
+
+    def publish(self, topic: str, body: object) -> None:
+        self._dispatcher.publish(topic, body)
 
     def info(self, **values: str) -> None:
         return None

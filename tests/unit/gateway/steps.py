@@ -11,10 +11,10 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.content import Content, Image, Text
 from proto.errors import InvalidParams, MaybeExecuted, OperationError
+from proto.mcp import Content, Image, Text
 from proto.operation import Access, Operation, Params, Role, operation
-from proto.ops import Table, composite
+from proto.ops import Table, gateway
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.unit.gateway import operations
 
@@ -114,7 +114,7 @@ class Long(Params[str], frozen=True, kw_only=True):
 
 OPERATIONS: list[Operation[Any]] = [
     value.__dict__["__operation__"]
-    for space in (globals(), vars(composite))
+    for space in (globals(), vars(gateway))
     for value in list(space.values())
     if isinstance(value, type) and "__operation__" in value.__dict__
 ]

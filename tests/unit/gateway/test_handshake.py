@@ -23,7 +23,7 @@ from kernel.gateway.prompts import FilePrompts
 from kernel.gateway.protocol import handshake
 from kernel.gateway.protocol.handshake import Handshake
 from kernel.gateway.surfaces import Surface
-from proto import notices
+from proto import mcp
 from proto.operation import SURFACES
 from tests.unit.gateway.inprocess import InProcess, in_process
 from tests.unit.gateway.operations import TABLE, open_service
@@ -199,7 +199,7 @@ async def test_a_client_that_only_waits_hears_of_news_once_the_sdk_is_there() ->
         nursery.start_soon(gateway.load)
         await gateway.loaded.wait()
         await trio.testing.wait_all_tasks_blocked()
-        dispatcher.publish(notices.LIST_CHANGED, notices.ListChanged(list="tools"))
+        dispatcher.publish(mcp.LIST_CHANGED, mcp.ListChanged(list="tools"))
         assert (await wire.receive())["method"] == "notifications/tools/list_changed"
 
 

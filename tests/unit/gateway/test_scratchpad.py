@@ -19,7 +19,7 @@ from kernel.gateway.protocol.fast_path import FastPath
 from kernel.gateway.scratchpad import Scratchpads
 from proto.operation import Access, Params, operation, operation_of
 from proto.ops import Table
-from proto.ops.scratchpad import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
+from proto.ops.gateway import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.gateway import httpwire
 from tests.unit.gateway.httpwire import HttpWire, served

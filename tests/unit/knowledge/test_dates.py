@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from services.knowledge.search.dates import date_range
+from services.knowledge.notes.dates import date_range
 
 NOW = datetime.datetime(2026, 3, 18, 15, 30, tzinfo=datetime.UTC)
 """A Wednesday."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import trio
 
 from proto.errors import InvalidParams, Unavailable
 from proto.ops.knowledge import (
@@ -19,7 +17,8 @@ from proto.ops.knowledge import (
     TemporalSearch,
 )
 from proto.ops.retrieve import Pair, Pairs, RetrievePairs
-from services.knowledge.discovery import gaps
+from services.knowledge.search import gaps
+from services.runtime.handlers import Context, handles
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
 
 ZEBRA = "The striped zebra grazes beside quagga herds near water holes in the long dry season."
@@ -56,21 +55,21 @@ async def test_gaps_are_similar_pairs_without_a_link_in_either_direction(tmp_pat
         assert set(await gap_pairs(bench, threshold=0.5)) == {("a", "b"), ("a", "d"), ("b", "c")}
 
 
-async def test_gaps_behind_many_linked_pairs_are_found_all_the_same() -> None:
-    pairs = [Pair(first="a", second=f"b{n}", similarity=1 - n / 10_000) for n in range(5000)]
-    asked: list[int] = []
+async def test_gaps_behind_many_linked_pairs_are_found_all_the_same(tmp_path: Path) -> None:
+    class Many(MemorySearch):
+        @handles(RetrievePairs)
+        async def on_pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:
+            self.asked_pairs.append(params)
+            pairs = [Pair(first="a", second="b", similarity=0.9)] * 3000 + [Pair(first="a", second="c", similarity=0.8)]
+            return Pairs(pairs=pairs[: params.limit], more=params.limit < len(pairs), groups=3)
 
-    async def compare(params: RetrievePairs) -> Pairs:
-        await trio.lowlevel.checkpoint()
-        asked.append(params.limit)
-        return Pairs(pairs=pairs[: params.limit], more=params.limit < len(pairs), groups=5001)
-
-    async def without_links(found: Sequence[Pair]) -> list[Pair]:
-        await trio.lowlevel.checkpoint()
-        return list(found[3000:])
-
-    found = await gaps.unlinked(10, 0.1, compare, without_links, "notes")
-    assert (found.pairs, found.complete, asked) == (pairs[3000:3010], True, [2000, 16000])
+    root, search = tmp_path / "root", Many()
+    for name, text in (("a", "[[b]]"), ("b", "B"), ("c", "C")):
+        write(root, f"{name}.md", text)
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 3)
+        assert await gap_pairs(bench) == [("a", "c")]
+    assert [params.limit for params in search.asked_pairs] == [2000, 16000]
 
 
 async def test_no_gap_is_never_said_while_notes_could_not_be_compared(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ import pytest
 import trio
 
 from proto.errors import Unavailable
-from proto.ops.graph import GraphEpoch, GraphNeighbors, GraphStats
+from proto.ops.graph import GraphNeighbors, GraphNodes, GraphStats
 from services.graph import store as graph_store
 from services.graph.main import open_service as open_graph
+from services.knowledge import graph_feed
 from services.knowledge.main import open_service as open_knowledge
-from services.knowledge.store import graph_feed
-from services.knowledge.store.schema import open_database
+from services.knowledge.schema import open_database
 from services.llm.main import open_service as open_llm
 from services.runtime.testing import services_in_process
 from tests.unit.graph.rig import state
@@ -105,10 +105,12 @@ async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path
         for page in pages_of(folder / "graph/graph.db", "edge_reverse"):
             damage_page(folder / "graph/graph.db", page)
         await bench.start("graph")
-        before = (await bench.call(GraphEpoch())).epoch
+        before = (await bench.call(GraphNodes(corpus="notes", limit=0))).epoch
         with pytest.raises(Unavailable, match="being rebuilt"):
             await bench.call(GraphNeighbors(id="n1"))
-        assert (await bench.call(GraphEpoch(known=before, wait_s=10))).epoch != before
+        with trio.fail_after(10):
+            while (await bench.call(GraphNodes(corpus="notes", limit=0))).epoch == before:  # noqa: ASYNC110
+                await trio.sleep(0.01)
         write(root, "new.md", "# New\n")
         with trio.fail_after(10):
             while (await bench.call(GraphStats())).edges < 100:  # noqa: ASYNC110  # no event tells

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from services.knowledge.notes import frontmatter
 from services.knowledge.notes.files import Place
-from services.knowledge.notes.markdown import Note, parse
-from services.knowledge.notes.sections import TARGET_WORDS, count_words, outline, plain
+from services.knowledge.notes.markdown import TARGET_WORDS, Note, count_words, outline, parse, plain
 
 PLACE = Place("/notes", "guides/My File.md")
 
@@ -95,7 +94,7 @@ def test_a_line_of_megabytes_is_counted_once_not_once_for_each_piece(monkeypatch
         counted += len(text)
         return count_words(text)
 
-    monkeypatch.setattr("services.knowledge.notes.sections.count_words", count)
+    monkeypatch.setattr("services.knowledge.notes.markdown.count_words", count)
     text = "word " * 100_000
     assert len(outline(text).sections) > 400
     assert counted < 5 * len(text)

@@ -10,7 +10,7 @@ import pytest
 from proto.errors import InvalidParams
 from proto.ops.knowledge import SearchDocuments, SearchHit
 from proto.ops.retrieve import Filter, Hit
-from services.knowledge.ingest.batch import group
+from services.knowledge.ingest.index import group_of
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
 from services.knowledge.search import passages
@@ -21,7 +21,7 @@ FILLER = "Nothing of note is said in this sentence at all. "
 def hits_of(text: str, query: str) -> list[tuple[str, str]]:
     """(context, snippet) for each section of a note, as a search that found that section would have it."""
     place = Place("/notes", "guide.md")
-    made = group("guide", place, 0.0, parse(text, place))
+    made = group_of("guide", place, 0.0, parse(text, place))
     found = []
     for item in made.items:
         hit = Hit(

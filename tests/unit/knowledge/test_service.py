@@ -488,7 +488,7 @@ async def test_note_the_parser_cannot_take_is_named_and_stops_no_other(
             raise ZeroDivisionError("defect")
         return true_parse(text, place)
 
-    monkeypatch.setattr("services.knowledge.ingest.batch.parse", parse)
+    monkeypatch.setattr("services.knowledge.notes.markdown.parse", parse)
     write(root, "a.md", "poison")
     write(root, "b.md", "zebra")
     async with notes_service(tmp_path / "data", root) as bench:

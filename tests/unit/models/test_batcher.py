@@ -21,13 +21,13 @@ from services.runtime.models.batcher import (
     Rows,
     watch_health,
 )
-from services.runtime.models.tokens import Ids
+from services.runtime.models.checkpoint import Ids
 
 POISON, FATAL, INFINITE = 13, 666, 99
 
 
-def queue(limits: BatchLimits, *, inline: ScriptedModel | None = None) -> Batcher[Ids]:
-    return Batcher(4, limits, inline=inline, inline_tokens=8)
+def queue(limits: BatchLimits) -> Batcher[Ids]:
+    return Batcher(4, limits)
 
 
 class ScriptedModel:
@@ -297,63 +297,3 @@ async def test_two_encoders_share_one_queue() -> None:
     assert vectors[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
     assert first.batches
     assert second.batches
-
-
-@pytest.mark.parametrize(("texts", "tokens", "in_loop"), [(1, 8, True), (2, 8, False), (1, 9, False)])
-async def test_a_short_query_that_comes_alone_is_computed_without_a_thread(
-    texts: int, tokens: int, in_loop: bool
-) -> None:
-    model = ScriptedModel()
-    batcher = queue(LIMITS, inline=model)
-    here, places = threading.get_ident(), set[int]()
-    model.release = lambda: places.add(threading.get_ident())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(batcher.run, model)
-        # Nothing was computed just now.
-        batcher.last_batch_at -= 1
-        vectors = await batcher.compute([text(n, tokens // texts) for n in range(1, texts + 1)], Lane.PROMPT)
-        nursery.cancel_scope.cancel()
-    assert vectors[:, 0].tolist() == list(range(1, texts + 1))
-    assert (places == {here}) is in_loop
-
-
-async def test_a_query_that_had_to_wait_for_the_loop_goes_to_a_thread() -> None:
-    model = ScriptedModel()
-    batcher = queue(LIMITS, inline=model)
-    here, places = threading.get_ident(), list[int]()
-    model.release = lambda: places.append(threading.get_ident())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(batcher.run, model)
-        for waited in (False, True):
-            batcher.last_batch_at = trio.current_time() + (0 if waited else -1)
-            await batcher.compute([text(1)], Lane.PROMPT)
-        nursery.cancel_scope.cancel()
-    assert places[0] == here
-    assert places[1] != here
-
-
-async def test_a_model_lost_at_a_query_that_came_alone_ends_the_process_without_an_answer() -> None:
-    model = ScriptedModel()
-    batcher = queue(LIMITS, inline=model)
-    answered = False
-
-    async def ask() -> None:
-        nonlocal answered
-        await batcher.compute([text(FATAL)], Lane.PROMPT)
-        answered = True
-
-    batcher.last_batch_at -= 1
-    with pytest.RaisesGroup(ModelLost, flatten_subgroups=True):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(batcher.run, model)
-            nursery.start_soon(ask)
-    assert not answered
-
-
-async def test_a_query_that_came_alone_and_makes_the_model_fail_is_named() -> None:
-    model = ScriptedModel()
-    batcher = queue(LIMITS, inline=model)
-    batcher.last_batch_at -= 1
-    with pytest.raises(OperationError, match="text 0 cannot be computed"):
-        await batcher.compute([text(POISON)], Lane.PROMPT)
-    assert model.recovered == 1

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import trio
 
-from proto.arrays import pack
 from proto.errors import LinckiaError
 from proto.operation import Params
-from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, pack
 from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from services.retrieve.collection import Collection
 from services.retrieve.outbox import EmbedCall, VectorFeed, run_outbox
@@ -98,7 +97,7 @@ async def opened(folder: Path, name: str = "notes", limits: Limits = DEFAULT_LIM
     """A collection with its vectors loaded and no worker."""
     collection = Collection(name, folder, trio.CapacityLimiter(4), limits)
     await collection.load()
-    await collection.check_words()
+    await collection.words.check()
     try:
         yield collection
     finally:

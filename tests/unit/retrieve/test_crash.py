@@ -22,7 +22,7 @@ from tests.unit.retrieve.rig import group
 async def main():
     collection = Collection("notes", Path(sys.argv[1]), trio.CapacityLimiter(1))
     await collection.load()
-    await collection.check_words()
+    await collection.words.check()
     n = 0
     while True:
         # Half of the puts replace what an earlier one wrote.

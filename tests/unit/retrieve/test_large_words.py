@@ -13,13 +13,13 @@ import pytest
 import trio
 
 from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from services.retrieve import id_sets, lexical, tending
+from services.retrieve import lexical
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where, compile_filters
 from services.retrieve.large_words import LargeWords
 from services.retrieve.lexical import Fts5
 from services.retrieve.search import Patience, search
-from services.retrieve.tending import run_words
+from services.retrieve.word_index import CHECK_WAIT_S
 from tests.unit.retrieve.rig import WordEmbedder, group
 
 VOCABULARY = [
@@ -28,9 +28,8 @@ VOCABULARY = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tending, "COUNT_EVERY_S", 0.01)
+async def keep(collection: Collection, report: Callable[[str], None] = lambda trouble: None) -> None:
+    await collection.words.keep(collection, report, retry_s=0.01, count_every_s=0.01)
 
 
 @asynccontextmanager
@@ -40,10 +39,10 @@ async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIte
     await collection.load()
     async with trio.open_nursery() as nursery:
         if kept:
-            nursery.start_soon(run_words, collection, lambda trouble: None)
+            nursery.start_soon(keep, collection)
         else:
-            collection.words_settled.set()
-        await collection.check_words()
+            collection.words._settled.set()
+        await collection.words.check()
         yield collection
         nursery.cancel_scope.cancel()
     collection.close()
@@ -207,7 +206,7 @@ async def test_scrubbed_words_are_in_no_file_any_more_and_the_rest_is_found(tmp_
 
 
 @pytest.mark.parametrize("killed_after", ["nothing", "an addition", "a removal", "an edit", "the first of all"])
-async def test_an_index_that_was_left_whole_is_opened_by_its_figures_and_no_other_is(
+async def test_an_index_that_was_left_is_opened_and_brought_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: str
 ) -> None:
     async with opened(tmp_path) as collection:
@@ -225,35 +224,22 @@ async def test_an_index_that_was_left_whole_is_opened_by_its_figures_and_no_othe
                 await collection.delete(["g0"])
                 await collection.put([group("g1", "zebra edited")])
     monkeypatch.undo()
-    compared: list[LargeWords] = []
-    drop = LargeWords.drop
+    loaded: list[int] = []
+    load = LargeWords.load
 
-    def noted(self: LargeWords, ids: Iterable[int]) -> None:
-        compared.append(self)
-        drop(self, ids)
+    def noted(self: LargeWords, rows: Iterable[lexical.Row]) -> None:
+        kept = list(rows)
+        loaded.extend(row.item_id for row in kept)
+        load(self, kept)
 
-    monkeypatch.setattr(LargeWords, "drop", noted)
+    monkeypatch.setattr(LargeWords, "load", noted)
     async with opened(tmp_path) as collection:
         await switched(collection)
-        assert len(compared) == (killed_after != "nothing")
+        assert len(loaded) == (killed_after not in ("nothing", "a removal"))
         assert set(await find(collection, "zebra", limit=100)) == set(await by_fts5(collection, "zebra", limit=100))
 
 
-async def test_one_that_was_never_whole_is_compared_whatever_its_figures(tmp_path: Path) -> None:
-    words = LargeWords(tmp_path)
-    words.load([lexical.Row(1, "", "", "zebra")])
-    words.flush()
-    assert not words.is_whole(id_sets.Totals(1, 1, 1))
-    words.finish()
-    assert words.is_whole(id_sets.Totals(1, 1, 1))
-    words.drop([2])
-    assert not words.is_whole(id_sets.Totals(1, 1, 1))
-    words.close()
-
-
-async def test_once_tantivy_answers_nothing_is_said_of_a_check_of_the_other_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_once_tantivy_answers_nothing_is_said_of_a_check_of_the_other_index(tmp_path: Path) -> None:
     asked = RetrieveSearch(collection="notes", query="zebra", fusion=Fusion(method="lexical"))
 
     async def answer(collection: Collection) -> SearchResult:
@@ -264,11 +250,11 @@ async def test_once_tantivy_answers_nothing_is_said_of_a_check_of_the_other_inde
         await switched(collection)
     collection = Collection("notes", tmp_path, trio.CapacityLimiter(4), large_words=1)
     await collection.load()
-    with monkeypatch.context() as impatient:
-        impatient.setattr("services.retrieve.collection.CHECK_WAIT_S", 0.01)
-        assert (await answer(collection)).degraded == ["lexical: the word index is still being checked"]
+    collection.words.check_wait_s = 0.01
+    assert (await answer(collection)).degraded == ["lexical: the word index is still being checked"]
+    collection.words.check_wait_s = CHECK_WAIT_S
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_words, collection, lambda trouble: None)
+        nursery.start_soon(keep, collection)
         result = await answer(collection)
         assert (result.degraded, [hit.group for hit in result.hits]) == ([], ["g"])
         assert collection.words.kind == "tantivy"
@@ -310,12 +296,11 @@ async def test_damaged_files_are_noticed_and_rebuilt(tmp_path: Path, harm: str) 
 async def test_an_index_that_cannot_be_written_is_done_without_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tending, "RETRY_S", 0.01)
     (tmp_path / "notes.words-1-1").write_text("in the way")
     said: list[str] = []
     async with opened(tmp_path, kept=False) as collection, trio.open_nursery() as nursery:
         await collection.put([group("g", "zebra")])
-        nursery.start_soon(run_words, collection, said.append)
+        nursery.start_soon(keep, collection, said.append)
         await switched(collection)
         assert await texts_of(collection, "zebra") == ["zebra"]
         nursery.cancel_scope.cancel()

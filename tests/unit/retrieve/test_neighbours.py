@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, RetrieveSimilar
-from services.retrieve import clusters, neighbours
+from services.retrieve import neighbours
 from services.retrieve.main import open_service
 from services.retrieve.neighbours import GroupNeighbours, best_pairs
 from services.retrieve.vectors import Matrix
@@ -146,7 +146,7 @@ async def test_group_that_spans_portions_of_reading_has_one_vector(
 
 
 async def test_clusters_hold_every_group_once_and_are_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "BLOCK", 16)
+    monkeypatch.setattr(neighbours, "BLOCK", 16)
     chance = np.random.default_rng(1)
     centres = np.eye(5, 20, dtype=np.float32)
     noise = 0.05 * chance.standard_normal((66, 20)).astype(np.float32)
@@ -155,15 +155,15 @@ async def test_clusters_hold_every_group_once_and_are_the_same_again(monkeypatch
     expected = sorted(
         sorted(np.flatnonzero(np.argmax(matrix[shuffled][:, :5], axis=1) == c).tolist()) for c in range(5)
     )
-    for work in (lambda: clusters.kmeans(matrix[shuffled], 5), lambda: clusters.chains(matrix[shuffled], 0.7)):
+    for work in (lambda: neighbours.kmeans(matrix[shuffled], 5), lambda: neighbours.chains(matrix[shuffled], 0.7)):
         first = await trio.to_thread.run_sync(work)
         assert [len(rows) for rows in first] == [20, 17, 13, 10, 6]
         assert sorted(sorted(rows) for rows in first) == expected
         assert await trio.to_thread.run_sync(work) == first
     everything = np.tile(centres[:1], (40, 1))
-    assert len(await trio.to_thread.run_sync(clusters.kmeans, everything, 7)) == 1
-    assert await trio.to_thread.run_sync(clusters.chains, everything, 1.0) == [list(range(40))]
-    assert await trio.to_thread.run_sync(clusters.kmeans, everything[:0], 3) == []
+    assert len(await trio.to_thread.run_sync(neighbours.kmeans, everything, 7)) == 1
+    assert await trio.to_thread.run_sync(neighbours.chains, everything, 1.0) == [list(range(40))]
+    assert await trio.to_thread.run_sync(neighbours.kmeans, everything[:0], 3) == []
 
 
 async def test_collection_that_was_never_written_has_no_neighbours(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from services.retrieve import segment
-from services.retrieve.segment import Damaged, Limits, Record, Segment, Source
+from services.retrieve.segment import Damaged, Limits, Record, Segment
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
 from tests.unit.retrieve.vectors_rig import assert_nearest, clustered, half, query
 
@@ -23,7 +23,16 @@ def nothing() -> None:
 
 
 def made(folder: Path, ids: ItemIds, rows: HalfMatrix) -> Segment:
-    record = segment.write(folder, [Source(ids, rows, np.arange(len(ids)))], rows.shape[1], nothing)
+    """`rows` are those of `ids` as the database has them, where the segment is asked for a few more."""
+    kept = dict(zip(ids.tolist(), rows, strict=True))
+
+    def read(some: ItemIds) -> tuple[ItemIds, HalfMatrix]:
+        there = some[np.isin(some, ids)]
+        found: HalfMatrix = np.array([kept[i] for i in there.tolist()], dtype=np.float16).reshape(-1, rows.shape[1])
+        return there, found
+
+    asked = np.union1d(ids, [10**6, 10**7])
+    record = segment.write(folder, asked, read, rows.shape[1], nothing)
     return Segment(folder, record, rows.shape[1])
 
 
@@ -48,21 +57,6 @@ def test_search_equals_a_comparison_with_all(tmp_path: Path, dimensions: int, co
     cosines = opened.cosines(asked, np.arange(3 * count))
     assert cosines.keys() == truth.keys()
     assert all(abs(cosines[item_id] - float(row @ asked)) < 1e-4 for item_id, row in truth.items())
-
-
-def test_several_sources_become_one_segment_without_what_was_struck_out(tmp_path: Path) -> None:
-    rows = half(1, 90, 16)
-    ids = np.arange(90, dtype=np.int64)
-    old = made(tmp_path, ids[::2], rows[::2])
-    old.strike([0, 4, 4, 888])
-    assert (len(old), old.struck) == (43, 2)
-    tail = Source(ids[1::2], rows, np.arange(1, 90, 2))
-    record = segment.write(tmp_path, [tail, old.source()], 16, nothing)
-    merged = Segment(tmp_path, record, 16)
-    truth = truth_of(ids, rows)
-    del truth[0], truth[4]
-    asked = query(2, 16)
-    assert_nearest(merged.search(asked, 100, None, ALL_BY_CODES), truth, asked, 100)
 
 
 def test_what_was_struck_out_is_not_found_and_does_not_crowd_out_the_rest(tmp_path: Path) -> None:
@@ -132,7 +126,7 @@ def test_a_damaged_file_is_found_out(tmp_path: Path, name: str, harm: Callable[[
     opened = made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
     harm(tmp_path / opened.record.name / name)
     with pytest.raises(Damaged):
-        Segment(tmp_path, opened.record, 16).check_rows(nothing)
+        Segment(tmp_path, opened.record, 16)
 
 
 def test_codes_of_another_segment_are_not_taken(tmp_path: Path) -> None:
@@ -172,9 +166,9 @@ def test_a_build_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
         if calls == 2:
             raise KeyboardInterrupt
 
-    source = Source(np.arange(50, dtype=np.int64), half(1, 50, 16), np.arange(50))
+    rows = half(1, 50, 16)
     with pytest.raises(KeyboardInterrupt):
-        segment.write(tmp_path, [source], 16, cancel)
+        segment.write(tmp_path, np.arange(50), lambda ids: (ids, rows[ids]), 16, cancel)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -182,5 +176,5 @@ def test_files_that_nobody_knows_are_removed(tmp_path: Path) -> None:
     kept = made(tmp_path, np.arange(5, dtype=np.int64), half(1, 5, 8))
     made(tmp_path, np.arange(5, dtype=np.int64), half(2, 5, 8))
     (tmp_path / f"{segment.ASIDE}0123").mkdir()
-    segment.remove_others(tmp_path, {kept.record.name})
+    segment.remove_others(tmp_path, kept.record.name)
     assert [path.name for path in tmp_path.iterdir()] == [kept.record.name]

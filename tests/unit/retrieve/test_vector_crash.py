@@ -17,7 +17,8 @@ from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_databas
 CHILD = """
 import itertools, os, signal, sys, trio
 from pathlib import Path
-from services.retrieve import segmented, vector_store
+from services.retrieve import segment
+from services.retrieve.live_vectors import LiveVectors
 from services.retrieve.collection import Collection
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group
 from tests.unit.retrieve.vectors_rig import TINY, tended
@@ -35,9 +36,8 @@ def dies_at_its_turn(work):
 # Before each of these something is on disk that was not before.
 os.fsync = dies_at_its_turn(os.fsync)
 Path.rename = dies_at_its_turn(Path.rename)
-vector_store.save = dies_at_its_turn(vector_store.save)
-segmented.SegmentedIndex.switch = dies_at_its_turn(segmented.SegmentedIndex.switch)
-segmented.Segment.remove_files = dies_at_its_turn(segmented.Segment.remove_files)
+LiveVectors.load = dies_at_its_turn(LiveVectors.load)
+segment.remove_others = dies_at_its_turn(segment.remove_others)
 
 async def main():
     collection = Collection("notes", Path(sys.argv[1]), trio.CapacityLimiter(4), TINY)
@@ -69,7 +69,8 @@ async def assert_right_after_restart(folder: Path) -> None:
     async with opened(folder, limits=TINY) as collection:
         assert collection.vectors.behind == "", "a crash of ours leaves whole files"
         await assert_searches_as_the_database_says(collection)
-        known = {each.record.name for each in collection.vectors.index.segments} if collection.vectors.index else set()
+        part = collection.vectors.index.segment if collection.vectors.index else None
+        known = {part.record.name} if part else set()
         there = folder / "notes.vectors"
         assert {path.name for path in there.iterdir()} == known if there.exists() else not known
         # And it goes on from there.

@@ -73,5 +73,5 @@ async def assert_searches_as_the_database_says(collection: Collection) -> None:
 
 async def tended(collection: Collection) -> None:
     """All that is due is done."""
-    while await collection.tend():
+    while await collection.vectors.tend(collection):
         pass

@@ -15,12 +15,6 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     caller: str
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers."""
-
-    numbers: list[int]
-
-
 @operation(
     "test.say", service="speaker", access=Access.READ, idempotent=True, deadline_s=10, callers=("client", "relay")
 )
@@ -35,13 +29,6 @@ class Write(Params[Said], frozen=True, kw_only=True):
     """Something that must not be done twice."""
 
     text: str
-
-
-@operation("test.count", service="speaker", access=Access.READ, idempotent=True, deadline_s=10, stream="numbers")
-class Count(Params[Counted], frozen=True, kw_only=True):
-    """Count up to a number, one item at a time."""
-
-    n: int
 
 
 @operation("test.relay", service="relay", access=Access.READ, idempotent=True, deadline_s=10)

@@ -12,13 +12,14 @@ from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.lane import Limits
 from kernel.router.router import Router
 from proto import ops
+from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import OperationError
 from proto.frames import Hello, Written
 from proto.link import LinkClosed, memory_link
-from services.runtime.handlers import Birth, Context, Environment, Handlers, OpenService
+from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
-from tests.unit.router.ops import Count, Counted, Put, Relay, Said, Say, Secret, Write
+from tests.unit.router.ops import Put, Relay, Said, Say, Secret, Write
 
 KILLED = Cause(CauseKind.SIGNAL, 9, "killed by signal 9")
 CRASHED = Cause(CauseKind.SIGNAL, 11, "segmentation fault")
@@ -131,12 +132,6 @@ class Rig:
         @handlers.handle(Secret)
         async def secret(params: Secret, ctx: Context) -> Said:
             return await answer(params.text, ctx)
-
-        @handlers.handle(Count)
-        async def count(params: Count, ctx: Context) -> Counted:
-            for n in range(params.n):
-                await ctx.emit(n)
-            return Counted(numbers=[])
 
         yield handlers
 

@@ -27,7 +27,7 @@ from proto.errors import (
 )
 from proto.frames import Fault
 from proto.operation import Params, operation_of
-from tests.unit.router.ops import Count, Put, Relay, Say, Secret, Write
+from tests.unit.router.ops import Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, KILLED, Rig, rig
 
 
@@ -54,18 +54,13 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
         for params, executed in ((Say(text="wait"), Executed.NO), (Write(text="wait"), Executed.MAYBE)):
             outcomes: list[Raw | LinckiaError] = []
             routed = RoutedCall(
-                operation_of(params), frames.pack_body(params), caller="client", trace="", credit=0,
-                deadline=trio.current_time() + 10, done=outcomes.append, item=lambda body: None,
+                operation_of(params), frames.pack_body(params), caller="client", trace="",
+                deadline=trio.current_time() + 10, done=outcomes.append,
                 progress=None, client_requests=None,
             )  # fmt: skip
             lane.submit(routed)
             lane.frame("speaker", 1, Fault(routed.frame_id, kind("it failed").failure))
             assert [outcome.failure.executed for outcome in outcomes if isinstance(outcome, kind)] == [executed]
-
-
-async def test_streamed_items_are_gathered_in_order_past_the_window() -> None:
-    async with rig() as r:
-        assert await call(r, Count(n=500)) == {"numbers": list(range(500))}
 
 
 async def test_result_written_as_json_is_passed_on_as_it_is_to_who_wants_it_so() -> None:

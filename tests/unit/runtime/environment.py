@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import trio
 
+from proto.birth import Birth
+from proto.channel import Channel
+from proto.link import memory_link
 from proto.operation import Params
-from services.runtime.handlers import GiveBack
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import Environment
 
 R = TypeVar("R")
 
 
-class PlayedEnvironment:
-    """`answer` plays every other service."""
+class PlayedEnvironment(Environment):
+    """`answer` plays every other service; `told` is what `info` was told, in order."""
 
     def __init__(self, nursery: trio.Nursery, answer: Callable[[Params[Any]], Awaitable[object]]) -> None:
-        self.background = nursery
-        self.ending = trio.Event()
-        self.service, self.generation, self.mode = "played", 1, ""
-        self.data_dir, self.roots = Path(), ()
-        self.settings: dict[str, Any] = {}
-        self.shown: list[dict[str, str]] = []
+        birth = Birth(service="played", module="", generation=1, operations=(), parent_pid=0, data_dir="", roots=())
+        super().__init__(birth, Outgoing(Channel(memory_link()[0]), "played", 1), nursery, trio.Event())
+        self.told: list[dict[str, str]] = []
         self._answer = answer
 
     async def after_the_rush(self) -> None:
         await trio.lowlevel.checkpoint()
 
     def info(self, **values: str) -> None:
-        self.shown.append(values)
-
-    def at_rest(self, give_back: GiveBack) -> None:
-        raise AssertionError("nothing here rests")
-
-    def publish(self, topic: str, body: object) -> None:
-        raise AssertionError("nothing here publishes")
+        self.told.append(values)
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         return cast("R", await self._answer(params))

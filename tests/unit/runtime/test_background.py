@@ -7,8 +7,7 @@ import errno
 import pytest
 import trio
 
-from services.runtime.background import patiently
-from services.runtime.storage import DiskFull
+from services.runtime.storage import DiskFull, patiently
 from tests.unit.runtime.environment import PlayedEnvironment
 
 
@@ -32,8 +31,8 @@ async def test_work_pauses_on_a_full_disk_and_goes_on(autojump_clock: object, er
         nursery.start_soon(patiently, env, "indexing", work)
         with trio.fail_after(5):
             await done.wait()
-    assert env.shown[0]["indexing"].startswith("paused: the disk is full")
-    assert env.shown[-1] == {"indexing": ""}
+    assert env.told[0]["indexing"].startswith("paused: the disk is full")
+    assert env.told[-1] == {"indexing": ""}
 
 
 async def test_any_other_error_ends_it(autojump_clock: object) -> None:

@@ -94,9 +94,9 @@ class Heard:
 
 
 @asynccontextmanager
-async def following(watcher: PlayedWatcher, heard: Heard, after: int = 0) -> AsyncIterator[Follower]:
+async def following(watcher: PlayedWatcher, heard: Heard) -> AsyncIterator[Follower]:
     async with trio.open_nursery() as nursery:
-        follower = Follower(PlayedEnvironment(nursery, watcher.answer), "notes", heard, after=after)
+        follower = Follower(PlayedEnvironment(nursery, watcher.answer), "notes", heard)
         follower.follow(["/r"])
         nursery.start_soon(follower.run)
         yield follower
@@ -116,14 +116,6 @@ async def test_a_first_scan_and_then_every_change(autojump_clock: object) -> Non
     assert heard.scans == 1
     assert len(watcher.subscribed) == 1
     assert heard.reasons[-1] == ""
-
-
-async def test_a_stored_number_needs_no_scan(autojump_clock: object) -> None:
-    watcher, heard = PlayedWatcher(), Heard()
-    watcher.log = [change(5), change(6)]
-    async with following(watcher, heard, after=5):
-        await trio.sleep(1)
-    assert (heard.scans, heard.sequences) == (0, [6])
 
 
 async def test_a_watcher_that_is_soon_back_was_not_missed(autojump_clock: object) -> None:

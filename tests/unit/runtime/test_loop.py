@@ -18,8 +18,8 @@ from proto.errors import Executed, Kind
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return
 from proto.link import LinkClosed, memory_link
 from proto.operation import Access, Params, operation
-from services.runtime.handlers import Context, Environment, Handlers, OpenService
-from services.runtime.loop import BACKGROUND_S, ServiceLoop
+from services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
+from services.runtime.loop import ServiceLoop
 
 F = TypeVar("F")
 

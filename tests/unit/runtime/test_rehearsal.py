@@ -16,7 +16,7 @@ from proto.birth import Birth
 from proto.operation import Params
 from proto.ops.echo import Echo, EchoParams
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.rehearsal import rehearse
+from services.runtime.standby import rehearse
 
 SETTINGS = {"loud": True}
 
@@ -105,7 +105,7 @@ async def test_folder_of_a_process_that_was_killed_is_removed_and_that_of_a_livi
     fd = os.open(alive, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        await rehearse(birth, Play().module, place)
+        await rehearse(birth, Play().with_calls(), place)
     finally:
         os.close(fd)
     assert os.listdir(place) == [alive.name]

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from proto.errors import Executed
-from services.runtime.storage import as_failure, trouble_of
+from services.runtime.storage import disk_full, trouble_of
 
 FULL = "the disk is full"
 
@@ -45,7 +45,7 @@ def test_a_full_disk_is_named(fill: Callable[[Path], None], tmp_path: Path) -> N
     with pytest.raises((sqlite3.Error, apsw.Error, OSError, ExceptionGroup)) as caught:
         fill(tmp_path / "t.db")
     assert trouble_of(caught.value) == FULL
-    failure = as_failure(caught.value, tmp_path)
+    failure = disk_full(caught.value, tmp_path, Executed.MAYBE)
     assert failure is not None
     assert failure.failure.message.startswith(f"{FULL} ({tmp_path}")
     assert failure.failure.executed is Executed.MAYBE
@@ -73,4 +73,4 @@ def test_a_database_that_may_only_be_read_is_named(insert: Callable[[Path], None
 )
 def test_other_errors_are_none_of_the_disk(error: Exception, tmp_path: Path) -> None:
     assert trouble_of(error) == ""
-    assert as_failure(error, tmp_path) is None
+    assert disk_full(error, tmp_path) is None

@@ -14,10 +14,11 @@ import pytest
 CHILD = """
 import json, sys, trio
 from pathlib import Path
-from services.transcripts.intake.ingest import Ingest
-from services.transcripts.search.passages import Stripper
-from services.transcripts.intake.redaction import Redactor
-from services.transcripts.store.database import open_database
+from proto.ops.transcripts_intake import TranscriptIngest
+from services.transcripts.ingest import Ingest
+from services.transcripts.passages import Stripper
+from services.transcripts.redaction import Redactor
+from services.transcripts.database import open_database
 from tests.unit.transcripts.rig import payload, user
 
 async def main():
@@ -27,7 +28,8 @@ async def main():
         said = []
         for n in range(10_000):
             said.append(user(f"question {which} {n}"))
-            kept = await ingest.post(json.dumps(payload(said, f"answer {which} {n}")).encode(), batch=False)
+            body = json.dumps(payload(said, f"answer {which} {n}")).encode()
+            kept = await ingest.post(TranscriptIngest(body=body))
             print(which, n, kept.head_hash, flush=True)
             said.append({"role": "assistant", "content": f"answer {which} {n}"})
 

@@ -14,7 +14,7 @@ import zstandard
 
 from proto.ops.transcripts import TranscriptHistories
 from proto.ops.transcripts_intake import Problem, TranscriptRecord
-from services.transcripts.intake import encodings
+from services.transcripts import ingest
 from services.transcripts.providers.wire import Unreadable
 from tests.unit.transcripts.rig import payload, serving, user
 
@@ -81,14 +81,14 @@ def _unfinished_zstd(data: bytes) -> bytes:
     ("encoding", "encode"), [("gzip", _unfinished_gzip), ("br", _unfinished_brotli), ("zstd", _unfinished_zstd)]
 )
 def test_what_a_server_never_finished_compressing_is_read(encoding: str, encode: Callable[[bytes], bytes]) -> None:
-    assert encodings.decoded(encode(RESPONSE), encoding) == RESPONSE
+    assert ingest.decoded(encode(RESPONSE), encoding) == RESPONSE
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br"])
 def test_what_grows_beyond_what_is_kept_is_refused_and_not_cut(encoding: str) -> None:
-    assert len(encodings.decoded(ENCODINGS[encoding](bytes(100_000)), encoding, 100_000)) == 100_000
+    assert len(ingest.decoded(ENCODINGS[encoding](bytes(100_000)), encoding, 100_000)) == 100_000
     with pytest.raises(Unreadable, match="longer than"):
-        encodings.decoded(ENCODINGS[encoding](bytes(3_000_000)), encoding, 100_000)
+        ingest.decoded(ENCODINGS[encoding](bytes(3_000_000)), encoding, 100_000)
 
 
 async def test_an_encoding_that_nobody_knows_is_named(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
+from proto.ops.transcripts_intake import TranscriptIngest
 from services.runtime.storage import DiskFull
 from services.runtime.testing import Bench
-from services.transcripts.intake.ingest import Ingest
-from services.transcripts.search.passages import Stripper
-from services.transcripts.store.database import open_database
+from services.transcripts.database import open_database
+from services.transcripts.ingest import Ingest
+from services.transcripts.passages import Stripper
 from tests.unit.runtime.faults import damage_page, disk, page_count, pages_of
 from tests.unit.transcripts.rig import payload, post, serving, user
 
@@ -105,7 +106,7 @@ async def test_full_disk_in_a_batch_fails_each_turn_of_it(tmp_path: Path) -> Non
 
         async def client(number: int) -> None:
             try:
-                await ingest.post(turn % number, batch=False)
+                await ingest.post(TranscriptIngest(body=turn % number))
             except DiskFull:
                 failed.append(number)
 

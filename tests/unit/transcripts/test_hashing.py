@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proto.ops.transcripts import Block
+from services.transcripts.hashing import OutOfRange, canonical, canonical_json, content_json, node_hash
 from services.transcripts.messages import image, text_block, tool_result, tool_use
-from services.transcripts.store.hashing import OutOfRange, canonical, canonical_json, content_json, node_hash
 from tests.unit.transcripts.rig import canonical as independent
 from tests.unit.transcripts.rig import name_of
 

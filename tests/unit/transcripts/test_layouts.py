@@ -389,3 +389,21 @@ async def test_secrets_in_files_are_kept_nowhere_also_not_while_a_message_is_in_
 def contents(folder: Path) -> list[tuple[Path, bytes]]:
     """All files below a folder."""
     return [(file, file.read_bytes()) for file in folder.rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize("records", [CLAUDE, CODEX, GEMINI_LINES], ids=["claude", "codex", "gemini"])
+async def test_records_of_no_known_type_do_not_end_an_import(tmp_path: Path, records: list[Json]) -> None:
+    kinds: list[Any] = [[], {"a": 1}, 7]
+    strange = [{**records[1], "id": "x", "type": kind} for kind in kinds]
+    async with serving(tmp_path) as bench:
+        whole = await take_in(bench, records)
+        result = await take_in(bench, [*records, *strange], source="/g")
+        assert (result.messages, result.unreadable) == (whole.messages, whole.unreadable + len(strange))
+
+
+async def test_an_export_whose_children_are_no_names_is_read(tmp_path: Path) -> None:
+    said = {"author": {"role": "user"}, "content": {"content_type": "text", "parts": ["How many arms?"]}}
+    node = {"id": "n", "parent": None, "children": [{"a": 1}, ["b"], 7], "message": said}
+    async with serving(tmp_path) as bench:
+        result = await take_in(bench, [{"mapping": {"n": node}}])
+        assert (result.messages, result.unreadable) == (1, 0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from proto.ops.transcripts import Block
-from services.transcripts.intake.turns import Rejected, TurnPayload, turn_of
 from services.transcripts.messages import Turn
+from services.transcripts.providers import Rejected, TurnPayload, turn_of
 
 Json = dict[str, Any]
 

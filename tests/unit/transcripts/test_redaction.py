@@ -10,8 +10,8 @@ import string
 import pytest
 
 from proto.errors import InvalidParams
-from services.transcripts.intake.redaction import RULES, Redactor, make_rule
-from services.transcripts.settings import read_settings, redactor_of
+from services.transcripts.main import read_settings, redactor_of
+from services.transcripts.redaction import RULES, Redactor, make_rule
 
 _chance = random.Random(5)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from proto.ops.transcripts import Block, Form, TranscriptCheckout, TranscriptHistory
 from services.transcripts.answers import only_text
+from services.transcripts.hashing import content_json
 from services.transcripts.messages import image, read_text, text_block, tool_result, tool_use
-from services.transcripts.store.hashing import content_json
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 
 # What the JSON of a content is made of, above all.

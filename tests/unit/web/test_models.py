@@ -15,7 +15,6 @@ import trio
 
 from kernel.config import Http
 from kernel.web.routes import routes
-from proto.arrays import Array
 from proto.errors import (
     Internal,
     InvalidParams,
@@ -27,7 +26,7 @@ from proto.errors import (
     Unavailable,
 )
 from proto.ops import load
-from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
+from proto.ops.embed import Array, EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.gateway.httpwire import HttpWire, Reply, served

@@ -14,8 +14,7 @@ from msgspec import Meta
 from kernel.web.routes import routes
 from proto import ops
 from proto.errors import OperationError
-from proto.http import endpoint_of
-from proto.operation import Access, Errors, Params, Role, Route, operation, operation_of
+from proto.operation import Access, Params, Role, Route, operation, operation_of
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.gateway.httpwire import HttpWire, served
 from tests.unit.gateway.inprocess import in_process
@@ -50,7 +49,7 @@ class GetThing(Params[Thing | None], frozen=True, kw_only=True):
     idempotent=True,
     deadline_s=1,
     role=Role.INTERNAL,
-    http=Route("POST", "/things", errors=Errors.OPENAI),
+    http=Route("POST", "/things", like_openai=True),
 )
 class PutThing(Params[Thing], frozen=True, kw_only=True):
     """Keep a thing."""
@@ -122,8 +121,7 @@ async def test_routes_of_a_service_that_is_switched_off_say_so() -> None:
 
 def test_every_route_is_declared_once() -> None:
     table = ops.load()
-    declared = [op.http for op in table.values() if op.http is not None] + [bound.route for bound in table.endpoints]
+    declared = [op.http for op in table.values() if op.http is not None] + [each.route for each in table.endpoints]
     places = [(route.method, route.path) for route in declared]
     assert len(places) == len(set(places))
     assert ("POST", "/v1/embeddings") in places
-    assert all(bound == endpoint_of(bound.request) for bound in table.endpoints)

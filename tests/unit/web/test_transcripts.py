@@ -20,7 +20,6 @@ from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
 from proto.ops import load
 from proto.ops.transcripts import SERVICE
-from services.runtime.loop import new_trace
 from services.runtime.testing import Bench
 from tests.unit.gateway.httpwire import HttpWire, Reply, served
 from tests.unit.transcripts.rig import Json, assistant, payload, serving, user
@@ -53,9 +52,7 @@ class OverBench:
         if self.failing is not None:
             raise self.failing
         service = self._bench.running[operation.service].outgoing
-        body, _ = await service.raw(
-            operation.name, pack_body(params), parent=None, trace=new_trace(), limit_s=operation.deadline_ms / 1000
-        )
+        body = await service.raw(operation.name, pack_body(params), limit_s=operation.deadline_ms / 1000)
         json = frames.written(body) if written else None
         return frames.read_body(body) if json is None else json
 

@@ -37,7 +37,7 @@ def test_a_file_outside_the_roots_is_refused_also_through_a_link(tmp_path: Path)
             yaml.get(name, "a")
         assert caught.value.code == Code.IO
         with pytest.raises(YamlError, match="outside the roots"):
-            yaml.change(name, SetEdit("a", "2"))
+            yaml.edit(name, SetEdit("a", "2"))
     assert (tmp_path / "secret.yaml").read_text() == "a: 1\n"
 
 
@@ -62,7 +62,7 @@ def test_only_regular_files_are_read(tmp_path: Path, yaml: YamlFiles) -> None:
 def test_an_edit_goes_through_a_link_to_its_target_and_keeps_the_link(tmp_path: Path, yaml: YamlFiles) -> None:
     (tmp_path / "real.yaml").write_text("a: 1\n")
     (tmp_path / "link.yaml").symlink_to("real.yaml")
-    yaml.change("link.yaml", SetEdit("a", "2"))
+    yaml.edit("link.yaml", SetEdit("a", "2"))
     assert (tmp_path / "link.yaml").is_symlink()
     assert (tmp_path / "real.yaml").read_text() == "a: 2\n"
 
@@ -74,7 +74,7 @@ def test_an_edit_keeps_mode_and_owner(tmp_path: Path, yaml: YamlFiles) -> None:
     if os.geteuid() == 0:
         os.chown(path, 1234, 2345)
     before = path.stat()
-    yaml.change("f.yaml", SetEdit("a", "2"))
+    yaml.edit("f.yaml", SetEdit("a", "2"))
     after = path.stat()
     assert stat.S_IMODE(after.st_mode) == 0o640
     assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
@@ -84,7 +84,7 @@ def test_an_edit_that_changes_nothing_writes_nothing(tmp_path: Path, yaml: YamlF
     path = tmp_path / "f.yaml"
     path.write_text("a: 1\n")
     before = path.stat()
-    assert yaml.change("f.yaml", SetEdit("a", "1")).changed is False
+    assert yaml.edit("f.yaml", SetEdit("a", "1")).changed is False
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
@@ -93,7 +93,7 @@ def test_a_file_is_edited_in_its_own_encoding(tmp_path: Path, yaml: YamlFiles, e
     path = tmp_path / "f.yaml"
     path.write_bytes("k: é\U0001f980  # ж\r\nb: 1\r\n".encode(encoding))
     assert yaml.get("f.yaml", "k").text == "é\U0001f980"
-    yaml.change("f.yaml", SetEdit("b", "ü"))
+    yaml.edit("f.yaml", SetEdit("b", "ü"))
     assert path.read_bytes() == "k: é\U0001f980  # ж\r\nb: ü\r\n".encode(encoding)
 
 
@@ -124,7 +124,7 @@ def test_without_unnamed_files_the_write_is_as_safe(tmp_path: Path, monkeypatch:
 def test_a_name_left_by_a_crash_is_removed_by_the_next_edit(tmp_path: Path, yaml: YamlFiles) -> None:
     (tmp_path / "f.yaml").write_text("a: 1\n")
     (tmp_path / ".linckia-new-0123").write_text("half")
-    yaml.change("f.yaml", SetEdit("a", "2"))
+    yaml.edit("f.yaml", SetEdit("a", "2"))
     assert os.listdir(tmp_path) == ["f.yaml"]
 
 
@@ -142,7 +142,7 @@ def test_a_file_locked_by_another_holder_is_waited_for_and_then_reported(tmp_pat
 def test_edits_from_many_threads_are_all_kept(tmp_path: Path, yaml: YamlFiles) -> None:
     (tmp_path / "f.yaml").write_text("start: 1\n")
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: yaml.change("f.yaml", SetEdit(f"k{n}", str(n))), range(40)))
+        list(pool.map(lambda n: yaml.edit("f.yaml", SetEdit(f"k{n}", str(n))), range(40)))
     assert all(yaml.get("f.yaml", f"k{n}").text == str(n) for n in range(40))
 
 
@@ -154,7 +154,7 @@ from services.yaml.operations import YamlFiles
 yaml = YamlFiles(Roots.of(sys.argv[1]))
 print("ready", flush=True)
 for n in range(int(sys.argv[3])):
-    yaml.change("f.yaml", SetEdit(sys.argv[2], f"{n:06d}"))
+    yaml.edit("f.yaml", SetEdit(sys.argv[2], f"{n:06d}"))
     if n == 0:
         print("written", flush=True)
 print("done", flush=True)
@@ -194,5 +194,5 @@ def test_a_kill_during_writes_leaves_a_whole_file(tmp_path: Path, yaml: YamlFile
     assert first.startswith("x: ")
     assert first[3:].isdigit()
     assert rest == filler
-    yaml.change("f.yaml", SetEdit("x", "1"))
+    yaml.edit("f.yaml", SetEdit("x", "1"))
     assert os.listdir(tmp_path) == ["f.yaml"]

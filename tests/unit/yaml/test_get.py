@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.yaml.edit.values import get_at, read_tree
 from services.yaml.errors import Code, YamlError
+from services.yaml.values import get_at, read_tree
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from proto.ops.yaml import SetEdit
-from services.yaml.edit.values import get_at, read_tree, set_at
 from services.yaml.errors import Code, SyntaxFault, YamlError
 from services.yaml.files import Roots, read_source
 from services.yaml.operations import YamlFiles
 from services.yaml.syntax.parser import MAX_DEPTH, parse
+from services.yaml.values import get_at, read_tree, set_at
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_set_cannot_make_a_file_too_large_to_be_read_again(tmp_path: Path) -> 
     (tmp_path / "f.yaml").write_text("a: 1\n")
     files = YamlFiles(Roots.of(tmp_path), max_bytes=100)
     with pytest.raises(YamlError, match="larger than 100 bytes"):
-        files.change(str(tmp_path / "f.yaml"), SetEdit("a", "x" * 200))
+        files.edit(str(tmp_path / "f.yaml"), SetEdit("a", "x" * 200))
     assert (tmp_path / "f.yaml").read_text() == "a: 1\n"
 
 

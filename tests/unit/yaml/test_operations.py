@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit
-from services.yaml import operations
-from services.yaml.edit import values
+from services.yaml import operations, values
 from services.yaml.errors import Code, YamlError
 from services.yaml.files import Roots
 from services.yaml.operations import YamlFiles
@@ -29,7 +28,7 @@ def yaml(tmp_path: Path) -> YamlFiles:
 
 
 def test_a_set_answers_the_line_that_clients_know(file: Path, yaml: YamlFiles) -> None:
-    answer = yaml.change(str(file), SetEdit("server.port", "9090"))
+    answer = yaml.edit(str(file), SetEdit("server.port", "9090"))
     assert answer.text == f"set server.port = 9090 in {file} (lossless: comments and formatting preserved)"
     assert answer.digest == sha256(file.read_bytes()).hexdigest()
     assert answer.changed
@@ -37,18 +36,18 @@ def test_a_set_answers_the_line_that_clients_know(file: Path, yaml: YamlFiles) -
 
 def test_a_stale_if_match_is_refused_with_both_digests(file: Path, yaml: YamlFiles) -> None:
     stale = yaml.get("f.yaml", "server.port").digest
-    yaml.change("f.yaml", SetEdit("server.port", "81"), if_match=stale)
+    yaml.edit("f.yaml", SetEdit("server.port", "81"), if_match=stale)
     with pytest.raises(YamlError) as caught:
-        yaml.change("f.yaml", SetEdit("server.port", "82"), if_match=stale)
+        yaml.edit("f.yaml", SetEdit("server.port", "82"), if_match=stale)
     found = sha256(file.read_bytes()).hexdigest()
-    assert (caught.value.expected, caught.value.found) == (stale, found)
+    assert caught.value.data == {"expected": stale, "found": found}
     assert stale in caught.value.message
     assert found in caught.value.message
     assert yaml.get("f.yaml", "server.port").text == "81"
 
 
 def test_a_dry_run_answers_the_diff_and_changes_nothing(file: Path, yaml: YamlFiles) -> None:
-    answer = yaml.change("f.yaml", SetEdit("server.port", "81"), dry_run=True)
+    answer = yaml.edit("f.yaml", SetEdit("server.port", "81"), dry_run=True)
     assert answer.diff == (
         "--- f.yaml\n+++ f.yaml\n@@ -1,5 +1,5 @@\n # top\n server:\n   host: a.example  # public\n"
         "-  port: 80\n+  port: 81\n items: [1, 2]\n"
@@ -59,10 +58,10 @@ def test_a_dry_run_answers_the_diff_and_changes_nothing(file: Path, yaml: YamlFi
 
 def test_the_diff_of_a_large_file_counts_its_lines_from_the_top(tmp_path: Path, yaml: YamlFiles) -> None:
     (tmp_path / "f.yaml").write_text("".join(f"k{n}: {n}\n" for n in range(1000)) + "z: 1")
-    answer = yaml.change("f.yaml", SetEdit("k500", "x"), dry_run=True)
+    answer = yaml.edit("f.yaml", SetEdit("k500", "x"), dry_run=True)
     assert answer.diff is not None
     assert "@@ -498,7 +498,7 @@" in answer.diff
-    answer = yaml.change("f.yaml", SetEdit("z", "2"), dry_run=True)
+    answer = yaml.edit("f.yaml", SetEdit("z", "2"), dry_run=True)
     assert answer.diff is not None
     assert answer.diff.endswith("-z: 1\n\\ No newline at end of file\n+z: 2\n\\ No newline at end of file\n")
 
@@ -88,7 +87,7 @@ def test_of_several_edits_none_is_made_where_one_is_refused(file: Path, yaml: Ya
 def test_a_refused_set_leaves_the_file_itself_untouched(file: Path, yaml: YamlFiles) -> None:
     before = file.stat()
     with pytest.raises(YamlError):
-        yaml.change("f.yaml", SetEdit("items[0]", "x, y"))
+        yaml.edit("f.yaml", SetEdit("items[0]", "x, y"))
     after = file.stat()
     assert (after.st_ino, after.st_mtime_ns, file.read_text()) == (before.st_ino, before.st_mtime_ns, SOURCE)
 
@@ -106,7 +105,7 @@ def test_a_second_get_parses_nothing_and_a_changed_file_is_seen(
     monkeypatch.setattr(operations, "read_tree", counted)
     yaml.get("f.yaml", "server.port")
     yaml.get("f.yaml", "server.host")
-    yaml.change("f.yaml", SetEdit("server.port", "81"))
+    yaml.edit("f.yaml", SetEdit("server.port", "81"))
     assert yaml.get("f.yaml", "server.port").text == "81"
     assert len(parsed) == 1
     file.write_text("server: {port: 5}\n")
@@ -125,7 +124,7 @@ def test_the_cache_keeps_within_its_bound(tmp_path: Path) -> None:
 
 def test_a_json_file_gets_quoted_keys_even_where_it_is_empty(tmp_path: Path, yaml: YamlFiles) -> None:
     (tmp_path / "f.json").write_text("{}\n")
-    yaml.change("f.json", SetEdit("a.b", "1"))
+    yaml.edit("f.json", SetEdit("a.b", "1"))
     assert json.loads((tmp_path / "f.json").read_text()) == {"a": {"b": 1}}
 
 

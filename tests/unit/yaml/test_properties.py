@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from services.yaml.check import edits
-from services.yaml.check.edits import Expected, Splice
-from services.yaml.edit.values import get_at, read_tree, set_at
+from services.yaml import check as checking
+from services.yaml.check import Expected, Splice
 from services.yaml.errors import Code, YamlError
 from services.yaml.path import Index, Key, Step, parse_path, show_path
 from services.yaml.syntax.events import MAPPING, SEQUENCE
 from services.yaml.tree import Tree
+from services.yaml.values import get_at, read_tree, set_at
 from tests.unit.yaml.documents import FRAGMENTS, documents
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -104,15 +104,14 @@ def test_reading_only_the_changed_lines_finds_what_reading_all_finds(
     tree = read_tree(source)
     path = pick(data, tree) + data.draw(st.sampled_from(["", "", ".new", '["n.w"].x']), label="new")
     asked: list[tuple[Tree, list[Splice], Expected]] = []
-    real = edits.check
+    real = checking.check
 
     def spy(tree: Tree, splices: list[Splice], expected: Expected) -> Tree | None:
         asked.append((tree, list(splices), expected))
         return real(tree, splices, expected)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("replacement", "create"):
-            patch.setattr(f"services.yaml.edit.{module}.check", spy)
+        patch.setattr(checking, "check", spy)
         with suppress(YamlError):
             set_at(tree, path.lstrip("."), value)
     for before, splices, expected in asked:

@@ -1,1 +1,0 @@
-"""Resource sets: their graph, their members, and the tools that create, fill and search them."""

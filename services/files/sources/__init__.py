@@ -1,1 +1,0 @@
-"""Folders that are followed or scanned under a name."""

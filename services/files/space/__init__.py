@@ -1,1 +1,0 @@
-"""Where the space goes: maps, the largest entries, duplicates, growth."""

@@ -1,1 +1,0 @@
-"""Finding what was not asked for by name: gaps, tags, times, topics, and what to read next."""

@@ -1,0 +1,115 @@
+"""Feeding the graph: each note with its links is stated to it, through any crash of either side.
+
+Every change of a note or an edge leaves the note's id in an outbox, in the same transaction. The graph's database has a
+name, its epoch; under another one than was fed before, both sides are compared and every note is stated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import apsw
+import trio
+
+from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
+from services.knowledge import nodes
+from services.runtime.database import Database
+from services.runtime.handlers import Environment
+from services.runtime.outbox import pages
+
+CORPUS = "notes"
+BATCH = 256
+RECHECK_S = 3600.0
+
+_EPOCH = "graph_epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A batch of the outbox, by number; `behind` counts what comes after it, `epoch` names the graph that is fed."""
+
+    numbers: tuple[int, ...]
+    states: list[NodeState]
+    gone: list[str]
+    behind: int
+    epoch: str | None
+
+
+class GraphFeed:
+    """What `Outbox` needs to know of the graph."""
+
+    def __init__(self, env: Environment, database: Database) -> None:
+        self._env = env
+        self._database = database
+
+    async def compare(self) -> None:
+        """Queue every note where the graph is not the one that was fed."""
+        epoch = await self._present_epoch()
+        if epoch == await self._database.read(lambda db: nodes.setting(db, _EPOCH)):
+            return
+        theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
+
+        def begin(db: apsw.Connection) -> None:
+            """Queue every note, and every id that the graph has: from here on it is fed under this epoch."""
+            db.execute("INSERT OR REPLACE INTO graph_outbox(id) SELECT id FROM node")
+            db.executemany("INSERT OR IGNORE INTO graph_outbox(id) VALUES(?)", ((id_,) for id_ in theirs))
+            nodes.set_setting(db, _EPOCH, epoch)
+
+        await self._database.write(begin)
+
+    async def epoch(self, known: str) -> str:
+        """The graph's epoch, now and then. A change of a note notices another one sooner."""
+        if known:
+            await trio.sleep(RECHECK_S)
+        return await self._present_epoch()
+
+    async def _present_epoch(self) -> str:
+        return (await self._env.call(GraphNodes(corpus=CORPUS, limit=0))).epoch
+
+    async def take(self) -> Due | None:
+        due = await self._database.read(take)
+        return due if due.numbers else None
+
+    async def deliver(self, due: Due) -> bool:
+        epochs: set[str] = set()
+        if due.states:
+            put = GraphPut(corpus=CORPUS, nodes=due.states, behind=due.behind + len(due.gone))
+            epochs.add((await self._env.call(put)).epoch)
+        if due.gone:
+            epochs.add((await self._env.call(GraphDelete(corpus=CORPUS, nodes=due.gone, behind=due.behind))).epoch)
+        return epochs == {due.epoch}
+
+    async def strike(self, due: Due) -> None:
+        await self._database.write(lambda db: strike(db, due.numbers))
+
+
+def take(db: apsw.Connection) -> Due:
+    """The next notes of the outbox, as they are now."""
+    rows = list(db.execute("SELECT number, id FROM graph_outbox ORDER BY number LIMIT ?", (BATCH,)))
+    states: list[NodeState] = []
+    gone: list[str] = []
+    for _, id_ in rows:
+        node = nodes.find(db, id_)
+        if node is None:
+            gone.append(id_)
+            continue
+        edges = db.execute(
+            "SELECT DISTINCT kind, dst FROM edge WHERE src=? AND dst IS NOT NULL AND dst <> '' AND kind <> ''"
+            " AND length(kind) <= 256 AND length(dst) <= 1024",
+            (id_,),
+        )
+        outgoing = [Outgoing(kind=kind, target=dst) for kind, dst in edges]
+        states.append(NodeState(id=id_, label=node.title[:1024], source=node.place.path[:8192], edges=outgoing))
+    numbers = tuple(number for number, _ in rows)
+    return Due(numbers, states, gone, waiting(db) - len(rows), nodes.setting(db, _EPOCH))
+
+
+def strike(db: apsw.Connection, numbers: Iterable[int]) -> None:
+    """Remove what the graph has; a note that changed meanwhile has another number and stays."""
+    db.executemany("DELETE FROM graph_outbox WHERE number=?", ((number,) for number in numbers))
+
+
+def waiting(db: apsw.Connection) -> int:
+    """Notes that are still to be stated to the graph."""
+    return int(db.execute("SELECT count(*) FROM graph_outbox").get)

@@ -1,0 +1,216 @@
+"""Notes in the database: their ids, their state, and how they come and go.
+
+An id is the file's base name.  It is given once and kept: through edits, restarts, and a move to another folder; a
+second file of the same base name gets an id made from its path, and keeps that even when the first is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from services.knowledge import edges
+from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.notes.links import slug
+from services.knowledge.notes.markdown import Note, stem
+
+MAX_ID_CHARS = 500
+MAX_DEPARTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The stored state of a file; without `stamp` its text must be read, without `hash` also be put."""
+
+    id: str
+    stamp: Stamp | None
+    hash: str | None
+    lead: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A note's new state after its text was put; `note` is None where only the stamp is new."""
+
+    id: str
+    place: Place
+    stamp: Stamp | None
+    hash: str
+    lead: int
+    date: float
+    note: Note | None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A note as readers see it."""
+
+    id: str
+    place: Place
+    title: str
+    tags: tuple[str, ...]
+    date: float | None
+
+
+def load(db: apsw.Connection) -> dict[Place, Known]:
+    """All known notes by place."""
+    rows = db.execute("SELECT root, path, id, hash, lead, size, mtime_ns, ctime_ns, inode, problem FROM node")
+    return {
+        Place(root, path): Known(id_, Stamp(*stamp) if hash_ and stamp[3] >= 0 else None, hash_, lead, problem)
+        for root, path, id_, hash_, lead, *stamp, problem in rows
+    }
+
+
+def arrive(
+    db: apsw.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
+) -> dict[Place, Known]:
+    """Give ids to new files: those that `moves` names keep the id they had elsewhere."""
+    given: dict[Place, Known] = {}
+    # An id that is free again may still be leaving: its old text is taken out before the new one is put.
+    # The note nearest to its root is the first of its name, whatever order a folder lists its entries in.
+    order = sorted(arrivals, key=lambda place: (roots.index(place.root), place.path.count("/"), place.path))
+    for place in sorted(order, key=lambda place: place not in moves):
+        id_ = moves.get(place) or _free_id(db, place)
+        db.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
+        db.execute("DELETE FROM departed WHERE id=?", (id_,))
+        given[place] = Known(id_, None, None, 0, None)
+    return given
+
+
+def _free_id(db: apsw.Connection, place: Place) -> str:
+    path = place.path[:-3]
+    mark = hashlib.sha256(place.absolute.encode()).hexdigest()
+    short, long = slug(stem(place.path)), slug(path)
+    candidates = [short, long] if len(long) <= MAX_ID_CHARS else [short]
+    candidates += [f"{long[: MAX_ID_CHARS - 65]}-{mark[:length]}" for length in (8, 16, 64)]
+    for candidate in candidates:
+        if db.execute("SELECT 1 FROM node WHERE id=?", (candidate,)).fetchone() is None:
+            return candidate
+    raise AssertionError(f"two files with one path: {place.absolute}")
+
+
+def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
+    """Forget notes whose file is gone; ids in `keep` live on in another place."""
+    affected: set[str] = set()
+    now = time.time()
+    for id_ in ids:
+        path = db.execute("SELECT path FROM node WHERE id=?", (id_,)).get
+        db.execute("DELETE FROM node WHERE id=?", (id_,))
+        if id_ in keep:
+            continue
+        affected |= edges.forget(db, id_)
+        db.execute("INSERT OR REPLACE INTO leaving VALUES(?)", (id_,))
+        db.execute("INSERT OR REPLACE INTO departed VALUES(?, ?, ?)", (id_, path, now))
+    edges.resolve(db, affected)
+    db.execute(
+        "DELETE FROM departed WHERE id IN (SELECT id FROM departed ORDER BY at DESC LIMIT -1 OFFSET ?)", (MAX_DEPARTED,)
+    )
+
+
+def settle(db: apsw.Connection, updates: Sequence[Update]) -> dict[Place, Known]:
+    """Record notes that were read and put, with the edges that come and go with them."""
+    affected: set[str] = set()
+    known: dict[Place, Known] = {}
+    for update in updates:
+        # A stamp that may hide a further write is stored as none: the next scan reads the file again.
+        stamp = update.stamp
+        row = (stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode) if stamp else (0, 0, 0, -1)
+        problem: str | None
+        if update.note is None:
+            db.execute("UPDATE node SET size=?, mtime_ns=?, ctime_ns=?, inode=? WHERE id=?", (*row, update.id))
+            problem = db.execute("SELECT problem FROM node WHERE id=?", (update.id,)).get
+        else:
+            note = update.note
+            problem = note.problem
+            db.execute(
+                "UPDATE node SET hash=?, lead=?, size=?, mtime_ns=?, ctime_ns=?, inode=?, title=?, date=?, tags=?,"
+                " problem=? WHERE id=?",
+                (update.hash, update.lead, *row, note.title, update.date, json.dumps(note.tags), problem, update.id),
+            )  # fmt: skip
+            affected |= edges.store(db, update.id, update.place, note.title, note.references)
+        known[update.place] = Known(update.id, stamp, update.hash, update.lead, problem)
+    edges.resolve(db, affected)
+    edges.resolve_of(db, (update.id for update in updates if update.note is not None))
+    return known
+
+
+def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
+    """Make the notes' texts be read and put once more."""
+    db.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
+
+
+def find(db: apsw.Connection, id_: str) -> Node | None:
+    return next(_nodes(db, "WHERE id=?", (id_,)), None)
+
+
+def every(db: apsw.Connection) -> dict[str, Node]:
+    """All notes by id."""
+    return {node.id: node for node in _nodes(db, "ORDER BY id")}
+
+
+def _nodes(db: apsw.Connection, condition: str, bindings: tuple[apsw.SQLiteValue, ...] = ()) -> Iterator[Node]:
+    for id_, root, path, title, tags, date in db.execute(
+        f"SELECT id, root, path, title, tags, date FROM node {condition}", bindings
+    ):
+        yield Node(id_, Place(root, path), title, tuple(json.loads(tags)), date)
+
+
+def departed_path(db: apsw.Connection, id_: str) -> str | None:
+    """Where the note was that had this id, if there ever was one."""
+    path: str | None = db.execute("SELECT path FROM departed WHERE id=?", (id_,)).get
+    return path
+
+
+def existing(db: apsw.Connection, ids: Iterable[str]) -> frozenset[str]:
+    """Those of `ids` that are notes."""
+    return frozenset(id_ for id_ in ids if db.execute("SELECT 1 FROM node WHERE id=?", (id_,)).fetchone())
+
+
+def count(db: apsw.Connection) -> int:
+    return int(db.execute("SELECT count(*) FROM node").get)
+
+
+def folders(db: apsw.Connection) -> list[str]:
+    """Folders that hold notes, relative to their root, each ending in `/`; the root itself is `./`."""
+    paths = db.execute("SELECT path FROM node")
+    return sorted({path[: path.rfind("/") + 1] or "./" for (path,) in paths})
+
+
+def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[Node]:
+    """Notes with at least `least` of `tags` (as `clean_tags` makes them), latest first."""
+    condition = (
+        "WHERE (SELECT count(*) FROM json_each(node.tags) WHERE value IN (SELECT value FROM json_each(?))) >= ?"
+        " ORDER BY date DESC, id LIMIT ?"
+    )
+    return list(_nodes(db, condition, (json.dumps(tags), least, limit)))
+
+
+def leaving(db: apsw.Connection, limit: int, *, reused: bool = False) -> list[str]:
+    """Ids whose text is still to be taken out of the search; or only those that a note has again."""
+    condition = " WHERE id IN (SELECT id FROM node)" if reused else ""
+    return [id_ for (id_,) in db.execute(f"SELECT id FROM leaving{condition} ORDER BY id LIMIT ?", (limit,))]
+
+
+def leave(db: apsw.Connection, ids: Iterable[str]) -> None:
+    """Note ids for removal from the search."""
+    db.executemany("INSERT OR IGNORE INTO leaving VALUES(?)", ((id_,) for id_ in ids))
+
+
+def left(db: apsw.Connection, ids: Iterable[str]) -> None:
+    """Their text is out of the search."""
+    db.executemany("DELETE FROM leaving WHERE id=?", ((id_,) for id_ in ids))
+
+
+def setting(db: apsw.Connection, name: str) -> str | None:
+    value: str | None = db.execute("SELECT value FROM setting WHERE name=?", (name,)).get
+    return value
+
+
+def set_setting(db: apsw.Connection, name: str, value: str) -> None:
+    db.execute("INSERT OR REPLACE INTO setting VALUES(?, ?)", (name, value))

@@ -1,0 +1,153 @@
+"""The database of conversations: its tables, how it is opened, and how messages are taken out of it.
+
+It is the only copy of what was said. What is deleted is in no file any more: freed pages are overwritten
+(`secure_delete`), and `Database.checkpoint` empties the log. A message that others follow keeps its place, without its
+content.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+from services.runtime.database import Database, Kind, Schema
+
+_TABLES = """
+-- A message. One that is gone has lost its content and keeps its place, because others follow it.
+CREATE TABLE node(
+    node_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    hash BLOB NOT NULL UNIQUE,
+    parent INTEGER REFERENCES node(node_id),
+    root INTEGER,
+    depth INTEGER NOT NULL,
+    -- See hashing.projection.
+    projection BLOB NOT NULL,
+    -- Whether a model said it, as against a client that repeats what it said.
+    reply INTEGER NOT NULL DEFAULT 0,
+    gone INTEGER NOT NULL DEFAULT 0,
+    -- Whether there is any text to find it by.
+    found INTEGER NOT NULL DEFAULT 0,
+    role TEXT NOT NULL,
+    content BLOB NOT NULL,
+    model TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    project TEXT NOT NULL,
+    at REAL NOT NULL,
+    stop_reason TEXT NOT NULL DEFAULT '',
+    usage TEXT NOT NULL DEFAULT '',
+    thinking TEXT NOT NULL DEFAULT '',
+    prompt_id INTEGER
+);
+CREATE INDEX node_parent ON node(parent);
+CREATE INDEX node_projection ON node(projection);
+CREATE INDEX node_found ON node(found) WHERE found;
+CREATE INDEX node_prompt ON node(prompt_id) WHERE prompt_id IS NOT NULL;
+
+CREATE TABLE prompt(prompt_id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL);
+
+-- Hashes whose content is not to come back.
+CREATE TABLE barred(projection BLOB PRIMARY KEY) WITHOUT ROWID;
+
+-- What the search has still to be told: a node to put, or, without one, a hash to drop.
+CREATE TABLE outbox(
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    node_id INTEGER,
+    hash BLOB NOT NULL
+);
+
+-- Files that were imported: how far, what their layout has in hand, and which part came last with its answer.
+CREATE TABLE source(
+    source TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    tail TEXT NOT NULL,
+    layout TEXT NOT NULL,
+    state BLOB NOT NULL,
+    part TEXT NOT NULL,
+    answer BLOB NOT NULL,
+    -- Nodes of messages that may still grow.
+    growing BLOB NOT NULL
+) WITHOUT ROWID;
+-- Which node a record of a file became, by a digest of the record's own id; 0 where it begins a conversation.
+CREATE TABLE record(key BLOB PRIMARY KEY, node_id INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX record_node ON record(node_id);
+
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+SCHEMA = Schema(version=1, tables=_TABLES)
+
+
+def open_database(path: Path) -> Database:
+    """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
+    return Database(
+        path,
+        SCHEMA,
+        kind=Kind.SOURCE,
+        readers=4,
+        pragmas={"secure_delete": 1, "cache_size": -32768},
+        private=True,
+    )
+
+
+def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -> tuple[list[bytes], int]:
+    """Take out a node's content, or it and all that follow it, inside the caller's transaction.
+
+    Returns:
+        The hashes of those whose content went, and how many of them keep their place.
+    """
+    doomed = list(
+        db.execute(
+            "WITH RECURSIVE down(node_id) AS (VALUES(?1) UNION ALL"
+            " SELECT node.node_id FROM down JOIN node ON ?2 AND node.parent=down.node_id)"
+            " SELECT node.node_id, hash, projection, prompt_id FROM down JOIN node ON node.node_id=down.node_id"
+            " ORDER BY depth DESC",
+            (node_id, descendants),
+        )
+    )
+    kept = 0
+    above: int | None = None
+    for found, hash_, projection_, _ in doomed:
+        if bar:
+            db.execute("INSERT OR IGNORE INTO barred VALUES(?)", (projection_,))
+        db.execute("DELETE FROM outbox WHERE node_id=?", (found,))
+        db.execute("INSERT INTO outbox(node_id, hash) VALUES(NULL, ?)", (hash_,))
+        if db.execute("SELECT 1 FROM node WHERE parent=? LIMIT 1", (found,)).fetchone() is not None:
+            db.execute(
+                "UPDATE node SET gone=1, found=0, content=?, thinking='', stop_reason='', usage='', prompt_id=NULL"
+                " WHERE node_id=?",
+                (b"[]", found),
+            )
+            kept += 1
+        else:
+            above = _remove(db, found)
+    while above is not None:
+        # A place is kept for those that follow it only.
+        row = db.execute(
+            "SELECT parent FROM node WHERE node_id=?1 AND gone"
+            " AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=?1)",
+            (above,),
+        ).fetchone()
+        above = None if row is None else _remove(db, above)
+    db.executemany(
+        "DELETE FROM prompt WHERE prompt_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE prompt_id=?1)",
+        {(prompt_id,) for *_, prompt_id in doomed if prompt_id is not None},
+    )
+    return [hash_ for _, hash_, *_ in doomed], kept
+
+
+def take_back(db: apsw.Connection, node_id: int) -> None:
+    """Take out a message that turned out to be unfinished; nothing happens where others follow it."""
+    row = db.execute(
+        "SELECT 1 FROM node WHERE node_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE parent=?1)", (node_id,)
+    ).fetchone()
+    if row is not None:
+        delete(db, node_id, descendants=False, bar=False)
+
+
+def _remove(db: apsw.Connection, node_id: int) -> int | None:
+    """Answers the node's parent."""
+    db.execute("DELETE FROM record WHERE node_id=?", (node_id,))
+    ((parent,),) = db.execute("DELETE FROM node WHERE node_id=? RETURNING parent", (node_id,))
+    return None if parent is None else int(parent)

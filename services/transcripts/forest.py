@@ -1,0 +1,335 @@
+"""The forest of conversations: putting messages where they belong, and reading them back.
+
+Functions on one connection, inside the caller's transaction. A node's ancestors are always there: one that was deleted
+while others follow it keeps its place without its content.
+
+Where a conversation goes on with another model, or under an agent that adds and drops remarks of its own, the hashes of
+its history would all be new ones. Such a history is recognised by its projection, up to the last reply of a model that
+is known already, and the conversation goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+import msgspec
+
+from proto.ops.transcripts import Block, Bucket
+from services.transcripts.hashing import canonical, content_json, node_hash, projection
+from services.transcripts.messages import ASSISTANT, Message, Turn
+
+read_blocks = msgspec.json.Decoder(list[Block]).decode
+"""Decodes the content of a node."""
+
+Strip = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the forest something is to be added: after this node."""
+
+    node_id: int
+    hash: bytes
+    root: int
+    depth: int
+    projection: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A message, prepared: everything but its place. `projection` is that of a conversation that begins with the turn,
+    up to the message."""
+
+    message: Message
+    content: bytes
+    model: str
+    projection: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A turn with everything done that needs no database."""
+
+    turn: Turn
+    steps: list[Step]
+
+
+@dataclass(slots=True)
+class Placed:
+    """What became of a turn: the nodes of its messages in order, and how many of them are new."""
+
+    nodes: list[Place]
+    new: int = 0
+
+
+def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
+    """Raises hashing.OutOfRange.
+
+    Args:
+        parent: projection of the node that the turn follows.
+    """
+    steps: list[Step] = []
+    for message in turn.messages:
+        content = content_json(message.content)
+        parent = projection(parent, message.role, message.content, strip)
+        steps.append(Step(message, content, message.model or turn.model, parent))
+    return Prepared(turn, steps)
+
+
+def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
+    """Put a turn after `parent`, or at the root; nodes that exist are left as they are.
+
+    Args:
+        found: whether there is any text to search a message by.
+    """
+    turn = prepared.turn
+    hashes: list[bytes] = []  # the names of the messages, were all of them new
+    above = parent.hash if parent is not None else b""
+    for step in prepared.steps:
+        above = _hash(turn, step, above)
+        hashes.append(above)
+    start, nodes = _known(db, prepared, hashes)
+    placed = Placed(nodes)
+    at = nodes[-1] if nodes else parent
+    # While each parent has the expected name, these are the names of the nodes, and none of them exists.
+    expected = at is None or not nodes or at.hash == hashes[start - 1]
+    prompt: int | None = None
+    for index in range(start, len(prepared.steps)):
+        step = prepared.steps[index]
+        hash_ = hashes[index] if expected else _hash(turn, step, b"" if at is None else at.hash)
+        known = None if expected else _place(db, "hash=?", hash_)
+        if known is None and step.message.reply:
+            # The reply whose echo came first.
+            after = None if at is None else at.node_id
+            known = _place(db, "projection=? AND parent IS ? AND reply=0", step.projection, after)
+        if known is None:
+            prompt = prompt or _prompt(db, turn.system)
+            known = _insert(db, turn, step, hash_, at, prompt, found)
+            placed.new += 1
+        expected = expected and known.hash == hash_
+        at = known
+        placed.nodes.append(at)
+    for step, place in zip(prepared.steps, placed.nodes, strict=True):
+        if step.message.reply:
+            _was_said(db, place.node_id, step)
+    return placed
+
+
+def _hash(turn: Turn, step: Step, parent: bytes) -> bytes:
+    carried = {"role": step.message.role, "model": step.model, "provider": turn.provider, "agent": turn.agent}
+    return node_hash(canonical(step.content, parent=parent.hex(), **carried))
+
+
+def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
+    """How many of the first messages are kept already, and their nodes."""
+    for index in reversed(range(len(hashes))):
+        place = _place(db, "hash=?", hashes[index])
+        message = prepared.steps[index].message
+        if place is None and message.role == ASSISTANT and not message.reply:
+            # A reply that was recorded goes before one that a client only repeated.
+            place = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
+        if place is not None:
+            return index + 1, _path(db, place, index + 1)
+    return 0, []
+
+
+def _path(db: apsw.Connection, place: Place, length: int) -> list[Place]:
+    """The last nodes of the way to `place`, first one first."""
+    rows = db.execute(
+        "WITH RECURSIVE up(node_id, parent) AS (SELECT node_id, parent FROM node WHERE node_id=?1 UNION ALL"
+        " SELECT node.node_id, node.parent FROM up JOIN node ON node.node_id=up.parent LIMIT ?2)"
+        " SELECT node.node_id, hash, root, depth, projection FROM up JOIN node ON node.node_id=up.node_id"
+        " ORDER BY depth",
+        (place.node_id, length),
+    )
+    return [Place(*row) for row in rows]
+
+
+def _place(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> Place | None:
+    row = db.execute(
+        f"SELECT node_id, hash, root, depth, projection FROM node WHERE {condition} LIMIT 1", bindings
+    ).fetchone()
+    return None if row is None else Place(*row)
+
+
+def _prompt(db: apsw.Connection, text: str) -> int | None:
+    if not text:
+        return None
+    digest = hashlib.sha256(text.encode()).digest()[:16]
+    row = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (digest,)).fetchone()
+    if row is not None:
+        return int(row[0])
+    db.execute("INSERT INTO prompt(digest, text) VALUES(?, ?)", (digest, text))
+    return db.last_insert_rowid()
+
+
+def _insert(
+    db: apsw.Connection,
+    turn: Turn,
+    step: Step,
+    hash_: bytes,
+    at: Place | None,
+    prompt: int | None,
+    found: Callable[[Message], bool],
+) -> Place:
+    message = step.message
+    barred = db.execute("SELECT 1 FROM barred WHERE projection=?", (step.projection,)).fetchone() is not None
+    searched = not barred and found(message)
+    depth = 1 if at is None else at.depth + 1
+    when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
+    content, thinking = (b"[]", "") if barred else (step.content, _json(message.thinking))
+    where = (None, None) if at is None else (at.node_id, at.root)
+    db.execute(
+        "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
+        " provider, agent, project, at, thinking, prompt_id)"
+        " VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (hash_, *where, depth, step.projection, barred, searched, message.role, content, step.model,
+         turn.provider, turn.agent, turn.project, when, thinking, prompt),
+    )  # fmt: skip
+    node_id = db.last_insert_rowid()
+    if at is None:
+        db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
+    if searched:
+        db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
+    return Place(node_id, hash_, node_id if at is None else at.root, depth, step.projection)
+
+
+def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
+    """Keep the fields that only the reply itself has; repeated, this changes nothing."""
+    message = step.message
+    db.execute(
+        "UPDATE node SET reply=1, stop_reason=?2, usage=?3, thinking=iif(thinking='' AND NOT gone, ?4, thinking)"
+        " WHERE node_id=?1 AND NOT reply",
+        (node_id, message.stop_reason, _json(message.usage), _json(message.thinking)),
+    )
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode() if value else ""
+
+
+# Reading
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node as it was kept."""
+
+    node_id: int
+    hash: str
+    parent: int | None
+    root: int
+    depth: int
+    gone: bool
+    role: str
+    content: bytes
+    model: str
+    provider: str
+    agent: str
+    project: str
+    at: float
+    stop_reason: str
+    usage: str
+    prompt_id: int | None
+
+    @property
+    def blocks(self) -> list[Block]:
+        return read_blocks(self.content)
+
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(
+            type="message",
+            role=self.role,
+            content=self.blocks,
+            model=self.model,
+            provider=self.provider,
+            agent_name=self.agent,
+        )
+
+    @property
+    def tokens(self) -> dict[str, Any] | None:
+        return msgspec.json.decode(self.usage, type=dict[str, Any]) if self.usage else None
+
+
+_COLUMNS = (
+    "node.node_id, hash, parent, root, depth, gone, role, content, model, provider, agent, project, at, stop_reason,"
+    " usage, prompt_id"
+)
+
+
+def _node(row: tuple[Any, ...]) -> Node:
+    return Node(row[0], row[1].hex(), row[2], row[3], row[4], bool(row[5]), *row[6:])
+
+
+def find(db: apsw.Connection, hash_: str) -> Node | None:
+    """The node of that hash; None where there is none, or its content is gone."""
+    digest = digest_of(hash_)
+    if digest is None:
+        return None
+    row = db.execute(f"SELECT {_COLUMNS} FROM node WHERE hash=? AND NOT gone", (digest,)).fetchone()
+    return None if row is None else _node(row)
+
+
+def digest_of(hash_: str) -> bytes | None:
+    """The bytes of a hash in hexadecimal digits; None where it is none."""
+    try:
+        digest = bytes.fromhex(hash_)
+    except ValueError:
+        return None
+    return digest if len(digest) == 32 and len(hash_) == 64 else None
+
+
+def lineage(db: apsw.Connection, node_id: int, columns: str) -> list[tuple[Any, ...]]:
+    """The nodes from the root to this one, the root first; of each these columns, and no object of its own: paths are
+    long."""
+    # A node is always younger than its parent, so that the ids alone are sorted, and no text is.
+    rows = db.execute(
+        f"SELECT {columns} FROM node WHERE node_id IN ("
+        "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
+        " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above)"
+        " SELECT node_id FROM up) ORDER BY node_id",
+        (node_id,),
+    )
+    return list(rows)
+
+
+def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
+    """Nodes that are there, whether or not in this order."""
+    marks = ",".join("?" * len(node_ids))
+    for row in db.execute(f"SELECT {_COLUMNS} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
+        yield _node(row)
+
+
+def place(db: apsw.Connection, node_id: int) -> Place | None:
+    return _place(db, "node_id=?", node_id)
+
+
+_LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"
+
+
+def leaves(db: apsw.Connection, limit: int) -> list[tuple[int, str]]:
+    """The last messages of the newest conversations, with their hashes."""
+    rows = db.execute(f"SELECT node_id, hash FROM node WHERE {_LEAF} ORDER BY node_id DESC LIMIT ?", (limit,))
+    return [(int(node_id), digest.hex()) for node_id, digest in rows]
+
+
+def counts(db: apsw.Connection) -> tuple[int, int, int]:
+    """Nodes, roots and leaves, without those whose content is gone."""
+    nodes_, roots, ends = next(
+        db.execute(
+            f"SELECT count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
+            " FROM node WHERE NOT gone"
+        )
+    )
+    return int(nodes_), int(roots), int(ends)
+
+
+def prompt_text(db: apsw.Connection, prompt_id: int | None) -> str:
+    """A system prompt; nothing where there was none."""
+    row = db.execute("SELECT text FROM prompt WHERE prompt_id=?", (prompt_id,)).fetchone()
+    return "" if row is None else str(row[0])

@@ -1,0 +1,241 @@
+"""Files that agents left on disk, part by part: what was said goes into the forest together with how far that is.
+
+One transaction keeps a part's messages, which node each record became, what the layout has in hand and the position in
+the file. So an import that is killed anywhere goes on where it was, and a part that is sent again is recognised. What
+the end of a file leaves in hand is kept too, and taken back where the file turns out to have grown there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import apsw
+import msgspec
+import trio
+
+from proto.errors import OperationError
+from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.transcripts import forest
+from services.transcripts.database import take_back
+from services.transcripts.forest import Place, Placed
+from services.transcripts.hashing import OutOfRange
+from services.transcripts.ingest import Ingest
+from services.transcripts.layouts import Layout, Step
+from services.transcripts.layouts.claude import Claude
+from services.transcripts.layouts.codex import Codex
+from services.transcripts.layouts.exports import Exports
+from services.transcripts.layouts.gemini import Gemini
+from services.transcripts.providers.wire import Json, Unreadable, decode
+
+NO_LAYOUT = "none"
+"""The layout of a file none of whose records is known so far."""
+
+
+class _Held(NamedTuple):
+    """The stored state of a file's import."""
+
+    position: int = 0
+    tail: str = ""
+    layout: str = ""
+    state: bytes = b""
+    part: str = ""
+    answer: bytes = b""
+    growing: tuple[int, ...] = ()
+
+
+class Importing:
+    """From records to nodes."""
+
+    def __init__(self, database: Database, ingest: Ingest) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._reading = trio.CapacityLimiter(1)
+
+    @handles(TranscriptImportState)
+    async def state(self, params: TranscriptImportState, ctx: Context) -> ImportState:
+        """How far a file is."""
+        held = await self._database.read(lambda db: _held(db, params.source))
+        return ImportState(position=held.position, tail=held.tail, layout=held.layout)
+
+    @handles(TranscriptImport)
+    async def import_part(self, params: TranscriptImport, ctx: Context) -> ImportResult:
+        """Keep a part of a file.
+
+        Raises:
+            OperationError: it does not begin where the file has been read to, or the disk fails.
+        """
+        held = await self._database.read(lambda db: _held(db, params.source))
+        part = _Part(self._ingest, params, held)
+        if held.part == part.name:
+            return msgspec.json.decode(held.answer, type=ImportResult)
+        if params.start not in (0, held.position):
+            raise OperationError(
+                f"{params.source} has been imported up to byte {held.position}, and this part begins at"
+                f" {params.start}; is another import of it running?"
+            )
+        await trio.to_thread.run_sync(part.read, limiter=self._reading)
+        result = await self._database.write(part.keep)
+        self._ingest.hurry()
+        return result
+
+
+class _Part:
+    """A part of a file: read in a thread, then kept in one transaction."""
+
+    def __init__(self, ingest: Ingest, params: TranscriptImport, held: _Held) -> None:
+        self.name = f"{params.start}-{params.position}-{params.tail}"
+        self._ingest = ingest
+        self._params = params
+        self._held = held if params.start else _Held(growing=held.growing)
+        self._steps: list[Step] = []  # what is certain
+        self._last: list[Step] = []  # what was still in hand where the file ends
+        self._layout = NO_LAYOUT
+        self._state = b""
+        self._messages = self._new = self._unreadable = 0
+        self._problem = ""
+
+    def _fail(self, why: str) -> None:
+        self._unreadable += 1
+        self._problem = self._problem or why
+
+    def read(self) -> None:
+        """What the part says, and the state that its layout ends in."""
+        layout = _layout(self._held.layout, self._held.state)
+        for number, record in enumerate(self._params.records, 1):
+            where = f"record {number} after byte {self._params.start}"
+            try:
+                given = decode(record)
+                if not isinstance(given, dict):
+                    self._fail(f"{where} is not an object")
+                    continue
+                layout, steps = detect(given) if layout is None else (layout, layout.read(given))
+            except (Unreadable, RecursionError) as error:
+                self._fail(f"{where} is not JSON: {str(error) or 'nested too deeply'}")
+                continue
+            if steps is None:
+                self._fail(f"{where} is of no known form")
+            else:
+                self._steps += steps
+        if layout is None:
+            return
+        for step in (*self._steps, *layout.in_hand()):
+            self._ingest.mask(step)
+        layout.system = self._ingest.masked(layout.system)
+        self._layout, self._state = layout.name, msgspec.json.encode(layout)
+        if self._params.final:
+            # The state keeps it in hand: the next record may belong to it.
+            self._last = layout.flush()
+
+    def keep(self, db: apsw.Connection) -> ImportResult:
+        """Put the messages into the forest, and write down how far the file is.
+
+        Raises:
+            OperationError: another part was kept since this one was begun.
+        """
+        params, before = self._params, self._held.growing
+        if params.start and _held(db, params.source).part != self._held.part:
+            raise OperationError(f"another import of {params.source} is running")
+        places: dict[str, Place | None] = {}
+        touched: set[int] = set()
+        for step in self._steps:
+            touched.update(place.node_id for place in self._add(db, places, step).nodes)
+        growing: list[int] = []
+        for step in self._last:
+            placed = self._add(db, places, step)
+            touched.update(place.node_id for place in placed.nodes)
+            growing += (place.node_id for place in placed.nodes[len(placed.nodes) - placed.new :])
+        if self._steps or self._last:
+            for node_id in reversed(before):
+                if node_id not in touched:
+                    take_back(db, node_id)
+            growing = [*(node_id for node_id in before if node_id in touched and self._last), *growing]
+        else:
+            growing = list(before)
+        answer = ImportResult(
+            messages=self._messages,
+            nodes=self._new,
+            unreadable=self._unreadable,
+            problem=self._problem,
+            layout=self._layout,
+        )
+        row = (params.source, params.position, params.tail, self._layout, self._state, self.name)
+        db.execute(
+            "INSERT OR REPLACE INTO source(source, position, tail, layout, state, part, answer, growing)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, msgspec.json.encode(answer), msgspec.json.encode(growing)),
+        )
+        return answer
+
+    def _add(self, db: apsw.Connection, places: dict[str, Place | None], step: Step) -> Placed:
+        """Put a step into the forest; `places` are where the records are that this part has named."""
+        if step.after and step.after not in places:
+            key = _digest(self._params.source, step.after)
+            row = db.execute("SELECT node_id FROM record WHERE key=?", (key,)).fetchone()
+            places[step.after] = None if row is None or not row[0] else forest.place(db, row[0])
+        after = places[step.after] if step.after else None
+        placed = Placed([])
+        self._messages += len(step.messages)
+        try:
+            prepared = forest.prepare(step, self._ingest.strip, b"" if after is None else after.projection)
+        except (OutOfRange, RecursionError) as error:
+            self._fail(f"a message cannot be kept: {str(error) or 'nested too deeply'}")
+        else:
+            placed = forest.add(db, prepared, after, self._ingest.is_found)
+            self._new += placed.new
+        last = placed.nodes[-1] if placed.nodes else after
+        node_id = 0 if last is None else last.node_id
+        db.executemany(
+            "INSERT OR REPLACE INTO record(key, node_id) VALUES(?, ?)",
+            ((_digest(self._params.source, key), node_id) for key in step.keys if key),
+        )
+        places.update(dict.fromkeys(step.keys, last))
+        return placed
+
+
+def release(db: apsw.Connection) -> None:
+    """Forget what files have in hand of messages that were deleted; in the transaction that deletes."""
+    sources = list(db.execute("SELECT source, layout, state, growing FROM source WHERE growing<>CAST('[]' AS BLOB)"))
+    for source, layout, state, growing in sources:
+        node_ids = msgspec.json.decode(growing, type=list[int])
+        kept = {node.node_id for node in forest.nodes(db, node_ids)}
+        if len(kept) < len(node_ids) and (held := _layout(layout, state)) is not None:
+            held.flush()
+            row = (msgspec.json.encode(held), b"[]", source)
+            db.execute("UPDATE source SET state=?, growing=? WHERE source=?", row)
+
+
+def _digest(source: str, key: str) -> bytes:
+    # Numbers are a file's own; other names are unique wherever they are, and a session may go on in another file.
+    told = f"{source}\0{key}" if key.startswith("#") else key
+    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _held(db: apsw.Connection, source: str) -> _Held:
+    row = db.execute(
+        "SELECT position, tail, layout, state, part, answer, growing FROM source WHERE source=?", (source,)
+    ).fetchone()
+    if row is None:
+        return _Held()
+    return _Held(*row[:6])._replace(growing=msgspec.json.decode(row[6], type=tuple[int, ...]))
+
+
+def _layout(name: str, state: bytes) -> Layout | None:
+    kind = LAYOUTS.get(name)
+    return None if kind is None else msgspec.json.decode(state, type=kind)
+
+
+LAYOUTS: dict[str, type[Layout]] = {kind.name: kind for kind in (Gemini, Claude, Codex, Exports)}
+
+
+def detect(record: Json) -> tuple[Layout | None, list[Step] | None]:
+    """A layout that knows `record`, and what that says; nothing where none does."""
+    kinds: list[type[Layout]] = [Claude] if "uuid" in record and "type" in record else [Gemini, Codex, Exports, Claude]
+    for kind in kinds:
+        layout = kind()
+        steps = layout.read(record)
+        if steps is not None:
+            return layout, steps
+    return None, None

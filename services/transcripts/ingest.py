@@ -1,0 +1,237 @@
+"""Turns as they are posted or went over the wire, up to the moment when they are on disk.
+
+What costs time and needs no database (reading, masking, hashing) is done in threads beside the writer, but for turns
+so short that a thread would cost more.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+import apsw
+import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
+import msgspec
+import trio
+import zstandard
+from msgspec import Meta
+
+from proto.ops.transcripts_intake import (
+    MAX_BODY_BYTES,
+    IngestResult,
+    Problem,
+    TranscriptIngest,
+    TranscriptRecord,
+)
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.transcripts import forest
+from services.transcripts.forest import Placed, Prepared
+from services.transcripts.hashing import OutOfRange
+from services.transcripts.messages import Message, Turn, calls_text, spoken_text
+from services.transcripts.passages import Stripper
+from services.transcripts.providers import Rejected, TurnPayload, turn_of
+from services.transcripts.providers.wire import Unreadable, decode
+from services.transcripts.redaction import Redactor
+
+MAX_DECODED_BYTES = 4 * MAX_BODY_BYTES
+_PIECE_BYTES = 1024 * 1024
+
+INLINE_BYTES = 16 * 1024
+"""Of a body that is read at once: it takes less time than to hand it to a thread."""
+
+
+class BatchPayload(msgspec.Struct, frozen=True):
+    """Several turns as they are posted; each is read for itself, so that one that is wrong spoils no other."""
+
+    turns: Annotated[list[Any], Meta(description="Each as `/v1/ingest` takes it")] = []
+
+
+class Ingest:
+    """From posted bodies to nodes."""
+
+    def __init__(
+        self, database: Database, redactor: Redactor | None, strip: Stripper, hurry: Callable[[], None] = lambda: None
+    ) -> None:
+        """`hurry` is told of new turns."""
+        self._database = database
+        self._redactor = redactor
+        self.strip = strip
+        self.hurry = hurry
+        self._preparing = trio.CapacityLimiter(2)
+
+    @handles(TranscriptIngest)
+    async def _post(self, params: TranscriptIngest, ctx: Context) -> IngestResult:
+        return await self.post(params)
+
+    async def post(self, params: TranscriptIngest) -> IngestResult:
+        """Keep what was posted.  Raises OperationError where the disk fails."""
+        return await self._keep(partial(self._read, params), len(params.body), batch=params.batch)
+
+    @handles(TranscriptRecord)
+    async def record(self, params: TranscriptRecord, ctx: Context) -> IngestResult:
+        """Keep one exchange as it went over the wire.  Raises OperationError where the disk fails."""
+        size = len(params.request) + len(params.response)
+        return await self._keep(lambda: [self._prepared(partial(_exchange, params))], size, batch=False)
+
+    async def _keep(self, read: Callable[[], list[Prepared | Rejected]], size: int, *, batch: bool) -> IngestResult:
+        try:
+            inline = size <= INLINE_BYTES
+            turns = read() if inline else await trio.to_thread.run_sync(read, limiter=self._preparing)
+        except Unreadable as error:
+            return IngestResult(errors=[f"invalid payload: {error}"], problem=Problem.PAYLOAD)
+        if not turns:
+            return IngestResult(errors=["empty batch"], problem=Problem.PAYLOAD)
+        errors = [
+            f"turn[{index}]: {turn}" if batch else str(turn)
+            for index, turn in enumerate(turns)
+            if isinstance(turn, Rejected)
+        ]
+        kept = [turn for turn in turns if not isinstance(turn, Rejected)]
+
+        def add(db: apsw.Connection) -> list[Placed]:
+            return [forest.add(db, turn, None, self.is_found) for turn in kept]
+
+        placed = await self._database.write(add) if kept else []
+        self.hurry()
+        return IngestResult(
+            accepted=len(kept),
+            rejected=len(errors),
+            errors=errors,
+            problem=Problem.TURN if errors and not batch else Problem.NONE,
+            head_hash=placed[-1].nodes[-1].hash.hex() if placed else "",
+            nodes=sum(each.new for each in placed),
+        )
+
+    def is_found(self, message: Message) -> bool:
+        """Whether there is any text to search a message by."""
+        return bool(self.strip(spoken_text(message.content)).strip() or calls_text(message.content))
+
+    def mask(self, turn: Turn) -> None:
+        """Take the secrets out of a turn."""
+        if self._redactor is not None:
+            self._redactor.turn(turn)
+
+    def masked(self, text: str) -> str:
+        """The same without secrets."""
+        return text if self._redactor is None else self._redactor.text(text)
+
+    def _read(self, params: TranscriptIngest) -> list[Prepared | Rejected]:
+        given = decode(params.body)
+        try:
+            if not params.batch:
+                return [self._prepared(partial(turn_of, msgspec.convert(given, TurnPayload)))]
+            payloads = msgspec.convert(given, BatchPayload).turns
+        except msgspec.ValidationError as error:
+            raise Unreadable(str(error)) from None
+        return [self._prepared(partial(_turn, item)) for item in payloads]
+
+    def _prepared(self, read: Callable[[], Turn]) -> Prepared | Rejected:
+        """Mask and hash a turn; in a thread."""
+        try:
+            turn = read()
+            self.mask(turn)
+            return forest.prepare(turn, self.strip)
+        except msgspec.ValidationError as error:
+            return Rejected(f"invalid payload: {error}")
+        except (Rejected, Unreadable) as error:
+            return Rejected(str(error))
+        except OutOfRange as error:
+            return Rejected(f"cannot be kept: {error}")
+        except RecursionError:
+            return Rejected("cannot be kept: nested too deeply")
+
+
+def _turn(given: object) -> Turn:
+    return turn_of(msgspec.convert(given, TurnPayload))
+
+
+def _exchange(params: TranscriptRecord) -> Turn:
+    payload = TurnPayload(
+        provider=params.provider,
+        agent_name=params.agent_name,
+        project=params.project,
+        request=decoded(params.request, params.request_encoding).decode("utf-8", "replace"),
+        response=decoded(params.response, params.response_encoding).decode("utf-8", "replace"),
+    )
+    turn = turn_of(payload)
+    turn.at = params.at
+    return turn
+
+
+def decoded(body: bytes, encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> bytes:
+    """`body` as it was before `encoding`, a Content-Encoding, was applied.
+
+    What ends too early is read as far as it goes (servers that stream often never finish what they compress).
+
+    Raises:
+        Unreadable: it is damaged, or longer than is kept; it is refused as a whole rather than cut.
+    """
+    for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
+        body = _without(body, name, max_bytes)
+    return body
+
+
+def _without(body: bytes, name: str, max_bytes: int) -> bytes:
+    try:
+        match name:
+            case "identity":
+                return body
+            case "gzip" | "x-gzip":
+                return _inflated(body, 16 + zlib.MAX_WBITS, max_bytes)
+            case "deflate":
+                # Both are sent under this name: with zlib's frame (RFC 1950: the method is 8, and the first two bytes
+                # are a multiple of 31), as the standard says, and without.
+                framed = len(body) >= 2 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
+                return _inflated(body, zlib.MAX_WBITS if framed else -zlib.MAX_WBITS, max_bytes)
+            case "br":
+                return _brotli(body, max_bytes)
+            case "zstd":
+                return _zstd(body, max_bytes)
+    except (zlib.error, brotli.error, zstandard.ZstdError) as error:
+        raise Unreadable(f"it is not what its Content-Encoding ({name}) says: {error}") from None
+    raise Unreadable(f"its Content-Encoding ({name}) is not known here; known are gzip, deflate, br and zstd")
+
+
+def _inflated(body: bytes, wbits: int, max_bytes: int) -> bytes:
+    data = bytearray()
+    # What was compressed in several goes (RFC 1952, 2.2) comes as members, one after the other.
+    while rest := body.lstrip(b"\0") if data else body:
+        stream = zlib.decompressobj(wbits)
+        data += stream.decompress(rest, max_bytes + 1 - len(data))
+        if len(data) > max_bytes or stream.unconsumed_tail:
+            raise _too_long(max_bytes)
+        body = stream.unused_data
+        if not stream.eof:
+            break
+    return bytes(data)
+
+
+def _brotli(body: bytes, max_bytes: int) -> bytes:
+    stream = brotli.Decompressor()
+    data = bytearray()
+    while not stream.is_finished():
+        data += stream.process(body, output_buffer_limit=_PIECE_BYTES)
+        if len(data) > max_bytes:
+            raise _too_long(max_bytes)
+        if stream.can_accept_more_data():
+            # It has no more to give: it ends, or it ends too early.
+            break
+        body = b""
+    return bytes(data)
+
+
+def _zstd(body: bytes, max_bytes: int) -> bytes:
+    data = bytearray()
+    with zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            data += piece
+            if len(data) > max_bytes:
+                raise _too_long(max_bytes)
+    return bytes(data)
+
+
+def _too_long(max_bytes: int) -> Unreadable:
+    return Unreadable(f"without its Content-Encoding it is longer than {max_bytes} bytes, and is not kept")

@@ -1,1 +1,0 @@
-"""How conversations come in: posted, recorded or imported, read and masked."""

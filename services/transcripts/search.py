@@ -1,0 +1,277 @@
+"""Searching turns, and all corpora at once: the conditions put to the search, and its hits with where they are from.
+
+The collections of `search_everything` are asked side by side. Their scores are of one kind where the same stages ran in
+each (a cosine and words in one range, or the cross-encoder's score), and are compared as they are; where one corpus
+could be searched by words alone, its scores say little beside the others', and `degraded` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from collections.abc import Sequence
+from functools import partial
+
+import apsw
+import trio
+from msgspec.structs import replace
+
+from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.frames import Written
+from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
+from proto.ops.transcripts import (
+    Corpus,
+    EverythingHit,
+    EverythingResult,
+    Instant,
+    LineageTurn,
+    SearchEverything,
+    TranscriptHit,
+    TranscriptSearchResult,
+    TranscriptsSearch,
+)
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.runtime.storage import Damaged
+from services.transcripts import forest
+from services.transcripts.answers import told, written
+from services.transcripts.feed import COLLECTION, SearchFeed
+
+DEFAULT_TOP_K = 5
+MAX_TOP_K = 1000
+CANDIDATES = 50
+PER_CONVERSATION = 8
+"""Hits to ask for, for each conversation that is wanted: most have a few turns on one subject."""
+
+CHARS_PER_TOKEN = 4
+"""Of English text and code, by every tokenizer in common use."""
+
+_TURN_CHARS = 110
+"""What a turn's hash, role and punctuation come to."""
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+class Searching:
+    """The operations that search."""
+
+    def __init__(self, database: Database, feed: SearchFeed, patience_s: float) -> None:
+        """`patience_s`: how long a search waits for what was just kept to be found."""
+        self._database = database
+        self._feed = feed
+        self._patience_s = patience_s
+
+    @handles(TranscriptsSearch)
+    async def search(self, params: TranscriptsSearch, ctx: Context) -> Written:
+        _require_words(params.query)
+        conditions = filters(params)
+        count = wanted(params)
+        degraded: list[str] = []
+        left = await self._caught_up(degraded, "index")
+        limit = min(MAX_TOP_K, count * PER_CONVERSATION if params.distinct else count)
+        # Turns that were deleted a moment ago may still be answered, and are dropped below.
+        limit = min(MAX_TOP_K, limit + left)
+        while True:
+            asked = RetrieveSearch(
+                collection=COLLECTION,
+                query=params.query,
+                limit=limit,
+                candidates=max(CANDIDATES, limit),
+                filters=conditions,
+            )
+            found = await ctx.call(asked)
+            hits = one_each(found.hits) if params.distinct else found.hits
+            if len(hits) >= count or len(found.hits) < limit or limit >= MAX_TOP_K:
+                break
+            limit = min(MAX_TOP_K, 4 * limit)
+        degraded = [*found.degraded, *degraded]
+        # A text that is cut must be decoded.
+        as_text = params.max_tokens is not None
+
+        def answer(db: apsw.Connection) -> Written:
+            return _written(params, results(db, hits, count, as_text=as_text), degraded)
+
+        try:
+            # Encoded in the thread, for it may be large.
+            return await self._database.read(answer)
+        except Damaged as error:
+            degraded.append(str(error))
+        readable: list[TranscriptHit] = []
+        for hit in hits[:count]:
+            with contextlib.suppress(Damaged):
+                readable += await self._database.read(partial(results, hits=[hit], limit=1, as_text=as_text))
+        return _written(params, readable, degraded)
+
+    @handles(SearchEverything)
+    async def search_everything(self, params: SearchEverything, ctx: Context) -> EverythingResult:
+        """Raises Unavailable where no corpus can be searched."""
+        _require_words(params.query)
+        corpora = list(dict.fromkeys(params.corpora)) or list(Corpus)
+        degraded: list[str] = []
+        if Corpus.TRANSCRIPTS in corpora:
+            await self._caught_up(degraded, "transcripts")
+        found: dict[Corpus, SearchResult] = {}
+
+        async def ask(corpus: Corpus) -> None:
+            try:
+                found[corpus] = await ctx.call(
+                    RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit)
+                )
+            except LinckiaError as error:
+                degraded.append(f"{corpus.value}: {error}")
+
+        async with trio.open_nursery() as nursery:
+            for corpus in corpora:
+                nursery.start_soon(ask, corpus)
+        if not found:
+            raise Unavailable("; ".join(degraded), retry_after_ms=1000)
+        hits = [_hit(corpus, result.source, hit) for corpus, result in found.items() for hit in result.hits]
+        turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
+        # The search may still hold what was deleted a moment ago.
+        there: set[str] = set()
+        try:
+            there = await self._database.read(lambda db: {turn for turn in turns if forest.find(db, turn) is not None})
+        except Damaged as error:
+            degraded.append(f"transcripts: {error}")
+        hits = [hit for hit in hits if hit.corpus is not Corpus.TRANSCRIPTS or hit.id in there]
+        hits.sort(key=lambda hit: (-hit.score, hit.corpus, hit.id))
+        degraded += [f"{corpus.value}: {reason}" for corpus, result in found.items() for reason in result.degraded]
+        kept = hits[: params.limit]
+        return EverythingResult(
+            query=params.query,
+            count=len(kept),
+            results=kept,
+            searched=[corpus for corpus in corpora if corpus in found],
+            degraded=degraded,
+        )
+
+    async def _caught_up(self, degraded: list[str], name: str) -> int:
+        """How many turns the search does not know yet; said in `degraded` as well."""
+        try:
+            left = await self._feed.caught_up(self._patience_s)
+        except Damaged as error:
+            degraded.append(f"{name}: {error}")
+            return 0
+        if left:
+            degraded.append(f"{name}: {left} turns are still to be indexed")
+        return left
+
+
+def _require_words(query: str) -> None:
+    if not query.strip():
+        raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
+
+
+def _written(params: TranscriptsSearch, found: list[TranscriptHit], degraded: list[str]) -> Written:
+    kept = found if params.max_tokens is None else within(found, params.max_tokens)
+    return written(TranscriptSearchResult(query=params.query, count=len(kept), results=kept, degraded=degraded))
+
+
+def wanted(params: TranscriptsSearch) -> int:
+    """How many results."""
+    return min(params.top_k, MAX_TOP_K) if params.top_k > 0 else DEFAULT_TOP_K
+
+
+def filters(params: TranscriptsSearch) -> list[Filter]:
+    """The conditions that `params` states.
+
+    Raises:
+        InvalidParams: a time that cannot be read.
+    """
+    found = [
+        Filter(field=name, any_of=[value]) for name in ("role", "agent", "project") if (value := getattr(params, name))
+    ]
+    if params.since is not None:
+        found.append(Filter(field="at", at_least=seconds(params.since, "since")))
+    if params.until is not None:
+        found.append(Filter(field="at", at_most=seconds(params.until, "until")))
+    return found
+
+
+def seconds(value: Instant, name: str) -> float:
+    """Unix seconds; a date means its beginning, or for `until` its end.  Raises InvalidParams."""
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        if name == "until" and _DATE.fullmatch(value):
+            moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
+        return moment.timestamp()
+    except (ValueError, OverflowError):
+        right = "give RFC 3339 (2026-01-17T12:00:00Z), a date (2026-01-17), or Unix seconds"
+        raise InvalidParams(f"parameter `{name}`: {value[:80]!r} is no time; {right}", field=name) from None
+
+
+def one_each(hits: Sequence[Hit]) -> list[Hit]:
+    """The best hit of each conversation."""
+    best: dict[object, Hit] = {}
+    for hit in hits:
+        best.setdefault(hit.group_metadata.get("root"), hit)
+    return list(best.values())
+
+
+def results(db: apsw.Connection, hits: Sequence[Hit], limit: int, *, as_text: bool) -> list[TranscriptHit]:
+    """Hits as results; one whose node is gone is left out. Without `as_text` only for `answers.written`."""
+    found: list[TranscriptHit] = []
+    for hit in hits:
+        node = forest.find(db, hit.group)
+        if node is None:
+            continue
+        rows = forest.lineage(db, node.node_id, "hash, role, content")
+        path = told(rows, as_text=as_text)
+        found.append(
+            TranscriptHit(
+                hash=node.hash, score=hit.score, role=node.role, preview=path[-1].text, depth=len(path), lineage=path
+            )
+        )
+        if len(found) == limit:
+            break
+    return found
+
+
+def within(found: Sequence[TranscriptHit], max_tokens: int) -> list[TranscriptHit]:
+    """As many results as fit: of each the oldest turns are cut first, of the hit itself its end; one at least."""
+    left = max_tokens * CHARS_PER_TOKEN
+    kept: list[TranscriptHit] = []
+    for hit in found:
+        frame = _TURN_CHARS * (len(hit.lineage) + 1)
+        # The turn itself is answered twice.
+        room = left - frame - 2 * len(hit.preview)
+        if room < 0 and kept:
+            break
+        own = hit.preview if room >= 0 else cut(hit.preview, max(0, left - frame) // 2)
+        lineage: list[LineageTurn] = []
+        room = max(0, room)
+        for turn in reversed(hit.lineage[:-1]):
+            text = cut(turn.text, room)
+            room -= len(text)
+            lineage.append(replace(turn, text=text))
+        lineage.reverse()
+        kept.append(replace(hit, preview=own, lineage=[*lineage, replace(hit.lineage[-1], text=own)]))
+        left -= frame + 2 * len(own) + sum(len(turn.text) for turn in lineage)
+        if left <= 0:
+            break
+    return kept
+
+
+def cut(text: str, room: int) -> str:
+    """At most `room` characters of `text`, with a sign that it went on."""
+    if len(text) <= room:
+        return text
+    return f"{text[: max(0, room - 1)].rstrip()}…" if room > 0 else ""
+
+
+def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
+    return EverythingHit(
+        corpus=corpus,
+        id=hit.group,
+        score=hit.score,
+        title=hit.title,
+        context=hit.heading,
+        text=hit.text,
+        source=source,
+        metadata={key: value for key, value in hit.group_metadata.items() if key != "root"},
+    )

@@ -1,1 +1,0 @@
-"""Telling the search what was said, and asking it."""

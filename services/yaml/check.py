@@ -1,0 +1,283 @@
+"""The rule that decides everything: apply a candidate edit and find out whether it did what was asked and nothing else.
+
+An edit is right when the bytes outside its splices are the same bytes (they are copied, and compared) and the result
+parses to the expected events, with the expected comments, every alias still at the node it stood for.
+
+Of a large file only the lines are read again that an edit can have changed. The parser goes from left to right, and at
+the line where an entry of a block collection begins all that it knows is the stack of open collections. So where an
+edit lies behind the first character of such an entry and before the line of a later one, only the lines between need to
+be read: if they hold entries of a collection at the same column and end complete, the parser reaches the later line in
+the state in which it was before, and all that follows reads as it did. Anything that does not fit this exactly (a pair
+left open, a byte order mark, a document marker) is left to a full read.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from services.yaml.errors import NotApplicable, SyntaxFault
+from services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING_END, SEQUENCE_END, Document, Event, Stream
+from services.yaml.syntax.parser import parse
+from services.yaml.syntax.tokens import COLON
+from services.yaml.tree import Place, Tree
+
+_FIRST: Final = attrgetter("first")
+_SMALL: Final = 32 * 1024  # characters: read whole in some milliseconds
+
+
+class Splice(NamedTuple):
+    """Replace the characters from `start` to `stop` by `text`."""
+
+    start: int
+    stop: int
+    text: str
+
+
+class Expected(NamedTuple):
+    """What an edit must come to: the source's events from `start` to `stop` replaced by `events`, and its comments
+    with those at the indices `dropped` gone and `added` present."""
+
+    start: int
+    stop: int
+    events: list[Event]
+    dropped: frozenset[int] = frozenset()
+    added: Sequence[str] = ()
+
+
+def first_right(
+    tree: Tree, candidates: Iterable[Sequence[Splice]], expected: Expected, refusal: str | Callable[[], str]
+) -> Tree:
+    """The tree after the first of the candidates that is right. Raises YamlError (-32003) with `refusal`."""
+    for splices in candidates:
+        edited = check(tree, splices, expected)
+        if edited is not None:
+            return edited
+    raise NotApplicable(refusal if isinstance(refusal, str) else refusal())
+
+
+def _apply(text: str, splices: Iterable[Splice]) -> str | None:
+    """The text after the splices, or None where they overlap."""
+    out: list[str] = []
+    at = 0
+    for start, stop, new in sorted(splices, key=lambda splice: (splice.start, splice.stop)):
+        if start < at or stop < start:
+            return None
+        out += (text[at:start], new)
+        at = stop
+    out.append(text[at:])
+    return "".join(out)
+
+
+def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: bool | None = None) -> Tree | None:
+    """The edited tree where the edit is right, else None.
+
+    `whole` tells whether the whole result is read again; by default a large file is read only where it can have
+    changed.
+    """
+    stream = tree.stream
+    edited = _apply(tree.text, splices)
+    if edited is None:
+        return None
+    start, stop, new, dropped, added = expected
+    if whole is None:
+        whole = len(edited) < _SMALL
+    segment = None
+    if not whole and splices:
+        first, last = min(splice.start for splice in splices), max(splice.stop for splice in splices)
+        segment = _find_segment(tree, first, last, start, stop)
+    result = _parsed(edited, stream) if segment is None else _read_segment(tree, segment, edited)
+    if result is None:
+        return None
+    # From here on only what was read again is compared: events `first` to `last`, characters `low` to `high`.
+    low, high, first, last = (0, len(tree.text), 0, len(stream.events)) if segment is None else segment[:4]
+    count = len(new)
+    moved = count - (stop - start)
+    events = result.events
+    if (
+        len(events) != len(stream.events) + moved
+        or events[start : start + count] != new
+        or events[first:start] != stream.events[first:start]
+        or events[start + count : last + moved] != stream.events[stop:last]
+    ):
+        return None
+    by = len(edited) - len(tree.text)
+    kept = [
+        tree.text[begin:end]
+        for index, (begin, end) in enumerate(stream.comments)
+        if index not in dropped and low <= begin < high
+    ]
+    found = [edited[begin:end] for begin, end in result.comments if low <= begin < high + by]
+    if sorted([*kept, *added]) != sorted(found):
+        return None
+    after = Tree(result)
+    if segment is not None and not _names(stream.events[first:last]) and not _names(events[first : last + moved]):
+        return after
+    return after if _aliases_kept(tree, after, expected) else None
+
+
+def _parsed(text: str, like: Stream, depth: int = 0, tags: dict[str, str] | None = None) -> Stream | None:
+    """A text read under the rules that `like` was read under, `depth` levels down; None where it is not YAML."""
+    try:
+        return parse(text, max_depth=like.max_depth - depth, lenient_closers=like.lenient, tags=tags)
+    except SyntaxFault:
+        return None
+
+
+def _names(events: list[Event]) -> bool:
+    """Whether any of the events has an anchor or is an alias."""
+    return any(event[3] is not None or event[0] == ALIAS for event in events)
+
+
+def _aliases_kept(before: Tree, after: Tree, expected: Expected) -> bool:
+    start, stop, count = expected.start, expected.stop, len(expected.events)
+    shift = count - (stop - start)
+    try:
+        targets = after.alias_targets()
+    except SyntaxFault:
+        return False
+    for alias, target in before.alias_targets().items():
+        if start <= alias < stop:
+            continue
+        now = targets[alias + shift if alias >= stop else alias]
+        if start <= target < stop:
+            if not start <= now < start + count:
+                return False
+        elif now != (target + shift if target >= stop else target):
+            return False
+    return True
+
+
+class _Segment(NamedTuple):
+    """Whole lines of a text, from offset `start` to `stop`, that hold the events `first` up to `last` (excluded), which
+    are entries of the block collection at event `collection`, `depth` levels below the document."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+    collection: int
+    depth: int
+
+
+def _find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> _Segment | None:
+    """The smallest segment around an edit of the characters from `low` to `high` and the events `start` to `stop`."""
+    stream = tree.stream
+    document = stream.document_of(start)
+    if document is None or stop > document.close:
+        return None
+    node = document.event + 1
+    end = document.stop
+    found: _Segment | None = None
+    depth = 1
+    while tree.is_block_collection(node) and node < start and high <= end:
+        children = tree.children(node)
+        # The last child whose events begin at or before the edit's, and the first one behind them.
+        at = max(bisect_right(children, start, key=_FIRST) - 1, 0)
+        following = bisect_left(children, stop, key=_FIRST)
+        inside = children[at]
+        last = stream.closes[node]
+        if following < len(children):
+            offset = _entry_offset(tree, children[following])
+            if not _begins_line(tree, children[following], offset):
+                return found
+            end, last = tree.line_start(offset), children[following].first
+        if high > end or stop > last:
+            break
+        for number in range(at, -1, -1):
+            offset = _entry_offset(tree, children[number])
+            if offset < low and _begins_line(tree, children[number], offset):
+                found = _Segment(tree.line_start(offset), end, children[number].first, last, node, depth)
+                break
+        if stop > stream.after(inside.node):
+            break
+        node = inside.node
+        depth += 1
+    return found
+
+
+def _begins_line(tree: Tree, place: Place, offset: int) -> bool:
+    """Whether an entry is one that begins its line: an implicit key with something to it, or a dash."""
+    stream = tree.stream
+    if tree.text[tree.line_start(offset) : offset].strip(" "):
+        return False
+    key_stop = stream.stops[place.key]
+    return place.key < 0 or (key_stop > offset and COLON.match(tree.text, key_stop) is not None)
+
+
+def _entry_offset(tree: Tree, place: Place) -> int:
+    """The offset where an entry begins: its key (behind a ?), or its dash."""
+    return tree.stream.starts[place.key] if place.key >= 0 else tree.dash_stop(place) - 1
+
+
+def _read_segment(tree: Tree, segment: _Segment, edited: str) -> Stream | None:
+    """The whole edited stream by reading only the segment again; None where the segment does not read as such."""
+    stream = tree.stream
+    stop = segment.stop + len(edited) - len(tree.text)
+    text = edited[segment.start : stop]
+    document = stream.document_of(segment.first)
+    if "\ufeff" in text or (stop < len(edited) and text[-1:] not in ("\n", "\r")):
+        return None
+    part = _parsed(text, stream, segment.depth - 1, None if document is None else document.tags)
+    kind = stream.events[segment.collection][0]
+    if (
+        part is None
+        or len(part.documents) != 1
+        or part.events[0] != (DOCUMENT, "", "", None, None)
+        or part.events[1] != (kind, "", "", None, None)
+        or part.closes[1] != len(part.events) - 2
+        or part.events[-1][1]
+        or Tree(part).column(1) != tree.column(segment.collection)
+    ):
+        return None
+    return _graft(stream, segment, part, edited)
+
+
+def _graft(stream: Stream, segment: _Segment, part: Stream, edited: str) -> Stream:
+    """The edited stream: the old one with the segment's events and offsets replaced, and what follows moved."""
+    first, last, base = segment.first, segment.last, segment.start
+    by = len(edited) - len(stream.text)
+    count = len(part.events) - 4  # without the document's and the collection's own events
+    moved = count - (last - first)
+    # Collections whose last entry is in the segment end where that entry now does; all else behind it moves.
+    run = last
+    while stream.events[run][0] in (SEQUENCE_END, MAPPING_END):
+        run += 1
+    last_stop = part.stops[-2] + base
+    result = Stream(edited, max_depth=stream.max_depth, lenient=stream.lenient)
+    result.events = stream.events[:first] + part.events[2:-2] + stream.events[last:]
+    for name in ("starts", "bodies", "stops"):
+        old: array[int] = getattr(stream, name)
+        new: array[int] = getattr(part, name)
+        out = old[:first]
+        out.extend(array("q", [at + base for at in new[2:-2]]))
+        out.extend([last_stop] * (run - last))
+        out.extend(array("q", [at + by for at in old[run:]]) if by else old[run:])
+        setattr(result, name, out)
+    closes = result.closes
+    for opening, closing in stream.closes.items():
+        if opening < first:
+            if closing < last:
+                closes[opening] = closing
+            else:
+                closes[opening] = closing + moved
+                result.stops[opening] = last_stop if closing < run else stream.stops[opening] + by
+        elif opening >= last:
+            closes[opening + moved] = closing + moved
+    for opening, closing in part.closes.items():
+        if opening > 1:
+            closes[opening - 2 + first] = closing - 2 + first
+    result.comments = [
+        *(span for span in stream.comments if span[0] < base),
+        *((start + base, stop + base) for start, stop in part.comments),
+        *((start + by, stop + by) for start, stop in stream.comments if start >= segment.stop),
+    ]
+    for document in stream.documents:
+        event, close, body, stop, tags = document
+        if close >= last:
+            close, stop = close + moved, stop + by
+        if event >= last:
+            event, body = event + moved, body + by
+        result.documents.append(Document(event, close, body, stop, tags))
+    return result

@@ -1,0 +1,147 @@
+"""Deleting an entry, appending an item and renaming a key, each under the same check as a set."""
+
+from services.yaml.check import Expected, Splice, check, first_right
+from services.yaml.create import insertions_block, insertions_flow, key_event, key_source
+from services.yaml.errors import NotApplicable
+from services.yaml.fragment import Fragment, read_fragment
+from services.yaml.layout import enclosing
+from services.yaml.path import Key
+from services.yaml.replacement import replace_value
+from services.yaml.syntax.events import MAPPING, SCALAR, SEQUENCE, Document
+from services.yaml.tree import Place, Tree
+
+
+def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
+    """The tree without the entry at `place`, its key and the comments on its own lines. Raises YamlError (-32003).
+
+    The last entry of a block collection leaves `{}` or `[]` in its stead.
+    """
+    stream = tree.stream
+    siblings = tree.children(parent.node)
+    if place.key >= 0:
+        name = tree.key_text(place.key)
+        if sum(tree.key_text(child.key) == name for child in siblings) > 1:
+            raise NotApplicable(f"the key {name!r} occurs more than once: rename or set one of them first")
+    flow = tree.is_flow(parent.node)
+    if len(siblings) == 1 and not flow:
+        empty = "{}" if stream.events[parent.node][0] == MAPPING else "[]"
+        return replace_value(tree, document, parent, read_fragment(empty, document.tags))
+    removals = _flow_removals(tree, place, siblings) if flow else [_block_removal(tree, place, siblings)]
+    for splices, (start, stop) in removals:
+        dropped = frozenset(index for index, (at, _) in enumerate(stream.comments) if start <= at < stop)
+        edited = check(tree, splices, Expected(place.first, stream.after(place.node), [], dropped))
+        if edited is not None:
+            return edited
+    raise NotApplicable(
+        "this entry cannot be deleted without changing something else in the file: "
+        "an alias may need an anchor in it, or a comment stands between it and its neighbour"
+    )
+
+
+Removal = tuple[list[Splice], tuple[int, int]]
+"""The splices of a candidate, and between which offsets comments go with the entry."""
+
+
+def _entry_start(tree: Tree, place: Place) -> int:
+    """The offset of the first character of an entry of a block collection: its key, its ? or its dash."""
+    if place.key < 0:
+        return tree.dash_stop(place) - 1
+    start = tree.stream.starts[place.key]
+    mark = tree.before_spaces(start) - 1
+    return mark if mark >= tree.line_start(start) and tree.text[mark] == "?" else start
+
+
+def _block_removal(tree: Tree, place: Place, siblings: list[Place]) -> Removal:
+    text = tree.text
+    start = _entry_start(tree, place)
+    stop = tree.stream.stops[place.node]
+    line = tree.line_start(start)
+    if text[line:start].strip(" "):
+        following = _entry_start(tree, siblings[1])
+        return [Splice(start, following, "")], (start, tree.next_line(stop))
+    ends_line = stop > start and text[stop - 1] in "\r\n"
+    end = stop if ends_line else tree.next_line(stop)
+    ends_text = end == len(text) and not text.endswith(("\n", "\r"))
+    return [Splice(tree.before_break(line) if ends_text else line, end, "")], (line, end)
+
+
+def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Removal]:
+    text = tree.text
+    stream = tree.stream
+    start, stop = stream.starts[place.first], stream.stops[place.node]
+    if place.key >= 0:
+        stop = max(stop, stream.stops[place.key])
+    if len(siblings) == 1:
+        return [([Splice(stream.bodies[place.parent] + 1, stream.stops[place.parent] - 1, "")], (start, stop))]
+    if place.number + 1 < len(siblings):
+        following = stream.starts[siblings[place.number + 1].first]
+        return [([Splice(start, following, "")], (start, min(following, tree.line_stop(stop))))]
+    previous = stream.stops[siblings[place.number - 1].node]
+    out: list[Removal] = [([Splice(previous, stop, "")], (start, stop))]
+    line, after = tree.line_start(start), tree.next_line(stop)
+    comma = text.find(",", previous)
+    if not text[line:start].strip(" \t") and comma < start:
+        out.append(([Splice(comma, comma + 1, ""), Splice(line, after, "")], (line, after)))
+    return out
+
+
+def append(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
+    """The tree with one more item at the end of the sequence (or null) at `place`. Raises YamlError (-32003)."""
+    stream = tree.stream
+    kind = stream.events[place.node][0]
+    if tree.is_null(place.node):
+        _, flow = enclosing(tree, place, document)
+        source = f"[{fragment.head}]" if flow else "\n".join(_item_lines(fragment, 0, 1))
+        return replace_value(tree, document, place, read_fragment(source, document.tags))
+    if kind != SEQUENCE:
+        what = "mapping" if kind == MAPPING else "scalar" if kind == SCALAR else "alias"
+        raise NotApplicable(f"only a sequence can be appended to: this is a {what}")
+    close = stream.closes[place.node]
+    if tree.is_flow(place.node):
+        fragment.require_inline()
+        candidates = insertions_flow(tree, place.node, fragment.head)
+    else:
+        last = tree.children(place.node)[-1]
+        gap = tree.text[tree.dash_stop(last) : stream.starts[last.node]]
+        width = len(gap) if gap and not gap.strip(" ") else 1
+        candidates = insertions_block(tree, place.node, _item_lines(fragment, tree.column(place.node), width))
+    expected = Expected(close, close, fragment.events, added=fragment.comments)
+    refusal = "the value cannot be appended without changing something else in the file"
+    return first_right(tree, candidates, expected, refusal)
+
+
+def _item_lines(fragment: Fragment, column: int, gap: int) -> list[str]:
+    """The lines of a new item whose dash stands at `column`, its value `gap` columns after the dash."""
+    inner = column + 1 + gap
+    lead = " " * column + "-" + " " * gap
+    if fragment.is_block_collection and not fragment.head:
+        lines = fragment.shifted(inner) or fragment.lines
+        return [lead + lines[0][inner:], *lines[1:]]
+    if fragment.is_block_collection or fragment.is_block_scalar:
+        head = fragment.block_header(inner - column) if fragment.is_block_scalar else fragment.head
+        return [lead + head, *(fragment.shifted(inner) or fragment.lines)]
+    first, *rest = fragment.inline_lines(inner)
+    return [lead + first, *rest]
+
+
+def rename(tree: Tree, document: Document, place: Place, name: str) -> Tree:
+    """The tree with the key of the entry at `place` renamed; its quotes stay. Raises YamlError (-32003)."""
+    stream = tree.stream
+    if place.key < 0:
+        raise NotApplicable("only the key of a mapping can be renamed")
+    kind, style, old, anchor, tag = stream.events[place.key]
+    if kind != SCALAR or style in ("|", ">"):
+        raise NotApplicable("only a plain or quoted key can be renamed")
+    if name == old:
+        return tree
+    if name in tree.keys(place.parent):
+        raise NotApplicable(f"the mapping already has a key {name!r}")
+    _, flow = enclosing(tree, place, document)
+    if style == "'" and "\n" not in name and "\r" not in name:
+        source = "'" + name.replace("'", "''") + "'"
+    else:
+        source = key_source(Key(name), flow=flow, quoted=style == '"')
+    written = key_event(source)
+    expected = Expected(place.key, place.key + 1, [(*written[:3], anchor, tag)])
+    splice = Splice(stream.bodies[place.key], stream.stops[place.key], source)
+    return first_right(tree, [[splice]], expected, f"the key cannot be renamed to {name!r} here")

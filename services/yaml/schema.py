@@ -1,0 +1,155 @@
+"""Validating a document against a JSON Schema: the document as plain data, each fault with its place in the file."""
+
+import math
+import re
+from itertools import islice
+from typing import Any, Final
+
+from jsonschema import exceptions, validators
+from jsonschema.protocols import Validator
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import EMPTY_REGISTRY
+
+from proto.ops.yaml import Fault
+from services.yaml.errors import Code, YamlError, line_and_column
+from services.yaml.path import Index, Key, show_path
+from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
+from services.yaml.tree import Place, Tree
+
+Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
+
+MAX_VALUES: Final = 1_000_000  # what the document may come to with its aliases followed
+MAX_DEPTH: Final = 200  # jsonschema recurses: deeper data is refused rather than left to Python's stack
+MAX_FAULTS: Final = 100
+_INTEGER: Final = re.compile(r"[-+]?[0-9]+")
+_OTHER_BASE: Final = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS: Final[dict[str, Data]] = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+    ".nan": math.nan, ".NaN": math.nan, ".NAN": math.nan,
+    **{sign + word: number for word in (".inf", ".Inf", ".INF") for sign, number in
+       (("", math.inf), ("+", math.inf), ("-", -math.inf))},
+}  # fmt: skip
+_FLOAT_TAG: Final = "tag:yaml.org,2002:float"
+_RESOLVED_TAGS: Final = frozenset((_FLOAT_TAG, *(f"tag:yaml.org,2002:{name}" for name in ("int", "bool", "null"))))
+
+
+def resolve_scalar(style: str, value: str, tag: str | None) -> Data:
+    """A scalar under the core schema of YAML 1.2 (10.3): quoted and block scalars are strings."""
+    if style != ":" if tag is None else tag not in _RESOLVED_TAGS:
+        return value
+    if value in _WORDS:
+        return _WORDS[value]
+    if _INTEGER.fullmatch(value):
+        if len(value) > 4000:  # Python's own bound on digits is 4300
+            return value
+        return float(value) if tag == _FLOAT_TAG else int(value)
+    if match := _OTHER_BASE.fullmatch(value):
+        return int(match.group(1), 8) if match.group(1) else int(match.group(2), 16)
+    return float(value) if _FLOAT.fullmatch(value) else value
+
+
+class _Composer:
+    """A document as plain data: aliases shared, merge keys applied, keys as text."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.done: dict[int, tuple[Data, int, int]] = {}
+        self.open: set[int] = set()
+
+    def value(self, node: int, depth: int) -> tuple[Data, int, int]:
+        """The data of a node, how many values it comes to, and how deep it is.
+
+        Raises YamlError (-32001) where it is too deep, holds itself, or would be too large with its aliases followed.
+        """
+        kind, style, text, _, tag = self.tree.stream.events[node]
+        if kind == SCALAR:
+            return resolve_scalar(style, text, tag), 1, 0
+        if kind == ALIAS:
+            node = self.tree.alias_targets()[node]
+            if self.tree.stream.events[node][0] == SCALAR:
+                return self.value(node, depth)
+        found = self.done.get(node)
+        if found is None:
+            if node in self.open:
+                raise YamlError(Code.PARSE, "a value that holds itself through an alias cannot be validated")
+            self.open.add(node)
+            found = self.done[node] = self._collection(node, depth)
+            self.open.discard(node)
+        if found[1] > MAX_VALUES:
+            raise YamlError(Code.PARSE, f"with its aliases followed the document has more than {MAX_VALUES} values")
+        _check_depth(depth + found[2])
+        return found
+
+    def _collection(self, node: int, depth: int) -> tuple[Data, int, int]:
+        _check_depth(depth)
+        size, deepest = 1, 0
+        if self.tree.stream.events[node][0] != MAPPING:
+            items: list[Data] = []
+            for child in self.tree.children(node):
+                data, count, below = self.value(child.node, depth + 1)
+                items.append(data)
+                size, deepest = size + count, max(deepest, below)
+            return items, size, deepest + 1
+        own: dict[str, Data] = {}
+        merged: dict[str, Data] = {}
+        for name, child in self.tree.keys(node).items():
+            data, count, below = self.value(child.node, depth + 1)
+            size, deepest = size + count, max(deepest, below)
+            if name == "<<" and isinstance(data, dict | list):
+                for source in [data] if isinstance(data, dict) else data:
+                    if isinstance(source, dict):
+                        merged = {**source, **merged}
+            else:
+                own[name] = data
+        return {**merged, **own}, size, deepest + 1
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise YamlError(Code.PARSE, f"the document is deeper than {MAX_DEPTH} levels, the most that is validated")
+
+
+def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fault]:
+    """The faults of a document under a schema, at most `MAX_FAULTS`, in the order of the document.
+
+    References to other files or hosts are not followed. Raises YamlError (-32602) where the schema itself is wrong.
+    """
+    data, _, _ = _Composer(tree).value(document.event + 1, 0)
+    made = validators.validator_for(schema, default=validators.Draft202012Validator)
+    try:
+        made.check_schema(schema)
+        validator: Validator = made(schema, registry=EMPTY_REGISTRY)
+        found = list(islice(validator.iter_errors(data), MAX_FAULTS))
+    except exceptions.SchemaError as fault:
+        raise YamlError(Code.INVALID_PARAMS, f"schema: {fault.message} at {fault.json_path}") from None
+    except Unresolvable as fault:
+        message = f"schema: the reference {fault.ref!r} leads outside the schema: inline it"
+        raise YamlError(Code.INVALID_PARAMS, message) from None
+    except RecursionError:
+        raise YamlError(Code.INVALID_PARAMS, "schema: its references never end for this document") from None
+    faults = [_located(tree, document, fault) for fault in found]
+    return sorted(faults, key=lambda fault: (fault.line, fault.column, fault.message))
+
+
+def _located(tree: Tree, document: Document, fault: exceptions.ValidationError) -> Fault:
+    """The fault at the deepest node of its path that is in the file itself: merged and aliased parts are elsewhere."""
+    steps: list[Key | Index] = []
+    place: Place = tree.root(document)
+    exact = True
+    for part in fault.absolute_path:
+        steps.append(Index(part) if isinstance(part, int) else Key(str(part)))
+        if not exact:
+            continue
+        kind = tree.stream.events[place.node][0]
+        if kind == MAPPING and str(part) in tree.keys(place.node):
+            place = tree.keys(place.node)[str(part)]
+        elif isinstance(part, int) and kind not in (MAPPING, SCALAR, ALIAS):
+            place = tree.children(place.node)[part]
+        else:
+            exact = False
+    line, column = line_and_column(tree.text, tree.stream.starts[place.key if place.key >= 0 else place.node])
+    message = fault.message
+    brief = message if len(message) <= 300 else message[:200] + " … " + message[-80:]
+    return Fault(show_path(list(steps)), line, column, brief)
