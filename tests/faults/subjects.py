@@ -180,7 +180,7 @@ SUBJECTS: Mapping[str, Subject] = {
         Subject("files", {"files": open_files}, write_files, seen_files),
         Subject("knowledge", {"retrieve": open_retrieve, "knowledge": open_knowledge}, write_knowledge, seen_knowledge),
         Subject("transcripts", {"transcripts": open_transcripts}, write_transcripts, seen_transcripts),
-        Subject("watch", {"watch": open_watch}, write_watch, seen_watch),
+        Subject("watch", {"watch": open_watch}, write_watch, seen_watch, fed=True),
         Subject("media", {"decode": open_decode, "media": open_media}, write_media, seen_media),
     )
 }
