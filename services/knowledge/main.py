@@ -26,9 +26,7 @@ from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files, tags
 from services.knowledge.notes.dates import rfc3339
 from services.knowledge.schema import open_database
-from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.operations import Search
-from services.knowledge.search.refinement import Refiner
 from services.runtime.database import Database
 from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -56,19 +54,17 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         feed = GraphFeed(env, database)
         outbox = Outbox(env, "the graph", feed)
         ingest = Ingest(env, database, outbox.hurry)
-        refiner = Refiner()
         follower = Follower(env, "notes", ingest)
         if ingest.roots:
             ignored = [*(f"{name}/" for name in sorted(SKIPPED_FOLDERS)), ".*/"]
             follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
         else:
             ingest.unwatched("there is no folder to be watched")
-        search = Search(database, ingest, refiner)
         async with trio.open_nursery() as tasks:
             for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
                 tasks.start_soon(task)
             tasks.start_soon(outbox.watch_epoch, feed.epoch)
-            yield Handlers(search, Discovery(database, ingest, search, refiner), Notes(database, ingest, outbox))
+            yield Handlers(Search(database, ingest), Notes(database, ingest, outbox))
             tasks.cancel_scope.cancel()
     finally:
         database.close()
