@@ -16,6 +16,7 @@ import trio
 from proto.errors import OperationError, Unavailable
 from proto.operation import Params
 from proto.ops import knowledge as ops
+from proto.ops.graph import Direction
 from proto.ops.retrieve import RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, graph_feed, nodes
 from services.knowledge.graph_feed import Due, GraphFeed
@@ -109,7 +110,7 @@ class Notes:
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:
         if params.relation is not None and params.relation.casefold() == "similar":
             return await self._similar(params.id, ctx)
-        out, into = params.direction is not ops.Direction.IN, params.direction is not ops.Direction.OUT
+        out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
             lambda db: edges.explore(db, params.id, params.relation, out=out, into=into, depth=params.depth)
         )

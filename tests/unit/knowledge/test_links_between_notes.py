@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from proto.errors import Unavailable
+from proto.ops.graph import Direction
 from proto.ops.knowledge import (
-    Direction,
     ExploreLinks,
     KnowledgeStatsSummary,
     NoteLink,
