@@ -22,8 +22,6 @@ from proto.http import CONTENT_PATH
 from proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
 from proto.ops.kernel import (
     SERVICE,
-    Called,
-    ContentUrl,
     Done,
     KernelCall,
     KernelContentUrl,
@@ -169,16 +167,16 @@ class KernelOperations:
         self._shut_down()
         return Done(message="the kernel is ending")
 
-    async def _content_url(self, params: KernelContentUrl, caller: str) -> ContentUrl:
+    async def _content_url(self, params: KernelContentUrl, caller: str) -> str | None:
         url = self.http_url
-        return ContentUrl(url=None if url is None else url.removesuffix("/mcp") + CONTENT_PATH)
+        return None if url is None else url.removesuffix("/mcp") + CONTENT_PATH
 
-    async def _call(self, params: KernelCall, caller: str) -> Called:
+    async def _call(self, params: KernelCall, caller: str) -> Any:
         operation = self._router.operation(params.operation)
         # The kernel's own are a person's hand on the services, or need the client's connection.
         if not operation.admits(CLIENT) or operation.service == SERVICE or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
-        return Called(result=await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT))
+        return await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT)
 
     def _processes_of(self, name: str) -> list[str]:
         """All of the pool that a service's name stands for; one process where it names a process."""
