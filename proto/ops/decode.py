@@ -6,6 +6,7 @@ to lose: no data, no network, no more than to read below the roots, little memor
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import msgspec
@@ -22,6 +23,11 @@ operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 TIME_LIMIT_S = 30.0
 """For one file; a decoder that takes longer is ended, with its process."""
+
+
+def version_of(status: os.stat_result) -> str:
+    """What tells a file from what it was, or from what else it could be."""
+    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +56,7 @@ class DecodeFile(Params[Decoded], frozen=True, kw_only=True):
 
     path: Annotated[str, Meta(max_length=4096, description="Its real path, below the roots")]
     kind: MediaKind
-    version: Annotated[str, Meta(description="Device, inode, size and times of the file that is meant")]
+    version: Annotated[str, Meta(description="`version_of` the file that is meant")]
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):

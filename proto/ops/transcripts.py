@@ -18,29 +18,22 @@ from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 from proto.ops.retrieve import Value
 
 SERVICE = "transcripts"
-SURFACES = ("transcripts",)
 
-tool = Family(SERVICE, surfaces=SURFACES)
-note_tool = Family(SERVICE, surfaces=("knowledge",))
-surfaceless_tool = Family(SERVICE)
+tool = Family(SERVICE)
 served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
-
+operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 of the digits 0-9 and a-f")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, a date, or Unix seconds."""
 
-_CODES = {-32602: "an argument is missing, unknown, of the wrong type or out of range", -32603: "the search failed"}
-
-STATUSES = {
-    Kind.OPERATION: 500,
-    Kind.UNKNOWN_OPERATION: 503,
-    Kind.OVERLOADED: 503,
-    Kind.MAYBE_EXECUTED: 503,
-}
+STATUSES = {Kind.OPERATION: 500, Kind.UNKNOWN_OPERATION: 503, Kind.OVERLOADED: 503, Kind.MAYBE_EXECUTED: 503}
 """Of the HTTP routes. All that may pass is 503: the same turn may be sent again, and is kept once."""
 
-NOT_FOUND = "node not found"
+
+def _dag(path: str) -> Route:
+    return Route("GET", f"/dag/{path}", missing="node not found", statuses=STATUSES)
+
 
 Json = dict[str, Any]
 
@@ -109,7 +102,14 @@ class TranscriptSearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_def
 Query = Annotated[str, Meta(min_length=1, max_length=65536, description="What to look for, in plain language")]
 
 
-@tool.read("search", deadline_s=30, title="Search transcripts", codes=_CODES, step="transcripts_search")
+@tool.read(
+    "search",
+    deadline_s=30,
+    title="Search transcripts",
+    surfaces=("transcripts",),
+    codes={-32602: "an argument is missing, unknown, of the wrong type or out of range", -32603: "the search failed"},
+    step="transcripts_search",
+)
 class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=True):
     """Search past conversations with language models by meaning and by words; answers the best turns, each with the
     conversation that led to it."""
@@ -167,15 +167,13 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
-@note_tool.read("search_everything", deadline_s=30)
+@tool.read("search_everything", deadline_s=30, surfaces=("knowledge",))
 class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
     """Search past conversations, notes and documents at once; each passage says which of them it is from."""
 
     query: Query
     limit: Annotated[int, Meta(ge=1, le=200, description="Passages to answer at most")] = 10
-    corpora: Annotated[list[Corpus], Meta(description="Where to look; everywhere by default")] = msgspec.field(
-        default_factory=list
-    )
+    corpora: Annotated[list[Corpus], Meta(description="Where to look; everywhere by default")] = []
 
 
 # Beyond search
@@ -195,7 +193,7 @@ class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-@surfaceless_tool.destroy("transcript_delete", idempotent=True, deadline_s=60, title="Delete turns")
+@tool.destroy("transcript_delete", idempotent=True, deadline_s=60, title="Delete turns")
 class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
     """Delete a turn of a conversation for good: its content, its vectors and its words.
 
@@ -230,7 +228,7 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True):
     form: Form
 
 
-@surfaceless_tool.read("transcript_checkout", deadline_s=30, title="Check out a conversation")
+@tool.read("transcript_checkout", deadline_s=30, title="Check out a conversation")
 class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
     """A conversation up to a turn, as messages that a model's API takes, to resume it from there."""
 
@@ -254,9 +252,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     project: str = ""
 
 
-@served.read(
-    "transcript_node", deadline_s=10, http=Route("GET", "/dag/node/{hash}", missing=NOT_FOUND, statuses=STATUSES)
-)
+@served.read("transcript_node", deadline_s=10, http=_dag("node/{hash}"))
 class TranscriptNode(Params[NodeView | None], frozen=True, kw_only=True):
     """One node; null where there is none of that hash."""
 
@@ -285,9 +281,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
 
 
-@served.read(
-    "transcript_history", deadline_s=30, http=Route("GET", "/dag/history/{hash}", missing=NOT_FOUND, statuses=STATUSES)
-)
+@served.read("transcript_history", deadline_s=30, http=_dag("history/{hash}"))
 class TranscriptHistory(Params[History | None], frozen=True, kw_only=True):
     """The conversation up to a node; null where there is none of that hash."""
 
@@ -316,6 +310,99 @@ class ForestStats(msgspec.Struct, frozen=True, kw_only=True):
     leaf_count: int
 
 
-@served.read("transcript_stats", deadline_s=30, http=Route("GET", "/dag/stats", statuses=STATUSES))
+@served.read("transcript_stats", deadline_s=30, http=_dag("stats"))
 class TranscriptStats(Params[ForestStats], frozen=True, kw_only=True):
     """How much is kept."""
+
+
+# How conversations come in. What these operations answer is on disk, and any of them may be repeated: nothing is kept
+# twice.
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+class Problem(enum.StrEnum):
+    """Why nothing of what was posted is kept."""
+
+    NONE = ""
+    PAYLOAD = "payload"
+    TURN = "turn"
+
+
+class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the turns; those accepted are on disk."""
+
+    accepted: int = 0
+    rejected: int = 0
+    errors: list[str] = []
+    problem: Problem = Problem.NONE
+    head_hash: Annotated[str, Meta(description="Of the last turn's reply")] = ""
+    nodes: Annotated[int, Meta(description="Nodes that were not there before")] = 0
+
+
+@served.write("transcript_ingest", idempotent=True, deadline_s=60)
+class TranscriptIngest(Params[IngestResult], frozen=True, kw_only=True):
+    """Keep turns, posted as JSON: `{provider, agent_name, request, response}`, or `{"turns": […]}` of such."""
+
+    body: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The JSON text")]
+    batch: bool = False
+
+
+@operator.write("transcript_record", idempotent=True, deadline_s=60)
+class TranscriptRecord(Params[IngestResult], frozen=True, kw_only=True):
+    """Keep one exchange with a provider, as it went over the wire."""
+
+    provider: str
+    agent_name: str = ""
+    project: str = ""
+    at: Annotated[float | None, Meta(description="When the reply was complete, Unix seconds")] = None
+    request: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The request's body")]
+    request_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
+    response: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The reply's body, streamed or not")]
+    response_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
+
+
+# Files that agents leave on disk
+
+Source = Annotated[str, Meta(min_length=1, max_length=4096, description="The file's path, which tells it from others")]
+
+
+class ImportState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a file has been imported."""
+
+    position: Annotated[int, Meta(description="Bytes of the file whose conversations are kept")] = 0
+    tail: Annotated[str, Meta(description="Digest of the bytes before it; it tells whether the file only grew")] = ""
+    layout: Annotated[str, Meta(description="What the file was taken for; empty while nothing was read")] = ""
+
+
+@operator.read("transcript_import_state", deadline_s=30)
+class TranscriptImportState(Params[ImportState], frozen=True, kw_only=True):
+    """How far a file has been imported."""
+
+    source: Source
+
+
+class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a part of a file held; all of it is on disk."""
+
+    messages: Annotated[int, Meta(description="Messages that were in it")] = 0
+    nodes: Annotated[int, Meta(description="Of those: messages that were not there before")] = 0
+    unreadable: Annotated[int, Meta(description="Records that are not JSON, or of no known form")] = 0
+    problem: Annotated[str, Meta(description="The first of these, and why")] = ""
+    layout: Annotated[str, Meta(description="What the file is taken for")] = ""
+
+
+@operator.write("transcript_import", idempotent=True, deadline_s=120)
+class TranscriptImport(Params[ImportResult], frozen=True, kw_only=True):
+    """Take in the next records of a file that an agent left, and remember how far it has been read.
+
+    The same part again, as after a lost answer, changes nothing and has the same answer; a part that begins at 0
+    begins the file again.
+    """
+
+    source: Source
+    start: Annotated[int, Meta(ge=0, description="Where these records begin: 0, or the position reached")]
+    position: Annotated[int, Meta(ge=0, description="Where they end")]
+    tail: Annotated[str, Meta(max_length=64, description="Digest of the bytes before that")]
+    records: Annotated[list[str], Meta(max_length=100_000, description="JSON texts, one a record")]
+    final: Annotated[bool, Meta(description="Whether the file ends here, for now")] = False

@@ -12,11 +12,15 @@ from msgspec import Raw
 
 from proto.http import Answer, Call, Endpoint, HttpError
 from proto.operation import Route, operation_of
-from proto.ops.transcripts import SERVICE, STATUSES, TranscriptHistories, TranscriptsSearch
-from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptIngest
-
-DEFAULT_HISTORIES = 100
-MAX_HISTORIES = 1000
+from proto.ops.transcripts import (
+    SERVICE,
+    STATUSES,
+    IngestResult,
+    Problem,
+    TranscriptHistories,
+    TranscriptIngest,
+    TranscriptsSearch,
+)
 
 
 class IngestRequest(Endpoint, frozen=True, kw_only=True):
@@ -69,16 +73,10 @@ class SearchRequest(Endpoint, frozen=True, kw_only=True):
         return await call.json(operation_of(TranscriptsSearch).parse(arguments))
 
 
-class _History(msgspec.Struct):
-    """A conversation, its messages left as they were written."""
-
-    messages: Raw
-    head_hash: str
-    depth: int
-
-
 class _Histories(msgspec.Struct):
-    histories: list[_History]
+    """Conversations, left as they were written."""
+
+    histories: list[Raw]
     total: int
 
 
@@ -91,14 +89,14 @@ class HistoriesRequest(Endpoint, frozen=True, kw_only=True):
 
     async def answer(self, call: Call) -> dict[str, object]:
         """Raises LinckiaError."""
-        limit = min(_positive("limit", self.limit or str(DEFAULT_HISTORIES)), MAX_HISTORIES)
+        limit = min(_positive("limit", self.limit or "100"), 1000)
         found = msgspec.json.decode(await call.json(TranscriptHistories(limit=limit)), type=_Histories)
-        newest = found.histories[0] if found.histories else _History(Raw(b"[]"), "", 0)
+        newest = found.histories[0] if found.histories else Raw(b'{"messages": [], "head_hash": "", "depth": 0}')
         return {
             "count": len(found.histories),
             "total": found.total,
             "histories": found.histories,
-            **msgspec.structs.asdict(newest),
+            **msgspec.json.decode(newest, type=dict[str, Raw]),
         }
 
 

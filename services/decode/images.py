@@ -1,9 +1,11 @@
-"""Still pictures, by Pillow."""
+"""Still pictures, by Pillow; and the first page of PDF files, by pdfium (built without JavaScript)."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, BinaryIO
 
+import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from proto.ops.media import THUMBNAIL
@@ -15,11 +17,10 @@ FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "AVIF", "PPM", "T
 _LEFT_OUT = frozenset({"MakerNote", "UserComment", "PrintImageMatching"})
 
 
-def image(file: BinaryIO) -> Result:
+def image(file: BinaryIO, result: Result) -> None:
     """Dimensions, format, EXIF; and a thumbnail of the first frame."""
     # Checked below, on the size that is decoded.
     Image.MAX_IMAGE_PIXELS = None
-    result = Result()
     try:
         opened = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError:
@@ -33,18 +34,10 @@ def image(file: BinaryIO) -> Result:
             result.metadata.update(exif(source))
         except Exception as error:  # noqa: BLE001  # a picture with broken EXIF is one as well
             result.problem = f"its EXIF cannot be read: {str(error)[:200]}"
-        try:
-            # Of a JPEG, no more is decoded than the thumbnail needs.
-            source.draft("RGB", (2 * SIDE, 2 * SIDE))
-            check_pixels(source.width, source.height)
-            result.pictures.append(picture("thumb.jpg", THUMBNAIL, source))
-        except NotDecoded as error:
-            result.problem = str(error)
-        except MemoryError:
-            result.problem = "it takes more memory than a file may have"
-        except Exception as error:  # noqa: BLE001  # Pillow raises anything at broken files
-            result.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"
-    return result
+        # Of a JPEG, no more is decoded than the thumbnail needs.
+        source.draft("RGB", (2 * SIDE, 2 * SIDE))
+        check_pixels(source.width, source.height)
+        result.pictures.append(picture("thumb.jpg", THUMBNAIL, source))
 
 
 def exif(source: Image.Image) -> dict[str, Any]:
@@ -80,3 +73,26 @@ def _degrees(value: object, reference: object) -> float | None:
     if not abs(total) <= 180:
         return None
     return round(-total if str(reference)[:1].upper() in ("S", "W") else total, 7)
+
+
+def pdf(file: BinaryIO, result: Result) -> None:
+    """How many pages, what the file says of itself, and the first page."""
+    try:
+        document = pdfium.PdfDocument(file, autoclose=False)
+    except pdfium.PdfiumError as error:
+        reason = "it is locked by a password" if "assword" in str(error) else f"it is no PDF that can be read: {error}"
+        raise NotDecoded(reason) from None
+    with contextlib.closing(document):
+        result.metadata["pages"] = len(document)
+        told = {name: plain(value) for name, value in document.get_metadata_dict(skip_empty=True).items()}
+        if told:
+            result.metadata["document"] = told
+        if not len(document):
+            raise NotDecoded("it has no pages")
+        page = document[0]
+        width, height = page.get_size()
+        result.metadata.update(page_width=round(width, 2), page_height=round(height, 2), page_unit="pt")
+        if not (0 < width < 1e6 and 0 < height < 1e6):
+            raise NotDecoded("its first page has no size")
+        bitmap = page.render(scale=2 * SIDE / max(width, height))
+        result.pictures.append(picture("thumb.jpg", THUMBNAIL, bitmap.to_pil(), page=1))

@@ -6,9 +6,7 @@ import contextlib
 import logging
 import os
 import resource
-import stat
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from typing import Annotated, BinaryIO
 
 import msgspec
@@ -16,13 +14,13 @@ import trio
 from msgspec import Meta
 
 from proto.errors import OperationError, Unavailable
-from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile, DecodeFormats, Formats
+from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile, DecodeFormats, Formats, version_of
 from proto.ops.media import MediaKind
-from services.decode.images import FORMATS, image
-from services.decode.pdf import pdf
+from services.decode.images import FORMATS, image, pdf
 from services.decode.results import NotDecoded, Result
 from services.decode.video import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.roots import OutsideRoots, open_regular
 
 MEMORY_BYTES = 3 * 1024**3
 """Of address space: past it an allocation fails, which is an error and not the end."""
@@ -32,7 +30,7 @@ ANSWERED_WITHIN_S = 0.3
 """How long a spent process stays, so that what it still answers arrives."""
 BACK_WITHIN_S = 0.6
 
-_DECODERS: dict[MediaKind, Callable[[BinaryIO], Result]] = {
+_DECODERS: dict[MediaKind, Callable[[BinaryIO, Result], None]] = {
     MediaKind.IMAGE: image,
     MediaKind.VIDEO: video,
     MediaKind.AUDIO: audio,
@@ -83,24 +81,23 @@ class Decoder:
     @handles(DecodeFile)
     async def decode_file(self, params: DecodeFile, ctx: Context) -> Decoded:
         # The caller may go; the thread stays, and so do its limit and its turn.
-        call = _Call()
-        self._nursery.start_soon(self._run, params, call)
-        await call.ended.wait()
-        if call.error is not None:
-            raise call.error
-        assert call.result is not None
-        return call.result
+        send, receive = trio.open_memory_channel[Decoded | Exception](1)
+
+        async def run() -> None:
+            try:
+                send.send_nowait(await self._in_time(params))
+            except Exception as error:  # noqa: BLE001  # raised in the task that called
+                send.send_nowait(error)
+
+        self._nursery.start_soon(run)
+        answer = await receive.receive()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     @handles(DecodeFormats)
     async def decode_formats(self, params: DecodeFormats, ctx: Context) -> Formats:
         return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF"])
-
-    async def _run(self, params: DecodeFile, call: _Call) -> None:
-        try:
-            call.result = await self._in_time(params)
-        except Exception as error:  # noqa: BLE001  # raised in the task that called
-            call.error = error
-        call.ended.set()
 
     async def _in_time(self, params: DecodeFile) -> Decoded:
         async with self._turn:
@@ -114,15 +111,6 @@ class Decoder:
         return _nothing(f"decoding it takes more than the {self._time_limit_s:g} s that a file may have")
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A call, and how it ended."""
-
-    ended: trio.Event = field(default_factory=trio.Event)
-    result: Decoded | None = None
-    error: Exception | None = None
-
-
 def _nothing(problem: str | None = None, *, changed: bool = False) -> Decoded:
     return Decoded(metadata={}, pictures=[], problem=problem, changed=changed)
 
@@ -133,37 +121,30 @@ def decode(params: DecodeFile, roots: tuple[str, ...]) -> Decoded:
     if decoder is None:
         return _nothing()
     try:
-        descriptor = os.open(params.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor, status = open_regular(params.path, roots)
     except OSError as error:
         raise OperationError(f"{params.path} cannot be opened: {error.strerror}") from None
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise OperationError(f"{params.path} is not a file")
+    except OutsideRoots as error:
+        raise OperationError(str(error)) from None
     with open(descriptor, "rb") as file:
-        real = os.readlink(f"/proc/self/fd/{descriptor}")
-        if not any(real.startswith(root.rstrip("/") + "/") for root in roots):
-            raise OperationError(f"{params.path} is no file below the roots")
-        if version(status) != params.version:
+        if version_of(status) != params.version:
             return _nothing(changed=True)
         result = _decoded(decoder, file, params)
-        if version(os.fstat(descriptor)) != params.version:
+        if version_of(os.fstat(descriptor)) != params.version:
             return _nothing(changed=True)
     return Decoded(metadata=result.metadata, pictures=result.pictures, problem=result.problem)
 
 
-def _decoded(decoder: Callable[[BinaryIO], Result], file: BinaryIO, params: DecodeFile) -> Result:
+def _decoded(decoder: Callable[[BinaryIO, Result], None], file: BinaryIO, params: DecodeFile) -> Result:
+    """What could be made of the file, and why it is not more."""
+    result = Result()
     try:
-        return decoder(file)
+        decoder(file, result)
     except NotDecoded as error:
-        return Result(problem=str(error))
+        result.problem = str(error)
     except MemoryError:
-        return Result(problem="it takes more memory than a file may have")
+        result.problem = "it takes more memory than a file may have"
     except Exception as error:  # noqa: BLE001  # libraries raise anything at broken files
         _log.info("%s: %s", params.path, error, exc_info=True)
-        return Result(problem=f"it cannot be decoded: {str(error)[:300] or type(error).__name__}")
-
-
-def version(status: os.stat_result) -> str:
-    """What tells a file from what it was or what else it could be."""
-    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
+        result.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"
+    return result

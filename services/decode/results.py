@@ -24,7 +24,7 @@ class NotDecoded(Exception):
 
 @dataclass(slots=True)
 class Result:
-    """The result so far."""
+    """The result so far, which a decoder fills; what it raises is said as the problem."""
 
     # What a format says of a file differs from format to format; it leaves as JSON.
     metadata: dict[str, Any] = field(default_factory=dict)

@@ -32,39 +32,30 @@ CONTAINERS: Final = (
 _OPTIONS: Final = {"format_whitelist": CONTAINERS, "protocol_whitelist": "", "probesize": "5000000"}
 
 
-def video(file: BinaryIO) -> Result:
+def video(file: BinaryIO, result: Result) -> None:
     """Dimensions, duration, codecs, tags; a poster, and five frames spread over the length."""
-    result = Result()
     until = time.monotonic() + SOFT_LIMIT_S
     with _opened(file) as container:
         result.metadata.update(_told(container))
         streams = [stream for stream in container.streams.video if not _is_cover(stream)]
         if not streams:
             raise NotDecoded("there is no video in it")
-        stream = streams[0]
-        stream.thread_type = "NONE"
-        try:
-            check_pixels(stream.codec_context.width, stream.codec_context.height)
-            _frames(container, stream, result, until)
-        except (FFmpegError, NotDecoded, MemoryError, ValueError) as error:
-            result.problem = f"its frames cannot be decoded: {str(error)[:300] or type(error).__name__}"
-    return result
+        streams[0].thread_type = "NONE"
+        check_pixels(streams[0].codec_context.width, streams[0].codec_context.height)
+        _frames(container, streams[0], result, until)
 
 
-def audio(file: BinaryIO) -> Result:
+def audio(file: BinaryIO, result: Result) -> None:
     """Duration, codec, tags; the cover as a thumbnail, where there is one."""
-    result = Result()
     with _opened(file) as container:
         result.metadata.update(_told(container))
-        for stream in container.streams.video:
-            try:
-                check_pixels(stream.codec_context.width, stream.codec_context.height)
-                frame = next(container.decode(stream))
-                result.pictures.append(picture("thumb.jpg", THUMBNAIL, _image(frame)))
-            except (FFmpegError, NotDecoded, StopIteration, MemoryError, ValueError) as error:
-                result.problem = f"its cover cannot be decoded: {str(error)[:300] or type(error).__name__}"
-            break
-    return result
+        if container.streams.video:
+            cover = container.streams.video[0]
+            check_pixels(cover.codec_context.width, cover.codec_context.height)
+            frame = next(container.decode(cover), None)
+            if frame is None:
+                raise NotDecoded("its cover cannot be decoded")
+            result.pictures.append(picture("thumb.jpg", THUMBNAIL, _image(frame)))
 
 
 @contextlib.contextmanager

@@ -1,182 +1,196 @@
-"""Changing the tags and metadata of documents, deleting them, and the sessions that they are added and pinned in."""
+"""The operations that change documents: add them, describe them, delete them, and write them out."""
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import apsw
+import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.change import Deleted, DeleteResult, DocumentsDelete, DocumentsUpdate, UpdateResult
-from proto.ops.documents.reading import Document, pairs
-from proto.ops.documents.sessions import PINNED
+from proto.ops.documents.change import (
+    AddResult,
+    Deleted,
+    DeleteResult,
+    DocumentsAdd,
+    DocumentsDelete,
+    DocumentsRestore,
+    DocumentsUpdate,
+    RestoreResult,
+    UpdateResult,
+)
+from proto.ops.documents.reading import Document, Scalar, pairs
+from services.documents import restore
+from services.documents.add import folders
+from services.documents.add.add import add_directory
+from services.documents.parts import Parts
 from services.documents.store import globs, rows, snapshots
+from services.documents.store.rows import Given
+from services.runtime.handlers import Context, handles
 
+MAX_CONTENT_BYTES = 64 * 1024 * 1024
 MAX_NAMED = 1000
 MAX_HASHES = 100
 
 
-def update(db: apsw.Connection, params: DocumentsUpdate) -> UpdateResult:
-    """Raises InvalidParams, OperationError."""
-    values = pairs(params.metadata)
+class Changing:
+    """The handlers."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.store
+
+    @handles(DocumentsAdd)
+    async def add(self, params: DocumentsAdd, ctx: Context) -> AddResult:
+        adding = self._parts.adding
+        session = None
+        if params.session is not None:
+            session = (await self._store.read(lambda db: started(db, params.session, "session")))[0]
+        tags = tuple(dict.fromkeys(params.tags))
+        given = Given(tags, pairs(params.metadata), params.collection, params.mimeType, session)
+        if params.content is not None:
+            assert params.name is not None
+            if len(params.content) > MAX_CONTENT_BYTES:
+                raise InvalidParams(
+                    f"parameter `content` has more than {MAX_CONTENT_BYTES} characters", field="content"
+                )
+            return await self._parts.added(*await adding.text(params.name, params.content, given))
+        assert params.path is not None
+        path, is_folder = await trio.to_thread.run_sync(folders.existing, params.path, "path", adding.roots)
+        if not is_folder:
+            return await self._parts.added(*await adding.file(path, given, ctx))
+        data_dir = self._parts.env.data_dir
+        walk = folders.Walk(
+            path, adding.roots, recursive=params.recursive, include=params.include, exclude=params.exclude,
+            honour_ignores=not params.no_ignore, avoid=(str(data_dir), str(data_dir.parent)),
+        )  # fmt: skip
+        return await self._parts.added(*await add_directory(adding, walk, given, params.snapshot_label, ctx))
+
+    @handles(DocumentsUpdate)
+    async def update(self, params: DocumentsUpdate, ctx: Context) -> UpdateResult:
+        answer = await self._store.write(lambda db: _update(db, params))
+        self._parts.hurry()
+        return answer
+
+    @handles(DocumentsDelete)
+    async def delete(self, params: DocumentsDelete, ctx: Context) -> DeleteResult:
+        if params.dry_run:
+            return await self._store.read(lambda db: _delete(db, params))
+        answer = await self._store.write(lambda db: _delete(db, params))
+        self._parts.hurry()
+        return answer
+
+    @handles(DocumentsRestore)
+    async def restore(self, params: DocumentsRestore, ctx: Context) -> RestoreResult:
+        target = folders.to_be_written(params.output_directory, "output_directory", self._parts.adding.roots)
+
+        def progress(done: int, total: int) -> None:
+            trio.from_thread.run_sync(ctx.progress, done, total, "files")
+
+        try:
+            return await self._store.read(lambda db: restore.restore(db, self._parts.codec, params, target, progress))
+        except OSError as error:
+            raise OperationError(f"{target} cannot be written: {error.strerror}", field="output_directory") from None
+
+
+def _update(db: apsw.Connection, params: DocumentsUpdate) -> UpdateResult:
     if params.hash is not None:
-        found = rows.pick(db, hash_=params.hash, name=None, path=None)
+        found = rows.pick(db, hash_=params.hash)
     else:
+        field = "path" if params.path is not None else "name"
         wanted = params.path if params.path is not None else params.name
         assert wanted is not None
         found = rows.named(db, wanted, ends=False)
         if not found:
-            field = "path" if params.path is not None else "name"
             raise OperationError(f"Document not found: no document with {field} {wanted[:200]!r}", field=field)
-    updated = 0
-    for document in found:
-        (held,) = db.execute("SELECT metadata FROM document WHERE id=?", (document.id,)).fetchall()[0]
-        before = db.total_changes()
-        rows.merge(db, document.id, str(held), values)
-        tag(db, document.id, give=params.tags, take=params.remove_tags)
-        updated += db.total_changes() > before
-    return UpdateResult(
-        matched=len(found), updated=updated, hashes=sorted({document.hash for document in found})[:MAX_HASHES]
-    )
+    values = pairs(params.metadata)
+    updated = sum(describe(db, document.id, values, give=params.tags, take=params.remove_tags) for document in found)
+    hashes = sorted({document.hash for document in found})[:MAX_HASHES]
+    return UpdateResult(matched=len(found), updated=updated, hashes=hashes)
 
 
-def tag(db: apsw.Connection, id_: int, *, give: Sequence[str] = (), take: Sequence[str] = ()) -> None:
-    """Give and take tags of a document."""
+def describe(
+    db: apsw.Connection, id_: int, values: Mapping[str, Scalar], *, give: Sequence[str], take: Sequence[str]
+) -> bool:
+    """Set metadata of a document, give and take tags; answers whether that changed anything."""
+    before = db.total_changes()
+    rows.merge(db, id_, values)
     db.executemany("INSERT OR IGNORE INTO tag(document, tag) VALUES(?, ?)", ((id_, one) for one in give))
     db.executemany("DELETE FROM tag WHERE document=? AND tag=?", ((id_, one) for one in take))
+    return db.total_changes() > before
 
 
-def chosen(
-    db: apsw.Connection,
-    names: Sequence[str],
-    hash_: str | None,
-    tags: Sequence[str] = (),
-    collection: str | None = None,
-) -> list[Document]:
+def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: Sequence[str] = (),
+           collection: str | None = None) -> list[Document]:  # fmt: skip
     """Documents by names or globs and by hash; tags and a collection narrow that, or choose where nothing else does.
 
     Raises InvalidParams.
     """
-    if not names and hash_ is None:
-        return list(rows.documents(db, rows.conditions(tags=tags, collection=collection)))
-    found: dict[int, Document] = {}
-    if hash_ is not None:
-        rows.pick(db, hash_=hash_, name=None, path=None)
+
+    def admitted(clause: str = "", *values: str, hash_: str | None = None) -> list[Document]:
         here = rows.conditions(tags=tags, collection=collection, hash_=hash_)
-        found.update((document.id, document) for document in rows.documents(db, here))
-    if names:
-        plain = frozenset(name for name in names if not globs.is_glob(name))
-        for name in plain:
-            here = rows.conditions(tags=tags, collection=collection)
-            here.add("(document.path=? OR document.name=?)", name, name)
-            exact = list(rows.documents(db, here)) or [
-                document
-                for document in rows.named(db, name)
-                if set(tags) <= set(document.tags) and (collection is None or collection in document.collections)
+        if clause:
+            here.add(clause, *values)
+        return list(rows.documents(db, here))
+
+    if not names and hash_ is None:
+        return admitted()
+    found: list[Document] = []
+    if hash_ is not None:
+        rows.pick(db, hash_=hash_)
+        found += admitted(hash_=hash_)
+    patterns = [name for name in names if globs.is_glob(name)]
+    if patterns:
+        found += admitted("path_matches(?, document.path)", globs.SEPARATOR.join(patterns))
+    for name in dict.fromkeys(names):
+        exact = admitted("(document.path=? OR document.name=?)", name, name)
+        # A name may look like a glob and be none.
+        if not exact and name not in patterns:
+            exact = [
+                one
+                for one in rows.named(db, name)
+                if set(tags) <= set(one.tags) and (collection is None or collection in one.collections)
             ]
-            found.update((document.id, document) for document in exact)
-        if len(plain) < len(names):
-            here = rows.conditions(tags=tags, collection=collection)
-            here.add_globs([name for name in names if globs.is_glob(name)])
-            found.update((document.id, document) for document in rows.documents(db, here))
-            # A name may look like a glob and be none.
-            for name in names:
-                found.update((document.id, document) for document in rows.named(db, name, ends=False))
-    return [found[id_] for id_ in sorted(found)]
+        found += exact
+    by_id = {document.id: document for document in found}
+    return [by_id[id_] for id_ in sorted(by_id)]
 
 
-def delete(db: apsw.Connection, params: DocumentsDelete) -> DeleteResult:
-    """Raises InvalidParams; OperationError where nothing matches."""
-    names = [name for name in (params.name, params.path, *params.names) if name is not None]
+def _delete(db: apsw.Connection, params: DocumentsDelete) -> DeleteResult:
     if params.snapshot_id is not None:
-        return _delete_snapshot(db, params.snapshot_id, dry_run=params.dry_run)
+        snapshot = snapshots.find(db, params.snapshot_id)
+        if not params.dry_run:
+            db.execute("DELETE FROM snapshot WHERE id=?", (snapshot.id,))
+        return DeleteResult(deleted=[], count=0, dry_run=params.dry_run, kept_by_snapshots=0, snapshots=1)
+    names = [name for name in (params.name, params.path, *params.names) if name is not None]
     found = chosen(db, names, params.hash, params.tags, params.collection)
     if not found:
         said = ", ".join(repr(name[:100]) for name in names[:5]) or "these conditions"
         raise OperationError(f"Nothing to delete: no document matches {said}")
-    kept = sum(
-        bool(
-            db.execute(
-                "SELECT EXISTS(SELECT 1 FROM held WHERE object=(SELECT object FROM document WHERE id=?))",
-                (document.id,),
-            ).fetchall()[0][0]
-        )
-        for document in found
-    )
+    query = "SELECT 1 FROM document JOIN held ON held.object = document.object WHERE id=? LIMIT 1"
+    kept = sum(db.execute(query, (document.id,)).get is not None for document in found)
     if not params.dry_run:
         db.executemany("DELETE FROM document WHERE id=?", ((document.id,) for document in found))
     return DeleteResult(
         deleted=[Deleted(hash=one.hash, name=one.name, path=one.path) for one in found[:MAX_NAMED]],
-        count=len(found),
-        dry_run=params.dry_run,
-        kept_by_snapshots=kept,
-        snapshots=0,
-    )
+        count=len(found), dry_run=params.dry_run, kept_by_snapshots=kept, snapshots=0,
+    )  # fmt: skip
 
 
-def _delete_snapshot(db: apsw.Connection, id_: str, *, dry_run: bool) -> DeleteResult:
-    snapshot = snapshots.find(db, id_)
-    if snapshot is None:
-        raise OperationError(f"Snapshot not found: {id_}", field="snapshot_id")
-    if not dry_run:
-        snapshots.remove(db, [snapshot.id])
-    return DeleteResult(deleted=[], count=0, dry_run=dry_run, kept_by_snapshots=0, snapshots=1)
+def started(db: apsw.Connection, wanted: str | None, field: str = "session_id") -> tuple[str, str]:
+    """Id and label of the latest session that is not stopped, of those that `wanted` names.
 
-
-def start_session(db: apsw.Connection, label: str | None) -> tuple[str, str, int]:
-    """Begin a session; answers its id, its label and when."""
-    now_ns = time.time_ns()
-    id_ = f"session-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_ns // 1_000_000_000))}-{secrets.token_hex(4)}"
-    db.execute("INSERT INTO session(id, label, started_ns) VALUES(?, ?, ?)", (id_, label or id_, now_ns))
-    return id_, label or id_, now_ns
-
-
-def session(db: apsw.Connection, wanted: str, *, field: str = "session_id") -> tuple[str, str]:
-    """Id and label of the latest session that is not stopped, of those that `wanted` names.  Raises OperationError."""
-    row = db.execute(
-        "SELECT id, label FROM session WHERE stopped_ns IS NULL AND (id=?1 OR label=?1) ORDER BY number DESC LIMIT 1",
-        (wanted,),
-    ).fetchone()
-    if row is None:
+    None: the only one that there is; with several, whose is meant cannot be known.  Raises OperationError.
+    """
+    query = "SELECT id, label FROM session WHERE stopped_ns IS NULL AND (?1 IS NULL OR ?1 IN (id, label))"
+    found: list[tuple[str, str]] = list(db.execute(f"{query} ORDER BY number DESC", (wanted,)))
+    if not found and wanted is not None:
         raise OperationError(f"no session {wanted[:128]!r} has been started, or it was stopped", field=field)
-    return str(row[0]), str(row[1])
-
-
-def only_session(db: apsw.Connection, wanted: str | None) -> tuple[str, str]:
-    """The same, or the only one that there is: with several, whose is meant cannot be known.  Raises OperationError."""
-    if wanted is not None:
-        return session(db, wanted)
-    open_ = db.execute("SELECT id, label FROM session WHERE stopped_ns IS NULL ORDER BY number DESC").fetchall()
-    if not open_:
-        raise OperationError("no session has been started; `start` begins one", field="session_id")
-    if len(open_) > 1:
-        listed = ", ".join(str(id_) for id_, _ in open_[:5])
-        raise OperationError(
-            f"{len(open_)} sessions are open ({listed}{', …' if len(open_) > 5 else ''}): say which by `session_id`",
-            field="session_id",
-        )
-    return str(open_[0][0]), str(open_[0][1])
-
-
-def stop_session(db: apsw.Connection, wanted: str | None) -> tuple[str, str, int]:
-    """End a session; answers its id, its label and how many documents were added in it.  Raises OperationError."""
-    id_, label = only_session(db, wanted)
-    db.execute("UPDATE session SET stopped_ns=? WHERE id=?", (time.time_ns(), id_))
-    db.execute("DELETE FROM watched WHERE session=?", (id_,))
-    (count,) = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).fetchall()[0]
-    assert isinstance(count, int)
-    return id_, label, count
-
-
-def pin(db: apsw.Connection, names: Sequence[str], hash_: str | None, *, pinned: bool) -> list[Document]:
-    """Give or take the tag; answers the documents.  Raises InvalidParams; OperationError where nothing matches."""
-    if not names and hash_ is None:
-        raise InvalidParams("missing parameter: give `hash`, `path` (a path or a glob) or `paths`", field="path")
-    found = chosen(db, names, hash_)
     if not found:
-        raise OperationError(f"Document not found: nothing matches {', '.join(map(repr, names[:5]))}", field="path")
-    for document in found:
-        tag(db, document.id, give=[PINNED] if pinned else (), take=() if pinned else [PINNED])
-    return found
+        raise OperationError("no session has been started; `start` begins one", field=field)
+    if wanted is None and len(found) > 1:
+        listed = ", ".join(id_ for id_, _ in found[:5]) + ", …" * (len(found) > 5)
+        raise OperationError(
+            f"{len(found)} sessions are open ({listed}): say which by `session_id`", field="session_id"
+        )
+    return found[0]

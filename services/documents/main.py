@@ -16,21 +16,14 @@ from proto.operation import Params
 from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
-from services.documents.add.add import Adding
-from services.documents.code.parsing import Parsing
-from services.documents.follower import SessionFollower
-from services.documents.graph.feed import GraphFeed
-from services.documents.operations import Changing, Reading
+from services.documents.changing import Changing
 from services.documents.parts import Parts
-from services.documents.sessions import Sessions
+from services.documents.reading import Reading
+from services.documents.sessions import SessionFollower, Sessions
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
-from services.documents.store.training import Trainer
-from services.documents.text.feed import SearchFeed
-from services.documents.text.indexing import Indexing
 from services.documents.uploads import Uploads
 from services.runtime.handlers import Environment, Handlers
-from services.runtime.outbox import Outbox
 from services.runtime.storage import Damaged, patiently
 
 
@@ -45,7 +38,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         except Damaged:
             # What was packed with a dictionary that cannot be read says so when it is read.
             codec = Codec()
-        parts = _parts(env, store, codec)
+        parts = Parts.around(env, store, codec)
         follower = SessionFollower(parts)
         store.when_index_is_lost = parts.hurry
         async with trio.open_nursery() as background:
@@ -59,23 +52,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
-
-
-def _parts(env: Environment, store: Store, codec: Codec) -> Parts:
-    adding = Adding(store, codec, Trainer(store, codec), tuple(str(root) for root in env.roots))
-    parsing = Parsing(store, codec)
-    feed = SearchFeed(env, store, codec, adding)
-    return Parts(
-        env=env,
-        store=store,
-        codec=codec,
-        adding=adding,
-        indexing=Indexing(env, store, codec, adding),
-        parsing=parsing,
-        feed=feed,
-        search=Outbox(env, "the search", feed),
-        graph=Outbox(env, "the graph", GraphFeed(env, store, parsing, adding)),
-    )
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:

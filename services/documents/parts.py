@@ -1,4 +1,4 @@
-"""What the handlers of the service share."""
+"""The parts of the service, which its handlers share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import msgspec
 
 from proto.ops.documents.change import AddResult
 from services.documents.add.add import Adding
+from services.documents.code.feed import Due as GraphDue
+from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing
-from services.documents.graph.feed import Due as GraphDue
-from services.documents.store.compress import Codec
+from services.documents.store.compress import Codec, Trainer
 from services.documents.store.store import Store
 from services.documents.text.feed import Due as SearchDue
 from services.documents.text.feed import SearchFeed
@@ -34,6 +35,17 @@ class Parts:
     feed: SearchFeed
     search: Outbox[SearchDue]
     graph: Outbox[GraphDue]
+
+    @classmethod
+    def around(cls, env: Environment, store: Store, codec: Codec) -> Parts:
+        adding = Adding(store, codec, Trainer(store, codec), tuple(str(root) for root in env.roots))
+        parsing = Parsing(store, codec)
+        feed = SearchFeed(env, store, codec, adding)
+        return cls(
+            env, store, codec, adding, Indexing(env, store, codec, adding), parsing, feed,
+            search=Outbox(env, "the search", feed),
+            graph=Outbox(env, "the graph", GraphFeed(env, store, parsing, adding)),
+        )  # fmt: skip
 
     def hurry(self) -> None:
         """Something was changed: the work in the background begins at once."""

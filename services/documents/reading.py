@@ -1,34 +1,60 @@
-"""Listing documents, getting one, and the store in numbers."""
+"""The operations that read: documents found, listed and read, and the store in numbers."""
 
 from __future__ import annotations
 
 import base64
-import os
-import secrets
-from collections.abc import Sequence
+import codecs
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
+import msgspec
+import trio
 
-from proto.errors import InvalidParams, OperationError
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.documents.find import (
+    DocumentsGraph,
+    DocumentsGrep,
+    DocumentsSearch,
+    GraphAnswer,
+    GrepResult,
+    SearchResult,
+)
 from proto.ops.documents.reading import (
+    CORPUS,
     CollectionCount,
-    Document,
+    CollectionsResult,
     DocumentsGet,
     DocumentsList,
+    DocumentsListCollections,
+    DocumentsListSnapshots,
+    DocumentsStatus,
+    DocumentsVerify,
     GetResult,
     ListResult,
+    SnapshotsResult,
     SortBy,
-    SortOrder,
-    TypeCount,
+    StatusResult,
+    VerifyResult,
     pairs,
 )
-from services.documents.store import objects, rows
+from proto.ops.retrieve import RetrieveStatus
+from services.documents import restore, verify
+from services.documents.add import folders
+from services.documents.code import walking
+from services.documents.parts import Parts
+from services.documents.store import objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
-from services.runtime.database import sync_folder
+from services.documents.text import grep, searching
+from services.runtime.handlers import Context, handles
 
+T = TypeVar("T")
+
+PARSING_PATIENCE_S = 2.0
 MAX_LISTED = 200_000
 CONTENT_BYTES = 1024 * 1024
 
@@ -41,7 +67,91 @@ _ORDERS = {
 }
 
 
-def listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
+class Reading:
+    """The handlers."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.store
+
+    @handles(DocumentsSearch)
+    async def search(self, params: DocumentsSearch, ctx: Context) -> SearchResult:
+        if params.query is None and params.hash is None:
+            raise InvalidParams("missing required parameter `query`", field="query")
+        answer = await searching.search(params, self._store, self._parts.codec, self._parts.feed, ctx)
+        return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
+
+    @handles(DocumentsGrep)
+    async def grep(self, params: DocumentsGrep, ctx: Context) -> GrepResult:
+        answer = await self._store.read(partial(grep.grep, codec=self._parts.codec, params=params))
+        return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
+
+    @handles(DocumentsList)
+    async def list_documents(self, params: DocumentsList, ctx: Context) -> ListResult:
+        return await self._store.read(lambda db: _listed(db, params))
+
+    @handles(DocumentsListCollections)
+    async def list_collections(self, params: DocumentsListCollections, ctx: Context) -> CollectionsResult:
+        found = await self._store.read(_collections)
+        return CollectionsResult(collections=found, total=len(found))
+
+    @handles(DocumentsListSnapshots)
+    async def list_snapshots(self, params: DocumentsListSnapshots, ctx: Context) -> SnapshotsResult:
+        def query(db: apsw.Connection) -> SnapshotsResult:
+            some = snapshots.latest(db, -1 if params.limit is None else params.limit, params.offset)
+            return SnapshotsResult(snapshots=some, total=db.execute("SELECT count(*) FROM snapshot").get)
+
+        return await self._store.read(query)
+
+    @handles(DocumentsGet)
+    async def get(self, params: DocumentsGet, ctx: Context) -> GetResult:
+        roots = self._parts.adding.roots
+        target = None if params.outputPath is None else folders.to_be_written(params.outputPath, "outputPath", roots)
+
+        def get(db: apsw.Connection) -> GetResult:
+            return _get(db, self._parts.codec, params, target)
+
+        def get_related(lacks: list[str], db: apsw.Connection) -> GetResult:
+            answer = get(db)
+            related, edges, cut = walking.around(db, answer.path, params.depth)
+            return msgspec.structs.replace(answer, related=related, edges=edges, graph_truncated=cut, degraded=lacks)
+
+        return await (self._of_graph(get_related) if params.graph else self._store.read(get))
+
+    @handles(DocumentsGraph)
+    async def graph(self, params: DocumentsGraph, ctx: Context) -> GraphAnswer:
+        return await self._of_graph(lambda lacks, db: walking.answer(db, params, lacks))
+
+    @handles(DocumentsStatus)
+    async def status(self, params: DocumentsStatus, ctx: Context) -> StatusResult:
+        parts = self._parts
+        waiting = (parts.indexing.waiting, parts.search.waiting, parts.graph.waiting)
+        degraded = [*self._store.lacks(), *(reason for reason in waiting if reason)]
+        vectors: int | None = None
+        try:
+            vectors = (await ctx.call(RetrieveStatus(collection=CORPUS), timeout_s=5)).vectors_waiting
+        except LinckiaError as error:
+            degraded.append(f"vectors: {error}")
+        disk = await trio.to_thread.run_sync(self._store.size_bytes)
+        return await self._store.read(lambda db: verify.status(db, params, disk, vectors, degraded))
+
+    @handles(DocumentsVerify)
+    async def verify(self, params: DocumentsVerify, ctx: Context) -> VerifyResult:
+        return await verify.verify(self._store, self._parts.codec, ctx)
+
+    async def _of_graph(self, query: Callable[[list[str], apsw.Connection], T]) -> T:
+        """What `query` answers, given what is not parsed yet after a moment in which it may be."""
+        while True:
+            left = await self._parts.parsing.settle(PARSING_PATIENCE_S)
+            lacks = [f"{left} documents are still to be looked at for what they define, call and import"] * bool(left)
+            generation = self._store.index.generation
+            answer = await self._store.read(partial(query, lacks + self._store.lacks()))
+            if generation == self._store.index.generation:
+                return answer
+            # It found the index damaged, and what was parsed gone.
+
+
+def _listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
     """A page of the documents that `params` asks for."""
     found = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
@@ -49,18 +159,15 @@ def listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
         mime_type=params.mime_type, type_=params.type,
     )  # fmt: skip
     if params.recent is not None:
-        where = found.where
-        latest = db.execute(
-            f"SELECT document.id FROM document JOIN object ON object.id = document.object{where}"
-            " ORDER BY document.indexed_ns DESC, document.id DESC LIMIT ?",
-            (*found.values, params.recent),
-        ).fetchall()
-        found = rows.Conditions()
-        found.add(f"document.id IN ({', '.join(str(id_) for (id_,) in latest)})")
+        latest = (
+            f"SELECT document.id FROM document JOIN object ON object.id = document.object{found.where}"
+            " ORDER BY document.indexed_ns DESC, document.id DESC LIMIT ?"
+        )
+        found = rows.Conditions([f"document.id IN ({latest})"], [*found.values, params.recent])
     order = "document.id"
     if params.sort_by is not None or params.sort_order is not None or params.recent is not None:
         by = params.sort_by or SortBy.INDEXED
-        downwards = params.sort_order is SortOrder.DESC if params.sort_order is not None else by is not SortBy.NAME
+        downwards = params.sort_order == "desc" if params.sort_order is not None else by is not SortBy.NAME
         direction = "DESC" if downwards else "ASC"
         order = f"{_ORDERS[by].format(direction)}, document.id {direction}"
     total = rows.total(db, found)
@@ -75,42 +182,32 @@ def listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
     )
 
 
-def picked(db: apsw.Connection, params: DocumentsGet) -> tuple[list[Document], Stored]:
-    """The documents of the content that `params` names.  Raises InvalidParams, OperationError."""
+def _get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path | None) -> GetResult:
     if params.hash is None and params.name is None and params.path is None:
         raise InvalidParams("missing parameter: give `hash`, `name` or `path`", field="hash")
     found = rows.pick(db, hash_=params.hash, name=params.name, path=params.path)
-    stored = objects.by_hash(db, bytes.fromhex(found[0].hash))
-    assert stored is not None
-    return found, stored
-
-
-def get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path | None) -> GetResult:
-    """The content that `params` names, also written to `target`.  Raises InvalidParams, OperationError."""
-    found, stored = picked(db, params)
     first = found[0]
-    text = encoding = None
-    length = 0
+    stored = objects.by_hash(db, bytes.fromhex(first.hash))
+    assert stored is not None
+    answer = GetResult(
+        **msgspec.structs.asdict(first), paths=[document.path for document in found], graph_enabled=params.graph
+    )
     if params.include_content:
-        text, encoding, length = content(db, codec, stored, params.offset, params.length)
-    written = None
+        text, encoding, length = _content(db, codec, stored, params.offset, params.length)
+        answer = msgspec.structs.replace(
+            answer, content=text, content_encoding=encoding, content_offset=params.offset, content_length=length,
+            content_truncated=params.offset + length < stored.size,
+        )  # fmt: skip
     if target is not None:
         written = target / first.name if target.is_dir() else target
-        copy_to(db, codec, stored, written)
-    return GetResult(
-        **{name: getattr(first, name) for name in first.__struct_fields__},
-        paths=[document.path for document in found],
-        content=text,
-        content_encoding=encoding,
-        content_offset=params.offset if params.include_content else None,
-        content_length=length if params.include_content else None,
-        content_truncated=params.include_content and params.offset + length < stored.size,
-        output_path=None if written is None else str(written),
-        graph_enabled=params.graph,
-    )
+        restore.copy_to(db, codec, stored, written)
+        answer = msgspec.structs.replace(answer, output_path=str(written))
+    return answer
 
 
-def content(db: apsw.Connection, codec: Codec, stored: Stored, offset: int, length: int | None) -> tuple[str, str, int]:
+def _content(
+    db: apsw.Connection, codec: Codec, stored: Stored, offset: int, length: int | None
+) -> tuple[str, str, int]:
     """Text or base64, which of the two it is, and how many bytes it stands for.
 
     Raises:
@@ -123,89 +220,21 @@ def content(db: apsw.Connection, codec: Codec, stored: Stored, offset: int, leng
     try:
         data = b"".join(objects.stream(db, codec, stored, offset, wanted))
     except DamagedContent as error:
-        raise _told(db, error) from None
+        raise restore.told(db, error) from None
     if stored.is_text:
-        whole = data
-        if offset + len(data) < stored.size:
-            whole = _to_character(data) or data
         with suppress(UnicodeDecodeError):
-            return whole.decode("utf-8"), "utf-8", len(whole)
+            # A character that is cut off at the end is left for the next part.
+            text, used = codecs.utf_8_decode(data, "strict", offset + len(data) >= stored.size)
+            if used or not data:
+                return text, "utf-8", used
     return base64.b64encode(data).decode(), "base64", len(data)
 
 
-def _to_character(data: bytes) -> bytes:
-    """Without the beginning of a character at the end."""
-    for back in range(1, min(4, len(data)) + 1):
-        lead = data[-back]
-        if lead < 0x80:
-            return data
-        if lead >= 0xC0:
-            width = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-            return data if back >= width else data[:-back]
-    return data
-
-
-def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path) -> None:
-    """Write the content to a file, whole or not at all; once this returns it is on disk.
-
-    Raises:
-        OperationError: it cannot be written, or is damaged.
-    """
-    temporary = target.with_name(f".linckia-new-{secrets.token_hex(8)}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                for piece in objects.stream(db, codec, stored):
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(target.parent)
-    except OSError as error:
-        raise OperationError(f"{target} cannot be written: {error.strerror}", field="outputPath") from None
-    except DamagedContent as error:
-        raise _told(db, error) from None
-
-
-def _told(db: apsw.Connection, error: DamagedContent) -> Exception:
-    """What the caller of one content is told; of a page that cannot be read, the database tells."""
-    if isinstance(error.__cause__, apsw.CorruptError):
-        return error.__cause__
-    return OperationError(
-        f"the stored content is damaged: {error}. Put a copy of {db.db_filename('main')} back that was made before, or"
-        " delete the document and add it again"
-    )
-
-
-def collections(db: apsw.Connection) -> list[CollectionCount]:
+def _collections(db: apsw.Connection) -> list[CollectionCount]:
     """By name; those that hold nothing are none."""
     counted = db.execute(
         "SELECT collection.name, count(*), sum(object.size) FROM member"
         " JOIN collection ON collection.id = member.collection JOIN document ON document.id = member.document"
         " JOIN object ON object.id = document.object GROUP BY collection.id ORDER BY collection.name"
     )
-    return [CollectionCount(name=str(name), documents=_int(count), bytes=_int(size)) for name, count, size in counted]
-
-
-def _int(value: object) -> int:
-    assert value is None or isinstance(value, int)
-    return value or 0
-
-
-def count(db: apsw.Connection, query: str, values: Sequence[apsw.SQLiteValue] = ()) -> int:
-    """The number that a query answers."""
-    return _int(db.execute(query, values).fetchall()[0][0])
-
-
-def by_type(db: apsw.Connection, column: str) -> list[TypeCount]:
-    """Documents by a column, the most first."""
-    counted = db.execute(
-        f"SELECT {column}, count(*) AS n, sum(object.size) FROM document"
-        " JOIN object ON object.id = document.object GROUP BY 1 ORDER BY n DESC, 1"
-    )
-    return [TypeCount(type=str(kind) or "(none)", documents=_int(n), bytes=_int(size)) for kind, n, size in counted]
+    return [CollectionCount(name=name, documents=count, bytes=size) for name, count, size in counted]

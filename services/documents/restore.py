@@ -1,4 +1,4 @@
-"""Writing the files of a snapshot or of a collection below one directory, and nowhere else.
+"""Writing stored contents to files: one, or those of a snapshot or of a collection below a directory and nowhere else.
 
 Every folder on the way is opened from the one above without following a link, so that neither a stored name nor a
 link that was put there leads out.  A file is there whole or not at all; all of it is on disk at the end.
@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
@@ -20,14 +20,17 @@ from proto.errors import OperationError
 from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.objects import Stored
+from services.runtime.database import sync_folder
 
 MAX_NAMED = 1000
 FSYNC_EACH = 64
 """With more files than this, one flush of everything is cheaper than one for each."""
+_EXISTS = "exists already"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class _Wanted:
     """A file to be restored: its path below the directory, and the document's own for messages and patterns."""
 
     path: str
@@ -37,67 +40,43 @@ class Wanted:
     mode: int
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What was done."""
-
-    restored: int = 0
-    skipped: int = 0
-    bytes: int = 0
-    files: list[Restored] = field(default_factory=list)
-
-    def add(self, wanted: Wanted, reason: str) -> None:
-        one = Restored(path=wanted.path, hash=wanted.hash.hex(), reason=reason)
-        if reason:
-            self.skipped += 1
-            self.files.insert(0, one)
-        else:
-            self.restored += 1
-            self.files.append(one)
-        del self.files[MAX_NAMED:]
-
-
-def of_snapshot(db: apsw.Connection, id_: str, directory: str) -> list[Wanted]:
-    """The files of a snapshot."""
-    base = directory.rstrip("/") + "/"
+def _of_snapshot(db: apsw.Connection, id_: str) -> list[_Wanted]:
+    snapshot = snapshots.find(db, id_)
+    base = snapshot.directory.rstrip("/") + "/"
     return [
-        Wanted(one.path.removeprefix(base), one.path, one.hash, one.modified_ns, one.mode & 0o777)
-        for one in snapshots.entries(db, id_)
+        _Wanted(one.path.removeprefix(base), one.path, one.hash, one.modified_ns, one.mode & 0o777)
+        for one in snapshots.entries(db, snapshot.id)
     ]
 
 
-def of_collection(db: apsw.Connection, name: str) -> list[Wanted]:
-    """The files of a collection; those that came from files keep their places relative to one another."""
+def _of_collection(db: apsw.Connection, name: str) -> list[_Wanted]:
+    """Those that came from files keep their places relative to one another."""
     found = rows.conditions(collection=name)
-    where = found.where
-    listed = db.execute(
+    query = (
         "SELECT document.path, object.hash, document.modified_ns FROM document"
-        f" JOIN object ON object.id = document.object{where} ORDER BY document.path",
-        found.values,
-    ).fetchall()
-    folders = [os.path.dirname(str(path)) for path, _, _ in listed if str(path).startswith("/")]
+        f" JOIN object ON object.id = document.object{found.where} ORDER BY document.path"
+    )
+    listed: list[tuple[str, bytes, int]] = list(db.execute(query, found.values))
+    if not listed:
+        raise OperationError(f"Collection not found: {name}", field="collection")
+    folders = [os.path.dirname(path) for path, _, _ in listed if path.startswith("/")]
     base = os.path.commonpath(folders).rstrip("/") + "/" if folders else "/"
-    wanted: list[Wanted] = []
-    for path, hash_, modified_ns in listed:
-        assert isinstance(hash_, bytes)
-        assert isinstance(modified_ns, int)
-        wanted.append(Wanted(str(path).removeprefix(base), str(path), hash_, modified_ns, 0o644))
-    return wanted
+    return [_Wanted(path.removeprefix(base), path, hash_, at_ns, 0o644) for path, hash_, at_ns in listed]
 
 
-def matching(wanted: Sequence[Wanted], include: Sequence[str], exclude: Sequence[str]) -> list[Wanted]:
+def _matching(wanted: Sequence[_Wanted], include: Sequence[str], exclude: Sequence[str]) -> list[_Wanted]:
     """Those whose path, below the directory or where it came from, matches."""
-    included = globs.matcher(include) if include else None
-    excluded = globs.matcher(exclude) if exclude else None
+    included = globs.matcher(include or ["*"])
+    excluded = globs.matcher(exclude)
 
-    def admits(one: Wanted) -> bool:
+    def admits(one: _Wanted) -> bool:
         paths = ("/" + one.path.lstrip("/"), one.origin)
-        return (included is None or any(map(included, paths))) and not (excluded and any(map(excluded, paths)))
+        return any(map(included, paths)) and not any(map(excluded, paths))
 
     return [one for one in wanted if admits(one)]
 
 
-def restored(
+def restore(
     db: apsw.Connection, codec: Codec, params: DocumentsRestore, target: Path, progress: Callable[[int, int], None]
 ) -> RestoreResult:
     """Write what `params` asks for below `target`.
@@ -107,84 +86,48 @@ def restored(
         OSError: the directory itself cannot be made.
     """
     if params.snapshot_id is not None:
-        snapshot = snapshots.find(db, params.snapshot_id)
-        if snapshot is None:
-            raise OperationError(f"Snapshot not found: {params.snapshot_id}", field="snapshot_id")
-        wanted = of_snapshot(db, snapshot.id, snapshot.directory)
+        wanted = _of_snapshot(db, params.snapshot_id)
     else:
         assert params.collection is not None
-        wanted = of_collection(db, params.collection)
-        if not wanted:
-            raise OperationError(f"Collection not found: {params.collection}", field="collection")
-    wanted = matching(wanted, params.include_patterns, params.exclude_patterns)
-    outcome = restore(
-        db, codec, wanted, target, overwrite=params.overwrite, dry_run=params.dry_run,
-        progress=lambda done: progress(done, len(wanted)),
-    )  # fmt: skip
-    return RestoreResult(
-        files_restored=outcome.restored,
-        skipped=outcome.skipped,
-        bytes_restored=outcome.bytes,
-        files=outcome.files,
-        output_directory=str(target),
-        dry_run=params.dry_run,
-    )
-
-
-def restore(
-    db: apsw.Connection,
-    codec: Codec,
-    wanted: Sequence[Wanted],
-    target: Path,
-    *,
-    overwrite: bool,
-    dry_run: bool,
-    progress: Callable[[int], None],
-) -> Outcome:
-    """Write the files.  Raises OSError: the directory itself cannot be made."""
-    outcome = Outcome()
-    if not dry_run:
+        wanted = _of_collection(db, params.collection)
+    wanted = _matching(wanted, params.include_patterns, params.exclude_patterns)
+    if not params.dry_run:
         target.mkdir(parents=True, exist_ok=True)
-    elif not target.is_dir():
-        target = Path("/nonexistent")
     each = len(wanted) <= FSYNC_EACH
     written: set[str] = set()
-    touched: set[str] = set()
-
-    def one_file(one: Wanted, parts: Sequence[str] | None) -> str:
-        """Answers why it is skipped, or nothing."""
-        if parts is None:
-            return "its name leads out of the output directory"
-        place = "/".join(parts)
-        if place in written:
-            return "another document has the same place"
-        stored = objects.by_hash(db, one.hash)
-        if stored is None:
-            return "its content was deleted"
-        if dry_run:
-            reason = "" if overwrite or not _is_there(target, parts) else "exists already"
-        else:
-            reason = _write(db, codec, stored, one, target, parts, overwrite=overwrite, sync=each)
-            touched.add("/".join(parts[:-1]))
-        if not reason:
-            written.add(place)
-            outcome.bytes += stored.size
-        return reason
-
+    restored: list[Restored] = []
+    skipped: list[Restored] = []
+    size = 0
     for done, one in enumerate(wanted):
         if done % 64 == 0:
-            progress(done)
+            progress(done, len(wanted))
         try:
-            reason = one_file(one, _parts(one.path))
+            place, stored = _place(one.path), objects.by_hash(db, one.hash)
+            if place is None:
+                reason = "its name leads out of the output directory"
+            elif place in written:
+                reason = "another document has the same place"
+            elif stored is None:
+                reason = "its content was deleted"
+            elif params.dry_run:
+                reason = _EXISTS if not params.overwrite and os.path.lexists(target / place) else ""
+            else:
+                reason = _write(db, codec, stored, one, target, place, overwrite=params.overwrite, sync=each)
+            if not reason and place is not None and stored is not None:
+                written.add(place)
+                size += stored.size
         except OSError as error:
             is_in_the_way = error.errno in (errno.ELOOP, errno.ENOTDIR)
             reason = "a link or a file stands in the way" if is_in_the_way else error.strerror or "cannot be written"
         except DamagedContent as error:
             reason = f"the stored content is damaged: {error}"
-        outcome.add(one, reason)
-    if not dry_run and outcome.restored:
-        _sync(target, touched if each else None)
-    return outcome
+        (skipped if reason else restored).append(Restored(path=one.path, hash=one.hash.hex(), reason=reason))
+    if written and not params.dry_run:
+        _sync(target, {os.path.dirname(place) for place in written} if each else None)
+    return RestoreResult(
+        files_restored=len(restored), skipped=len(skipped), bytes_restored=size,
+        files=[*skipped[::-1], *restored][:MAX_NAMED], output_directory=str(target), dry_run=params.dry_run,
+    )  # fmt: skip
 
 
 def _sync(target: Path, folders: Iterable[str] | None) -> None:
@@ -193,33 +136,25 @@ def _sync(target: Path, folders: Iterable[str] | None) -> None:
         os.sync()
         return
     for folder in folders:
-        with _folder(target, folder.split("/") if folder else []) as descriptor:
+        with _folder(target, folder) as descriptor:
             os.fsync(descriptor)
 
 
-def _parts(path: str) -> list[str] | None:
+def _place(path: str) -> str | None:
     parts = [part for part in path.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or any("\0" in part for part in parts):
-        return None
-    return parts
-
-
-def _is_there(target: Path, parts: Sequence[str]) -> bool:
-    return os.path.lexists(target.joinpath(*parts))
+    return None if not parts or ".." in parts or "\0" in path else "/".join(parts)
 
 
 @contextmanager
-def _folder(target: Path, parts: Sequence[str]) -> Iterator[int]:
+def _folder(target: Path, path: str) -> Iterator[int]:
     """The folder below the target, made where it is missing; no link is followed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(target, flags)
     try:
-        for part in parts:
-            try:
-                deeper = os.open(part, flags, dir_fd=descriptor)
-            except FileNotFoundError:
+        for part in filter(None, path.split("/")):
+            with suppress(FileExistsError):
                 os.mkdir(part, 0o755, dir_fd=descriptor)
-                deeper = os.open(part, flags, dir_fd=descriptor)
+            deeper = os.open(part, flags, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = deeper
         yield descriptor
@@ -228,48 +163,76 @@ def _folder(target: Path, parts: Sequence[str]) -> Iterator[int]:
 
 
 def _write(
-    db: apsw.Connection,
-    codec: Codec,
-    stored: objects.Stored,
-    one: Wanted,
-    target: Path,
-    parts: Sequence[str],
-    *,
-    overwrite: bool,
+    db: apsw.Connection, codec: Codec, stored: Stored, one: _Wanted, target: Path, place: str, *, overwrite: bool,
     sync: bool,
-) -> str:
+) -> str:  # fmt: skip
     """Write one file; answers why not, or nothing.  Raises OSError, DamagedContent."""
-    with _folder(target, parts[:-1]) as folder:
-        name = parts[-1]
+    above, _, name = place.rpartition("/")
+    with _folder(target, above) as folder:
         if not overwrite:
-            try:
+            with suppress(FileNotFoundError):
                 os.lstat(name, dir_fd=folder)
-            except FileNotFoundError:
-                pass
-            else:
-                return "exists already"
+                return _EXISTS
         temporary = f".linckia-new-{secrets.token_hex(8)}"
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
-        )
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                for piece in objects.stream(db, codec, stored):
-                    file.write(piece)
-                file.flush()
-                os.fchmod(descriptor, one.mode or 0o644)
-                os.utime(descriptor, ns=(one.modified_ns, one.modified_ns))
-                if sync:
-                    os.fsync(descriptor)
+            _write_new(db, codec, stored, temporary, folder, wanted=one, sync=sync)
             if overwrite:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                return ""
-            # Unlike a rename, this never replaces what somebody put there a moment ago.
-            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            else:
+                # Unlike a rename, this never replaces what somebody put there a moment ago.
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except FileExistsError:
-            return "exists already"
+            return _EXISTS
         finally:
             # After a rename there is none.
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
     return ""
+
+
+def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path) -> None:
+    """Write the content to a file, whole or not at all; once this returns it is on disk.
+
+    Raises:
+        OperationError: it cannot be written, or is damaged.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".linckia-new-{secrets.token_hex(8)}")
+        try:
+            _write_new(db, codec, stored, str(temporary))
+            os.rename(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise OperationError(f"{target} cannot be written: {error.strerror}", field="outputPath") from None
+    except DamagedContent as error:
+        raise told(db, error) from None
+
+
+def _write_new(
+    db: apsw.Connection, codec: Codec, stored: Stored, path: str, folder: int | None = None, *,
+    wanted: _Wanted | None = None, sync: bool = True,
+) -> None:  # fmt: skip
+    """Write a content to a file that is not there.  Raises OSError, DamagedContent."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644 if wanted is None else 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(objects.stream(db, codec, stored))
+        file.flush()
+        if wanted is not None:
+            os.fchmod(descriptor, wanted.mode or 0o644)
+            os.utime(descriptor, ns=(wanted.modified_ns, wanted.modified_ns))
+        if sync:
+            os.fsync(descriptor)
+
+
+def told(db: apsw.Connection, error: DamagedContent) -> Exception:
+    """What the caller of one content is told; of a page that cannot be read, the database tells."""
+    if isinstance(error.__cause__, apsw.CorruptError):
+        return error.__cause__
+    return OperationError(
+        f"the stored content is damaged: {error}. Put a copy of {db.db_filename('main')} back that was made before, or"
+        " delete the document and add it again"
+    )

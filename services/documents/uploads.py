@@ -11,7 +11,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-import apsw
 import trio
 
 from proto.errors import InvalidParams, OperationError
@@ -27,9 +26,7 @@ from proto.ops.documents.change import (
 )
 from proto.ops.documents.reading import pairs
 from services.documents import changing
-from services.documents.add import bulk
-from services.documents.add.intake import Ready, Taken
-from services.documents.add.progress import Progress
+from services.documents.add.intake import Taken
 from services.documents.parts import Parts
 from services.documents.store.incoming import Incoming
 from services.documents.store.rows import Given
@@ -116,24 +113,14 @@ class Uploads:
 
     async def _store(self, upload: _Upload, params: DocumentsPutCommit) -> tuple[AddResult, list[int]]:
         begun = upload.begun
-        name = params.name or begun.name
-        mime = params.mimeType or begun.mimeType
-        progress = Progress()
+        name, mime = params.name or begun.name, params.mimeType or begun.mimeType
+        session = None
+        if begun.session is not None:
+            session, _ = await self._adding.store.read(lambda db: changing.started(db, begun.session, "session"))
         metadata = pairs(begun.metadata) | pairs(params.metadata)
         content = await self._adding.whole(upload.incoming, iter(()), name or begun.path, mime)
-        now_ns = time.time_ns()
-        ready = Ready(taken=[Taken(begun.path, "", now_ns, 0, content, name)])
-
-        def change(db: apsw.Connection) -> None:
-            session = None
-            if begun.session is not None:
-                session, _ = changing.session(db, begun.session, field="session")
-            given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
-            bulk.write(db, ready, given, progress, now_ns)
-
-        await self._adding.store.write(change)
-        shown = name or begun.path.rstrip("/").rsplit("/", 1)[-1]
-        return progress.answer(begun.path, hash_=content.hash.hex(), name=shown), progress.objects
+        given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
+        return await self._adding.write(Taken(begun.path, "", time.time_ns(), 0, content, name), given)
 
     @handles(DocumentsPutAbandon)
     async def abandon(self, params: DocumentsPutAbandon, ctx: Context) -> UploadAbandoned:

@@ -10,9 +10,8 @@ from typing import TypeVar
 import apsw
 import trio
 
-from proto.ops.documents.reading import DocumentsStatus, StatusResult, VerifyResult
-from services.documents import reading
-from services.documents.store import objects, schema, statements
+from proto.ops.documents.reading import DocumentsStatus, StatusResult, TypeCount, VerifyResult
+from services.documents.store import objects, schema
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.store import Store, is_complete
 from services.runtime.handlers import Context
@@ -24,98 +23,88 @@ BATCH = 200
 MAX_SAID = 1000
 MAX_QUARANTINED = 100
 
-_HELD = (
-    "EXISTS(SELECT 1 FROM document WHERE document.object=object.id)"
-    " OR EXISTS(SELECT 1 FROM held WHERE held.object=object.id)"
-)
-
 
 def status(
     db: apsw.Connection, params: DocumentsStatus, disk_bytes: int, vectors_waiting: int | None, degraded: list[str]
 ) -> StatusResult:
     """The whole store in numbers; contents that wait to be collected do not count."""
+
+    def by_type(column: str) -> list[TypeCount]:
+        """Documents by a column, the most first."""
+        counted = db.execute(
+            f"SELECT {column}, count(*) AS n, sum(object.size) FROM document"
+            " JOIN object ON object.id = document.object GROUP BY 1 ORDER BY n DESC, 1"
+        )
+        return [TypeCount(type=kind or "(none)", documents=n, bytes=size) for kind, n, size in counted]
+
     documents, total_bytes = db.execute(
         "SELECT count(*), coalesce(sum(size), 0) FROM document JOIN object ON object.id = document.object"
-    ).fetchall()[0]
-    unique = reading.count(db, f"SELECT count(*) FROM object WHERE {_HELD}")
+    ).get
     blocks, stored = db.execute(
         "SELECT count(*), coalesce(sum(stored), 0) FROM (SELECT object, stored FROM block"
         " UNION ALL SELECT object, stored FROM packed) AS whole JOIN object ON object.id = whole.object"
-        f" WHERE {_HELD}"
-    ).fetchall()[0]
-    chunks, chunked_stored = db.execute(
+        f" WHERE {objects.HELD}"
+    ).get
+    chunks, chunked = db.execute(
         "SELECT count(*), coalesce(sum(stored), 0) FROM chunk WHERE id IN (SELECT chunk FROM part)"
-    ).fetchall()[0]
-    held_whole = reading.count(
-        db,
-        "SELECT coalesce(sum(size), 0) FROM object WHERE chunked=0"
-        " AND EXISTS(SELECT 1 FROM document WHERE document.object=object.id)",
-    )
-    live_chunks = reading.count(
-        db,
-        "SELECT coalesce(sum(size), 0) FROM chunk WHERE id IN (SELECT chunk FROM part WHERE EXISTS("
-        "SELECT 1 FROM document WHERE document.object=part.object))",
-    )
-    assert isinstance(documents, int)
-    assert isinstance(total_bytes, int)
-    saved = max(0, total_bytes - held_whole - live_chunks)
+    ).get
+    needed = db.execute(
+        "SELECT (SELECT coalesce(sum(size), 0) FROM object WHERE chunked=0"
+        " AND EXISTS(SELECT 1 FROM document WHERE document.object=object.id))"
+        " + (SELECT coalesce(sum(size), 0) FROM chunk WHERE id IN (SELECT chunk FROM part WHERE EXISTS("
+        "SELECT 1 FROM document WHERE document.object=part.object)))"
+    ).get
+    saved = max(0, total_bytes - needed)
     quarantined = db.execute(
         "SELECT path, problem FROM object JOIN document ON document.object = object.id WHERE text_state=?"
         " ORDER BY document.id LIMIT ?",
         (schema.TEXT_QUARANTINED, MAX_QUARANTINED),
-    ).fetchall()
+    )
+    in_state = "object WHERE text_state="
     return StatusResult(
         total_objects=documents,
         total_bytes=total_bytes,
-        unique_objects=unique,
-        unique_blocks=_int(blocks) + _int(chunks),
+        unique_objects=count(db, f"object WHERE {objects.HELD}"),
+        unique_blocks=blocks + chunks,
         deduplicated_bytes=saved,
         dedup_ratio=round(saved / total_bytes, 6) if total_bytes else 0.0,
-        stored_bytes=_int(stored) + _int(chunked_stored),
+        stored_bytes=stored + chunked,
         disk_bytes=disk_bytes,
-        collections=len(reading.collections(db)),
-        snapshots=reading.count(db, "SELECT count(*) FROM snapshot"),
-        extraction_waiting=reading.count(db, "SELECT count(*) FROM object WHERE text_state=?", (schema.TEXT_WAITING,)),
-        index_waiting=reading.count(db, "SELECT count(*) FROM index_outbox"),
-        search_waiting=reading.count(db, "SELECT count(*) FROM search_outbox"),
-        graph_waiting=reading.count(db, "SELECT count(*) FROM graph_outbox"),
+        collections=db.execute("SELECT count(DISTINCT collection) FROM member").get,
+        snapshots=count(db, "snapshot"),
+        extraction_waiting=count(db, f"{in_state}{schema.TEXT_WAITING}"),
+        index_waiting=count(db, "index_outbox"),
+        search_waiting=count(db, "search_outbox"),
+        graph_waiting=count(db, "graph_outbox"),
         vectors_waiting=vectors_waiting,
-        quarantined=reading.count(db, "SELECT count(*) FROM object WHERE text_state=?", (schema.TEXT_QUARANTINED,)),
-        file_types=reading.by_type(db, "document.extension") if params.file_types else None,
-        mime_types=reading.by_type(db, "coalesce(document.mime, object.mime)") if params.detailed else None,
+        quarantined=count(db, f"{in_state}{schema.TEXT_QUARANTINED}"),
+        file_types=by_type("document.extension") if params.file_types else None,
+        mime_types=by_type("coalesce(document.mime, object.mime)") if params.detailed else None,
         quarantine=[f"{path}: {problem}" for path, problem in quarantined] if params.detailed else None,
         degraded=degraded,
     )
 
 
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value
+def count(db: apsw.Connection, of: str) -> int:
+    """How many rows there are of a table, or of what a FROM says."""
+    return int(db.execute(f"SELECT count(*) FROM {of}").get)
 
 
-_LOST = (
-    (
-        "documents whose content is not there",
-        "SELECT count(*) FROM document WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=document.object)",
+_LOST = {
+    "documents whose content is not there": "document WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=document.object)",
+    "contents that a snapshot holds and that are not there": (
+        "held WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=held.object)"
     ),
-    (
-        "contents that a snapshot holds and that are not there",
-        "SELECT count(*) FROM held WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=held.object)",
+    "contents that nothing holds and that would never be collected": (
+        f"object WHERE NOT {objects.HELD} AND NOT EXISTS(SELECT 1 FROM loose WHERE object=object.id)"
     ),
-    (
-        "contents that nothing holds and that would never be collected",
-        f"SELECT count(*) FROM object WHERE NOT ({_HELD}) AND NOT EXISTS(SELECT 1 FROM loose WHERE object=object.id)",
+    "contents whose pack is not there": "packed WHERE NOT EXISTS(SELECT 1 FROM pack WHERE id=packed.pack)",
+    "packs that no content is in and that would never be collected": (
+        "pack WHERE NOT EXISTS(SELECT 1 FROM packed WHERE pack=pack.id AND object >= pack.id"
+        f" AND object < pack.id + {objects.PACK_IDS})"
     ),
-    (
-        "contents whose pack is not there",
-        "SELECT count(*) FROM packed WHERE NOT EXISTS(SELECT 1 FROM pack WHERE id=packed.pack)",
-    ),
-    (
-        "packs that no content is in and that would never be collected",
-        "SELECT count(*) FROM pack WHERE NOT EXISTS(SELECT 1 FROM packed WHERE pack=pack.id AND object >= pack.id"
-        f" AND object < pack.id + {objects.PACK_IDS})",
-    ),
-)
+}
+"""What would be wrong, and the rows that show it."""
 
 _UNFINDABLE = (
     "SELECT id FROM object WHERE text_state IN (1, 2)"
@@ -137,7 +126,7 @@ async def unfindable(store: Store) -> list[str]:
     """
 
     def missing(db: apsw.Connection) -> set[int]:
-        return {_int(id_) for (id_,) in db.execute(_UNFINDABLE).fetchall()} if is_complete(db) else set()
+        return {id_ for (id_,) in db.execute(_UNFINDABLE)} if is_complete(db) else set()
 
     first = await store.read(missing)
     both = first & await store.read(missing) if first else first
@@ -151,17 +140,17 @@ async def verify(store: Store, codec: Codec, ctx: Context) -> VerifyResult:
     damaged: list[str] = []
     problems: list[str] = []
     checked = size = 0
-    last = await _of_packs(store, lambda db: statements.next_id(db, "object"), 0, problems) - 1
+    last = await _of_packs(store, lambda db: schema.next_id(db, "object"), 0, problems) - 1
     for first in range(1, last + 1, BATCH):
         some = partial(_hashed, codec=codec, first=first, last=first + BATCH - 1)
         nothing: tuple[int, int, list[str]] = (0, 0, [])
-        count, read, found = await _of_packs(store, some, nothing, problems)
-        checked, size = checked + count, size + read
+        contents, read, found = await _of_packs(store, some, nothing, problems)
+        checked, size = checked + contents, size + read
         damaged += found[: MAX_SAID - len(damaged)]
         ctx.progress(checked, max(last, checked), "contents")
     problems += await _of_packs(store, lambda db: _integrity(db, "main"), [], problems)
-    for what, query in _LOST:
-        lost = await _of_packs(store, partial(reading.count, query=query), 0, problems)
+    for what, rows in _LOST.items():
+        lost = await _of_packs(store, partial(count, of=rows), 0, problems)
         problems += [f"{lost} {what}"] if lost else []
     of_index = await store.read(lambda db: _integrity(db, "idx"))
     if of_index:
@@ -183,14 +172,14 @@ async def _of_packs(store: Store, query: Callable[[apsw.Connection], T], otherwi
 
 def _hashed(db: apsw.Connection, codec: Codec, first: int, last: int) -> tuple[int, int, list[str]]:
     """How many contents have these ids, how many bytes were read of them, and which are damaged."""
-    ids = db.execute("SELECT id FROM object WHERE id BETWEEN ? AND ?", (first, last)).fetchall()
+    ids = [id_ for (id_,) in db.execute("SELECT id FROM object WHERE id BETWEEN ? AND ?", (first, last))]
     found: list[str] = []
     read = 0
-    for (id_,) in ids:
+    for id_ in ids:
         digest = hashlib.sha256()
         name = f"content {id_}"
         try:
-            stored = objects.by_id(db, _int(id_))
+            stored = objects.by_id(db, id_)
             assert stored is not None
             name = stored.hash.hex()
             for piece in objects.stream(db, codec, stored):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import apsw
+import msgspec
 import trio
+from msgspec import Meta
 
-from proto.errors import OperationError
+from proto.errors import InvalidParams, OperationError
 from proto.operation import Params
 from proto.ops.media import (
+    THUMBNAIL,
     ArtifactContent,
     ContentChunk,
     KnownThumbnails,
@@ -24,14 +29,31 @@ from proto.ops.media import (
     MediaInspection,
     MediaThumbnails,
 )
+from proto.ops.media_uris import (
+    AllMetadata,
+    AllThumbnails,
+    MetadataOf,
+    MetadataRecord,
+    MetadataRecords,
+    ThumbnailRecord,
+    ThumbnailRecords,
+)
+from proto.ops.pages import place
+from services.media.files import opened
 from services.media.inspection import Inspection
-from services.media.kinds import HEAD_BYTES, kind_of
-from services.media.reading import opened
-from services.media.store import CACHE_BYTES, open_database, picture, thumbnail
-from services.media.uris import Resources
-from services.runtime.database import Database
+from services.media.store import (
+    PICTURE,
+    SCHEMA,
+    VERSION,
+    artifact_of,
+    artifacts,
+    picture,
+    thumbnail,
+)
+from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
 
+_CONTENT = "SELECT hash, metadata, problem, used_at FROM content"
 _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
 
 
@@ -42,13 +64,17 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     return [MediaInspect(path=str(note)), MediaContent(path=str(note))]
 
 
+class Settings(msgspec.Struct, frozen=True):
+    """Of the table `services.media`."""
+
+    cache_bytes: Annotated[int, Meta(gt=0)] = 1024**3
+
+
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open."""
-    cache_bytes = env.settings.get("cache_bytes", CACHE_BYTES)
-    if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes <= 0:
-        raise ValueError(f"setting `cache_bytes` of media: {cache_bytes!r} is not a number of bytes above 0")
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "media.db")
+    """Ready once the database is open.  Raises msgspec.ValidationError where a setting is no good."""
+    cache_bytes = msgspec.convert(env.settings, Settings).cache_bytes
+    database = await trio.to_thread.run_sync(partial(Database, env.data_dir / "media.db", SCHEMA, kind=Kind.DERIVED))
     try:
         yield Handlers(Media(database, tuple(str(root) for root in env.roots), cache_bytes), Resources(database))
     finally:
@@ -96,8 +122,7 @@ class Media:
 
         def read() -> ContentChunk:
             with opened(params.path, self._roots) as found:
-                head = found.file.read(HEAD_BYTES)
-                _, mime = kind_of(os.path.basename(found.path), head)
+                _, mime = found.kind()
                 data = os.pread(found.file.fileno(), params.limit, params.offset) if params.limit else b""
                 return ContentChunk(
                     data=data,
@@ -114,3 +139,64 @@ class Media:
         if found is None:
             raise OperationError(f"there is no artefact {name} of {hash_.hex()}; `inspect` makes and names them")
         return found
+
+
+class Resources:
+    """What was made from contents, as resources: read from the cache, without a mark that it was used."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @handles(AllMetadata)
+    async def metadata(self, params: AllMetadata, ctx: Context) -> MetadataRecords:
+        def query(db: apsw.Connection) -> MetadataRecords:
+            rows = db.execute(
+                f"{_CONTENT} WHERE version=? ORDER BY hash LIMIT ? OFFSET ?", (VERSION, params.limit, params.offset)
+            )
+            found = [_record(db, *row) for row in rows]
+            total = db.execute("SELECT count(*) FROM content WHERE version=?", (VERSION,)).get
+            return MetadataRecords(metadata=found, **place("metadata", params, len(found), total))
+
+        return await self._database.read(query)
+
+    @handles(AllThumbnails)
+    async def thumbnails(self, params: AllThumbnails, ctx: Context) -> ThumbnailRecords:
+        def query(db: apsw.Connection) -> ThumbnailRecords:
+            rows = db.execute(
+                f"SELECT hash, {PICTURE} FROM picture WHERE type=? ORDER BY hash, position LIMIT ? OFFSET ?",
+                (THUMBNAIL, params.limit, params.offset),
+            )
+            found = [
+                ThumbnailRecord(hash=hash_.hex(), **msgspec.structs.asdict(artifact_of(hash_, *picture)))
+                for hash_, *picture in rows
+            ]
+            total = db.execute("SELECT count(*) FROM picture WHERE type=?", (THUMBNAIL,)).get
+            return ThumbnailRecords(thumbnails=found, **place("metadata/thumbnails", params, len(found), total))
+
+        return await self._database.read(query)
+
+    @handles(MetadataOf)
+    async def one(self, params: MetadataOf, ctx: Context) -> MetadataRecord:
+        def query(db: apsw.Connection) -> MetadataRecord:
+            hash_ = bytes.fromhex(params.hash)
+            row = db.execute(f"{_CONTENT} WHERE hash=? AND version=?", (hash_, VERSION)).fetchone()
+            if row is None:
+                raise InvalidParams(
+                    f"`hash`: nothing was made from a content {params.hash}; `inspect` makes it, and"
+                    " synthesis://metadata lists what there is",
+                    field="hash",
+                )
+            return _record(db, *row)
+
+        return await self._database.read(query)
+
+
+def _record(db: apsw.Connection, hash_: bytes, metadata: bytes, problem: str | None, used_at: float) -> MetadataRecord:
+    return MetadataRecord(
+        hash=hash_.hex(),
+        uri=f"synthesis://metadata/{hash_.hex()}",
+        metadata=msgspec.json.decode(metadata, type=dict),
+        artifacts=artifacts(db, hash_),
+        used_at=datetime.datetime.fromtimestamp(used_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        problem=problem,
+    )

@@ -7,21 +7,18 @@ after everything has died. The functions work within a transaction of the caller
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import apsw
 import msgspec
 
-from proto.ops.decode import Picture
+from proto.ops.decode import Decoded
 from proto.ops.media import THUMBNAIL, MediaArtifact
-from services.runtime.database import Database, Kind, Schema
+from services.runtime.database import Schema
 
 VERSION: Final = 1
 """Of the results: with another version, each is made again."""
 
-CACHE_BYTES: Final = 1024**3
 MAX_SEEN: Final = 500_000
 
 USE_STEP_S: Final = 3600.0
@@ -52,11 +49,6 @@ CREATE TABLE begun(hash BLOB PRIMARY KEY, times INTEGER NOT NULL) WITHOUT ROWID;
 )
 
 
-def open_database(path: Path) -> Database:
-    """Open `path`, or begin it; blocks."""
-    return Database(path, SCHEMA, kind=Kind.DERIVED)
-
-
 class Content(NamedTuple):
     """The cached result of a content."""
 
@@ -67,13 +59,13 @@ class Content(NamedTuple):
 
 
 def hash_of(db: apsw.Connection, version: str) -> bytes | None:
-    row = db.execute("SELECT hash FROM seen WHERE version=?", (version,)).fetchone()
-    return None if row is None else row[0]
+    found: bytes | None = db.execute("SELECT hash FROM seen WHERE version=?", (version,)).get
+    return found
 
 
 def has_hash(db: apsw.Connection, version: str, hash_: bytes) -> None:
     db.execute("INSERT OR REPLACE INTO seen VALUES(?, ?, ?)", (version, hash_, time.time()))
-    if next(db.execute("SELECT count(*) FROM seen"))[0] > MAX_SEEN:
+    if db.execute("SELECT count(*) FROM seen").get > MAX_SEEN:
         db.execute(
             "DELETE FROM seen WHERE version IN (SELECT version FROM seen ORDER BY at LIMIT ?)", (MAX_SEEN // 10,)
         )
@@ -107,46 +99,35 @@ def thumbnail(db: apsw.Connection, version: str) -> str:
     return "" if row is None else artifact_path(*row)
 
 
-def keep(
-    db: apsw.Connection,
-    hash_: bytes,
-    metadata: dict[str, Any],
-    pictures: Sequence[Picture],
-    problem: str | None,
-    cache_bytes: int,
-) -> None:
+def keep(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> Content:
     """Keep what was made, and drop what was not asked for longest where it gets more than `cache_bytes`."""
-    encoded = msgspec.json.encode(metadata)
-    size = len(encoded) + sum(len(each.data) for each in pictures)
+    encoded = msgspec.json.encode(made.metadata)
+    size = len(encoded) + sum(len(each.data) for each in made.pictures)
+    now = time.time()
     db.execute("DELETE FROM picture WHERE hash=?", (hash_,))
-    db.execute(
-        "INSERT OR REPLACE INTO content VALUES(?, ?, ?, ?, ?, ?)", (hash_, VERSION, encoded, problem, size, time.time())
-    )
-    for at, each in enumerate(pictures):
+    row = (hash_, VERSION, encoded, made.problem, size, now)
+    db.execute("INSERT OR REPLACE INTO content VALUES(?, ?, ?, ?, ?, ?)", row)
+    for at, each in enumerate(made.pictures):
         details = msgspec.json.encode(each.metadata)
-        row = (hash_, each.name, at, each.type, each.width, each.height, details, each.data)
-        db.execute("INSERT INTO picture VALUES(?, ?, ?, ?, ?, ?, ?, ?)", row)
-    total = next(db.execute("SELECT coalesce(sum(bytes), 0) FROM content"))[0]
-    while total > cache_bytes:
-        oldest = db.execute(
-            "SELECT hash, bytes FROM content WHERE hash<>? ORDER BY used_at LIMIT 1", (hash_,)
-        ).fetchone()
-        if oldest is None:
-            break
-        db.execute("DELETE FROM picture WHERE hash=?", (oldest[0],))
-        db.execute("DELETE FROM content WHERE hash=?", (oldest[0],))
+        shown = (hash_, each.name, at, each.type, each.width, each.height, details, each.data)
+        db.execute("INSERT INTO picture VALUES(?, ?, ?, ?, ?, ?, ?, ?)", shown)
+    total: int = db.execute("SELECT coalesce(sum(bytes), 0) FROM content").get
+    query = "SELECT hash, bytes FROM content WHERE hash<>? ORDER BY used_at LIMIT 1"
+    while total > cache_bytes and (oldest := db.execute(query, (hash_,)).get) is not None:
+        db.execute("DELETE FROM picture WHERE hash=?", oldest[:1])
+        db.execute("DELETE FROM content WHERE hash=?", oldest[:1])
         total -= oldest[1]
+    return Content(made.metadata, artifacts(db, hash_), made.problem, now)
 
 
 def picture(db: apsw.Connection, hash_: bytes, name: str) -> bytes | None:
-    row = db.execute("SELECT data FROM picture WHERE hash=? AND name=?", (hash_, name)).fetchone()
-    return None if row is None else row[0]
+    found: bytes | None = db.execute("SELECT data FROM picture WHERE hash=? AND name=?", (hash_, name)).get
+    return found
 
 
 def begin(db: apsw.Connection, hash_: bytes) -> int:
     """Count a decoding that begins; answers how many before it never ended."""
-    row = db.execute("SELECT times FROM begun WHERE hash=?", (hash_,)).fetchone()
-    times = 0 if row is None else int(row[0])
+    times: int = db.execute("SELECT times FROM begun WHERE hash=?", (hash_,)).get or 0
     db.execute("INSERT OR REPLACE INTO begun VALUES(?, ?)", (hash_, times + 1))
     return times
 

@@ -14,7 +14,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -29,8 +29,10 @@ read_blocks = msgspec.json.Decoder(list[Block]).decode
 Strip = Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+_PLACE = "node_id, hash, root, depth, projection"
+
+
+class Place(NamedTuple):
     """Where in the forest something is to be added: after this node."""
 
     node_id: int
@@ -40,8 +42,7 @@ class Place:
     projection: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A message, prepared: everything but its place. `projection` is that of a conversation that begins with the turn,
     up to the message."""
 
@@ -51,8 +52,7 @@ class Step:
     projection: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A turn with everything done that needs no database."""
 
     turn: Turn
@@ -68,11 +68,7 @@ class Placed:
 
 
 def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
-    """Raises hashing.OutOfRange.
-
-    Args:
-        parent: projection of the node that the turn follows.
-    """
+    """`parent` is the projection of the node that the turn follows.  Raises hashing.OutOfRange."""
     steps: list[Step] = []
     for message in turn.messages:
         content = content_json(message.content)
@@ -84,8 +80,7 @@ def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
 def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
     """Put a turn after `parent`, or at the root; nodes that exist are left as they are.
 
-    Args:
-        found: whether there is any text to search a message by.
+    `found` tells whether there is any text to search a message by.
     """
     turn = prepared.turn
     hashes: list[bytes] = []  # the names of the messages, were all of them new
@@ -134,26 +129,12 @@ def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> 
             # A reply that was recorded goes before one that a client only repeated.
             place = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
         if place is not None:
-            return index + 1, _path(db, place, index + 1)
+            return index + 1, [Place(*row) for row in lineage(db, place.node_id, _PLACE, index + 1)]
     return 0, []
 
 
-def _path(db: apsw.Connection, place: Place, length: int) -> list[Place]:
-    """The last nodes of the way to `place`, first one first."""
-    rows = db.execute(
-        "WITH RECURSIVE up(node_id, parent) AS (SELECT node_id, parent FROM node WHERE node_id=?1 UNION ALL"
-        " SELECT node.node_id, node.parent FROM up JOIN node ON node.node_id=up.parent LIMIT ?2)"
-        " SELECT node.node_id, hash, root, depth, projection FROM up JOIN node ON node.node_id=up.node_id"
-        " ORDER BY depth",
-        (place.node_id, length),
-    )
-    return [Place(*row) for row in rows]
-
-
 def _place(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> Place | None:
-    row = db.execute(
-        f"SELECT node_id, hash, root, depth, projection FROM node WHERE {condition} LIMIT 1", bindings
-    ).fetchone()
+    row = db.execute(f"SELECT {_PLACE} FROM node WHERE {condition} LIMIT 1", bindings).fetchone()
     return None if row is None else Place(*row)
 
 
@@ -223,8 +204,6 @@ class Node(msgspec.Struct, frozen=True):
     hash: str
     parent: int | None
     root: int
-    depth: int
-    gone: bool
     role: str
     content: bytes
     model: str
@@ -234,7 +213,6 @@ class Node(msgspec.Struct, frozen=True):
     at: float
     stop_reason: str
     usage: str
-    prompt_id: int | None
 
     @property
     def blocks(self) -> list[Block]:
@@ -256,14 +234,11 @@ class Node(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.usage, type=dict[str, Any]) if self.usage else None
 
 
-_COLUMNS = (
-    "node.node_id, hash, parent, root, depth, gone, role, content, model, provider, agent, project, at, stop_reason,"
-    " usage, prompt_id"
-)
+_NODE = "node_id, hash, parent, root, role, content, model, provider, agent, project, at, stop_reason, usage"
 
 
 def _node(row: tuple[Any, ...]) -> Node:
-    return Node(row[0], row[1].hex(), row[2], row[3], row[4], bool(row[5]), *row[6:])
+    return Node(row[0], row[1].hex(), *row[2:])
 
 
 def find(db: apsw.Connection, hash_: str) -> Node | None:
@@ -271,7 +246,7 @@ def find(db: apsw.Connection, hash_: str) -> Node | None:
     digest = digest_of(hash_)
     if digest is None:
         return None
-    row = db.execute(f"SELECT {_COLUMNS} FROM node WHERE hash=? AND NOT gone", (digest,)).fetchone()
+    row = db.execute(f"SELECT {_NODE} FROM node WHERE hash=? AND NOT gone", (digest,)).fetchone()
     return None if row is None else _node(row)
 
 
@@ -284,16 +259,16 @@ def digest_of(hash_: str) -> bytes | None:
     return digest if len(digest) == 32 and len(hash_) == 64 else None
 
 
-def lineage(db: apsw.Connection, node_id: int, columns: str) -> list[tuple[Any, ...]]:
+def lineage(db: apsw.Connection, node_id: int, columns: str, limit: int = -1) -> list[tuple[Any, ...]]:
     """The nodes from the root to this one, the root first; of each these columns, and no object of its own: paths are
-    long."""
+    long. `limit`: only that many, the last ones."""
     # A node is always younger than its parent, so that the ids alone are sorted, and no text is.
     rows = db.execute(
         f"SELECT {columns} FROM node WHERE node_id IN ("
-        "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
-        " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above)"
+        "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=?1 UNION ALL"
+        " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above LIMIT ?2)"
         " SELECT node_id FROM up) ORDER BY node_id",
-        (node_id,),
+        (node_id, limit),
     )
     return list(rows)
 
@@ -301,7 +276,7 @@ def lineage(db: apsw.Connection, node_id: int, columns: str) -> list[tuple[Any, 
 def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
     """Nodes that are there, whether or not in this order."""
     marks = ",".join("?" * len(node_ids))
-    for row in db.execute(f"SELECT {_COLUMNS} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
+    for row in db.execute(f"SELECT {_NODE} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
         yield _node(row)
 
 
@@ -320,13 +295,9 @@ def leaves(db: apsw.Connection, limit: int) -> list[tuple[int, str]]:
 
 def counts(db: apsw.Connection) -> tuple[int, int, int]:
     """Nodes, roots and leaves, without those whose content is gone."""
-    nodes_, roots, ends = next(
-        db.execute(
-            f"SELECT count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
-            " FROM node WHERE NOT gone"
-        )
-    )
-    return int(nodes_), int(roots), int(ends)
+    kinds = f"count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
+    ((all_, roots, ends),) = db.execute(f"SELECT {kinds} FROM node WHERE NOT gone")
+    return int(all_), int(roots), int(ends)
 
 
 def prompt_text(db: apsw.Connection, prompt_id: int | None) -> str:

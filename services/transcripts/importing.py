@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from proto.errors import OperationError
-from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
+from proto.ops.transcripts import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import forest

@@ -18,7 +18,7 @@ import trio
 import zstandard
 from msgspec import Meta
 
-from proto.ops.transcripts_intake import (
+from proto.ops.transcripts import (
     MAX_BODY_BYTES,
     IngestResult,
     Problem,

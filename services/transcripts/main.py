@@ -27,10 +27,10 @@ from proto.ops.transcripts import (
     TranscriptDelete,
     TranscriptHistories,
     TranscriptHistory,
+    TranscriptIngest,
     TranscriptNode,
     TranscriptStats,
 )
-from proto.ops.transcripts_intake import TranscriptIngest
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.transcripts import forest
@@ -166,21 +166,21 @@ class Conversations:
 
     @handles(TranscriptNode)
     async def node(self, params: TranscriptNode, ctx: Context) -> NodeView | None:
-        def query(db: apsw.Connection) -> tuple[forest.Node | None, forest.Place | None]:
+        def query(db: apsw.Connection) -> NodeView | None:
             node = forest.find(db, params.hash)
-            return node, None if node is None or node.parent is None else forest.place(db, node.parent)
+            if node is None:
+                return None
+            parent = None if node.parent is None else forest.place(db, node.parent)
+            return NodeView(
+                hash=node.hash,
+                parent_hash=None if parent is None else parent.hash.hex(),
+                bucket=node.bucket,
+                stop_reason=node.stop_reason,
+                usage=node.tokens,
+                project=node.project,
+            )
 
-        node, parent = await self._database.read(query)
-        if node is None:
-            return None
-        return NodeView(
-            hash=node.hash,
-            parent_hash=None if parent is None else parent.hash.hex(),
-            bucket=node.bucket,
-            stop_reason=node.stop_reason,
-            usage=node.tokens,
-            project=node.project,
-        )
+        return await self._database.read(query)
 
     @handles(TranscriptHistory)
     async def history(self, params: TranscriptHistory, ctx: Context) -> Written | None:

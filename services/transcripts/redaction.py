@@ -7,6 +7,7 @@ text is masked, so that content keeps its name.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -138,19 +139,16 @@ class Redactor:
         options.max_mem = SCREEN_BYTES
         options.log_errors = False
         self._screen = re2.Set.SearchSet(options)
-        self._screened: list[Rule] = []
-        self._always: list[Rule] = []
-        for rule in self._rules:
-            try:
+        self._screened: list[int] = []
+        for index, rule in enumerate(self._rules):
+            # A custom rule beyond RE2's syntax is always applied.
+            with contextlib.suppress(re2.error):
                 self._screen.Add(rule.screen or rule.pattern.pattern)
-            except re2.error:
-                # A custom rule beyond RE2's syntax.
-                self._always.append(rule)
-            else:
-                self._screened.append(rule)
+                self._screened.append(index)
         self._screen.Compile()
+        self._always = set(range(len(self._rules))).difference(self._screened)
         self._keys = "assigned-secret" not in left_out
-        self._clean: dict[bytes, None] = {}
+        self._clean: set[bytes] = set()
 
     def text(self, text: str) -> str:
         """`text` with its secrets masked; the same object where it holds no secret."""
@@ -160,20 +158,18 @@ class Redactor:
         if digest in self._clean:
             return text
         masked = self._applied(text)
-        if masked == text:
-            # Clients send their history again with every turn.
-            self._clean[digest] = None
-            if len(self._clean) > REMEMBERED:
-                self._clean = {}
-            return text
-        return masked
+        if masked != text:
+            return masked
+        # Clients send their history again with every turn.
+        if len(self._clean) == REMEMBERED:
+            self._clean.clear()
+        self._clean.add(digest)
+        return text
 
     def _applied(self, text: str) -> str:
-        found = {self._screened[index].name for index in self._screen.Match(text) or ()}
-        if found or self._always:
-            for rule in self._rules:
-                if rule.name in found or rule in self._always:
-                    text = rule.pattern.sub(partial(_masked, rule), text)
+        found = self._always.union(self._screened[index] for index in self._screen.Match(text) or ())
+        for index in sorted(found):
+            text = self._rules[index].pattern.sub(partial(_masked, self._rules[index]), text)
         return text
 
     def json(self, value: Any) -> Any:

@@ -1,24 +1,90 @@
 """Differences between the stored state and the disk: each applied to the state and logged, one after the other.
 
 A folder that turns up is looked for by its identity first: is it known elsewhere and is not there any more, then it was
-renamed, with all below it. What seems to be gone waits until the rest of its batch is done, in case it turns up.
+renamed, with all below it. An entry that seems to be gone waits until the rest of its batch is done, in case it turns
+up.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from services.watch.batch import Batch, Found, Missed
-from services.watch.folders import is_at
-from services.watch.inotify import born_ns
-from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, join
-from services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Row, Store, append
+from services.watch.inotify import Watches
+from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, is_at, join
+from services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Row, Store
 from services.watch.trees import Tree, load
-from services.watch.watches import Watches
 
 RACY_NS: Final = 12_000_000
 """Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
+MAX_NAMES: Final = 4096
+"""Entries of one folder that are looked at one by one; with more, all of it is."""
+
+Names = dict[bytes, bool]
+"""Entries to look at, and whether something happened to them (or they are only looked at a second time)."""
+
+Work = dict[int, Names | None]
+"""Folders with the entries to look at; None stands for all."""
+
+
+class Found(NamedTuple):
+    """An entry that was not known, as it was in a certain turn."""
+
+    folder: int
+    name: bytes
+    seen: Seen
+    turn: int
+
+
+class Missed(NamedTuple):
+    """An entry that was not there in a certain turn."""
+
+    folder: int
+    name: bytes
+    turn: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Work that is done together, so that an entry gone from one place can be found in another."""
+
+    work: Work = field(default_factory=dict)
+    roots: set[int] = field(default_factory=set)
+    sweep: tuple[int, ...] = ()
+    """Trees of which all folders are looked at."""
+    seconds: float = 0.0
+    doubtful: dict[tuple[int, bytes], bool] = field(default_factory=dict)
+    """Followed folders that are not where they were; True where something else is there now."""
+    gone: dict[int, list[Missed]] = field(default_factory=dict)
+    """Files by inode."""
+    fresh: list[Found] = field(default_factory=list)
+    """Files, and other entries without more below."""
+    again: Work = field(default_factory=dict)
+    """Work for another batch: entries that were seen too soon after their change, folders that were not where they were
+    thought to be."""
+    steps: Iterator[None] | None = None
+
+
+def merge(work: Work, folder: int, names: Names | None) -> None:
+    """Add to some work; with too many names of a folder, all of the folder is looked at."""
+    known = None if names is None else work.setdefault(folder, {})
+    if names is None or known is None:
+        work[folder] = None
+        return
+    for name, touched in names.items():
+        known[name] = known.get(name, False) or touched
+    if len(known) > MAX_NAMES:
+        work[folder] = None
+
+
+class Opened(NamedTuple):
+    """A folder that is being looked into, by an open descriptor."""
+
+    folder: Folder
+    tree: Tree
+    descriptor: int
 
 
 class Differences:
@@ -38,79 +104,61 @@ class Differences:
         self.turns = 0
 
     def compare(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, row: Row | None,
-        seen: Seen | None, *, touched: bool, evict: bool = False,
+        self, batch: Batch, opened: Opened, name: bytes, row: Row | None, seen: Seen | None,
+        *, touched: bool, evict: bool = False,
     ) -> None:  # fmt: skip
-        """Apply and log what differs between an entry as it was and as it is."""
+        """Apply and log the difference between an entry as it was and as it is."""
+        folder, tree, descriptor = opened
         if row is not None and row.child is not None:
-            if seen is not None and self._is_same_folder(row.child, descriptor, name, seen):
-                if row.child in self.problems or self._is_unattended(tree, row.child):
-                    batch.add(row.child)
+            known = self.snapshot.folder(row.child)
+            identity = seen.identity(descriptor, name) if seen is not None and seen.kind == FOLDER else None
+            if known is not None and known.identity == identity:
+                # No sweep that is under way will come to it, if it has no watch.
+                is_unattended = row.child not in self.watches and row.child <= self.ahead.get(tree.number, row.child)
+                if row.child in self.problems or is_unattended:
+                    batch.work[row.child] = None
                 return
             if not evict:
                 batch.doubtful[folder.number, name] = seen is not None
                 return
-            self.log(tree, DELETED, row, join(self.snapshot.path(folder.number), name))
-            self.snapshot.remove(folder.number, name)
+            self._remove(folder.number, name, tree, row)
             self.drop_folders(row.child)
             if self.snapshot.folder(folder.number) is None:
                 return
             row = None
         if seen is None:
-            if row is None:
-                return
-            batch.gone.setdefault(row.inode, []).append(Missed(folder.number, name, self.turns))
+            if row is not None:
+                batch.gone.setdefault(row.inode, []).append(Missed(folder.number, name, self.turns))
             return
         if row is not None and row.kind != seen.kind:
             self._remove(folder.number, name, tree, row)
             row = None
         if row is None:
             if seen.kind == FOLDER and tree.spec.recursive:
-                self._arrive(batch, folder, tree, descriptor, name, seen, evict=evict)
+                self._arrive(batch, opened, name, seen, evict=evict)
             else:
                 batch.fresh.append(Found(folder.number, name, seen, self.turns))
             return
-        self._renew(batch, folder, tree, name, row, seen, touched=touched)
-
-    def _renew(
-        self, batch: Batch, folder: Folder, tree: Tree, name: bytes, row: Row, seen: Seen, *, touched: bool
-    ) -> None:
-        """An entry is still there: is it another version?"""
         now = self.row_of(batch, folder.number, name, seen)
         if row == now and row.ctime_ns >= 0:
             return
-        same = (row.size, row.mtime_ns, abs(row.ctime_ns), row.inode) == (
-            now.size, now.mtime_ns, abs(now.ctime_ns), now.inode,
-        )  # fmt: skip
         self.snapshot.put(folder.number, name, now)
-        if not same or (touched and row.ctime_ns < 0):
+        is_same = row._replace(ctime_ns=abs(row.ctime_ns)) == now._replace(ctime_ns=abs(now.ctime_ns))
+        if not is_same or (touched and row.ctime_ns < 0):
             self.log(tree, MODIFIED, now, join(self.snapshot.path(folder.number), name))
-
-    def _is_unattended(self, tree: Tree, folder: int) -> bool:
-        """Whether a folder has no watch, and no sweep will come to it either."""
-        return folder not in self.watches and folder <= self.ahead.get(tree.number, folder)
 
     def row_of(self, batch: Batch, folder: int, name: bytes, seen: Seen) -> Row:
         """The entry as it is stored: a file that was seen too soon is marked, and looked at once more."""
         ctime_ns = seen.ctime_ns
         if seen.kind == FILE and time.time_ns() - ctime_ns < RACY_NS:
             ctime_ns = -ctime_ns
-            batch.postpone(folder, {name: False})
+            merge(batch.again, folder, {name: False})
         return Row(seen.kind, seen.size, seen.mtime_ns, ctime_ns, seen.inode, None)
 
-    def _is_same_folder(self, child: int, descriptor: int, name: bytes, seen: Seen) -> bool:
-        known = self.snapshot.folder(child)
-        return (
-            known is not None
-            and seen.kind == FOLDER
-            and known.identity == Identity(seen.device, seen.inode, born_ns(descriptor, name))
-        )
-
-    def _arrive(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, name: bytes, seen: Seen, *, evict: bool
-    ) -> None:
+    def _arrive(self, batch: Batch, opened: Opened, name: bytes, seen: Seen, *, evict: bool) -> None:
         """A folder is where there was none: a renamed one, or a new one."""
-        identity = Identity(seen.device, seen.inode, born_ns(descriptor, name))
+        folder, tree, descriptor = opened
+        identity = seen.identity(descriptor, name)
         path = join(self.snapshot.path(folder.number), name)
         for other in self.snapshot.found(tree.number, identity):
             if is_at(self.snapshot.path(other.number), identity):
@@ -120,8 +168,7 @@ class Differences:
                 # It went below what was below it; how that came out from there is still to be found.
                 if evict:
                     self.incomplete.add(tree.number)
-                    self.log(tree, DELETED, folder_row(identity, None), self.snapshot.path(other.number))
-                    self.snapshot.remove(other.parent, other.name)
+                    self._remove(other.parent, other.name, tree, folder_row(identity, None))
                     self.drop_folders(other.number)
                 else:
                     batch.doubtful[folder.number, name] = True
@@ -133,7 +180,7 @@ class Differences:
             self.snapshot.put(folder.number, name, row)
             self.log(tree, RENAMED, row, path, old_path)
             # Its number may have been another's once, where the file system does not say when a folder was made.
-            batch.add(other.number)
+            batch.work[other.number] = None
             if tree.rules.by_path:
                 batch.work.update(dict.fromkeys(self.snapshot.below(other.number)))
             return
@@ -141,7 +188,7 @@ class Differences:
         row = folder_row(identity, number)
         self.snapshot.put(folder.number, name, row)
         self.log(tree, CREATED, row, path)
-        batch.add(number)
+        batch.work[number] = None
 
     def _remove(self, folder: int, name: bytes, tree: Tree, row: Row) -> None:
         self.snapshot.remove(folder, name)
@@ -155,7 +202,7 @@ class Differences:
                 continue
             if self.snapshot.row(folder, name) is not None or turn != self.turns:
                 # Another batch may have seen more since.
-                batch.postpone(folder, {name: False})
+                merge(batch.again, folder, {name: False})
                 continue
             row = self.row_of(batch, folder, name, seen)
             path = join(self.snapshot.path(folder), name)
@@ -177,23 +224,18 @@ class Differences:
                 if turn == self.turns:
                     self._remove(folder, name, self.trees[place.tree], there)
                 else:
-                    batch.postpone(folder, {name: False})
+                    merge(batch.again, folder, {name: False})
         batch.gone.clear()
 
     def _moved_from(self, batch: Batch, tree: Tree, seen: Seen) -> tuple[int, bytes] | None:
         """Where a file was before, if it is one that is gone from there."""
-        missed = batch.gone.get(seen.inode)
-        if not missed:
-            return None
+        missed = batch.gone.get(seen.inode, [])
         for at, (folder, name, turn) in enumerate(missed):
-            row = self.snapshot.row(folder, name)
-            place = self.snapshot.folder(folder)
-            if (
-                turn == self.turns
-                and row is not None
-                and place is not None
-                and (place.tree, place.identity.device) == (tree.number, seen.device)
-                and (row.kind, row.size, row.mtime_ns, row.inode) == (seen.kind, seen.size, seen.mtime_ns, seen.inode)
+            row, place = self.snapshot.row(folder, name), self.snapshot.folder(folder)
+            if turn != self.turns or row is None or place is None:
+                continue
+            if (place.tree, place.identity.device) == (tree.number, seen.device) and (
+                (row.kind, row.size, row.mtime_ns, row.inode) == (seen.kind, seen.size, seen.mtime_ns, seen.inode)
             ):
                 del missed[at]
                 return folder, name
@@ -205,8 +247,13 @@ class Differences:
             self.problems.pop(each, None)
 
     def log(self, tree: Tree, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
-        if tree.complete:
-            append(self.store, tree.number, change, row, path, old_path)
+        if not tree.complete:
+            return
+        store = self.store
+        store.sequence += 1
+        size, mtime_ns = (0, 0) if change == DELETED else (row.size, row.mtime_ns)
+        entry = (tree.number, store.sequence, change, row.kind, path, old_path, size, mtime_ns, row.inode)
+        store.db.execute("INSERT INTO change VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)", entry)
 
 
 def folder_row(identity: Identity, child: int | None) -> Row:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import logging
 import os
 import struct
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ _MASK: Final = (
     IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
     | IN_DELETE_SELF | IN_MOVE_SELF | _IN_ONLYDIR
 )  # fmt: skip
+
+_log = logging.getLogger("linckia.watch")
 
 _HEAD = struct.Struct("=iIII")
 READ_BYTES: Final = 256 * 1024
@@ -81,6 +84,78 @@ class Inotify:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+class Watches:
+    """Which folder each watch is on, and which folders have none because there are no more.
+
+    The event loop reads from here while the worker thread writes: each step is one operation on a dict.
+
+    Args:
+        limit: how many it may have at most; 0 leaves that to the operating system.
+    """
+
+    def __init__(self, inotify: Inotify, limit: int = 0) -> None:
+        self._inotify = inotify
+        self._limit = limit
+        self._folders: dict[int, tuple[int, ...]] = {}
+        self._watch_of: dict[int, int] = {}
+        self.without: set[int] = set()
+        """Folders that have none and are to be looked at now and then."""
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    def __contains__(self, folder: int) -> bool:
+        return folder in self._watch_of
+
+    def folders(self, watch: int) -> tuple[int, ...]:
+        """The folders that an event is about: several where one is in several trees."""
+        return self._folders.get(watch, ())
+
+    def add(self, folder: int, descriptor: int) -> None:
+        """Watch an open folder. To be called before it is looked into."""
+        known = self._watch_of.get(folder)
+        if known is None and self._limit and len(self._folders) >= self._limit:
+            self.without.add(folder)
+            return
+        try:
+            watch = self._inotify.add(descriptor)
+        except OSError as error:
+            # ENOSPC is the limit, ENOMEM the kernel's own; whatever it is, the folder is polled.
+            if not self.without:
+                _log.warning("no more folders can be watched (%s): the others are polled", error)
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENOENT):
+                raise
+            self.without.add(folder)
+            return
+        if known is not None and known != watch:
+            self._unlink(folder, known)
+        self._watch_of[folder] = watch
+        others = self._folders.get(watch, ())
+        if folder not in others:
+            self._folders[watch] = (*others, folder)
+        self.without.discard(folder)
+
+    def drop(self, folder: int) -> None:
+        """Stop watching a folder."""
+        self.without.discard(folder)
+        watch = self._watch_of.pop(folder, None)
+        if watch is not None and self._unlink(folder, watch):
+            self._inotify.remove(watch)
+
+    def ended(self, watch: int) -> None:
+        """The operating system ended a watch."""
+        for folder in self._folders.pop(watch, ()):
+            self._watch_of.pop(folder, None)
+
+    def _unlink(self, folder: int, watch: int) -> bool:
+        """Take the folder off the watch; answers whether that was the last one."""
+        left = tuple(other for other in self._folders.get(watch, ()) if other != folder)
+        if left:
+            self._folders[watch] = left
+            return False
+        return self._folders.pop(watch, None) is not None
 
 
 def parse(data: bytes) -> Iterator[Event]:

@@ -3,54 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import apsw
 import trio
 
+from proto.errors import InvalidParams, OperationError
 from proto.operation import Params
-from proto.ops.watch import (
-    Change,
-    ChangeKind,
-    Changes,
-    EntryKind,
-    FolderProblem,
-    Subscribed,
-    SubscriptionStatus,
-    Unsubscribed,
-    WatchChanges,
-    WatchStatus,
-    WatchStatusResult,
-    WatchSubscribe,
-    WatchUnsubscribe,
-)
+from proto.ops import watch as ops
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.watch import subscriptions, trees
+from services.runtime.roots import is_below
+from services.watch import trees
 from services.watch.inotify import system_limit
 from services.watch.snapshot import Snapshot
-from services.watch.store import Logged, read, select, stored_sequence
-from services.watch.subscriptions import Key
-from services.watch.watcher import Watcher, rfc3339
-
-KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
-CHANGES = (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.RENAMED)
+from services.watch.store import read, select, stored_sequence, text_of
+from services.watch.tracker import Tracker
+from services.watch.trees import Rules, Spec, Tree, encode, outermost
+from services.watch.watcher import Watcher
 
 MAX_PROBLEMS = 100
+
+Key = tuple[str, str]
+"""Caller and name of a subscription."""
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
     """A folder with a file in it, from the subscription to its first change."""
     (root / "folder").mkdir()
     (root / "folder/file").touch()
-    name = "rehearsal"
-    return [
-        WatchSubscribe(name=name, paths=[str(root)]),
-        WatchChanges(subscription=name, wait_s=1.0),
-        WatchChanges(subscription=name, after=1),
-        WatchStatus(),
-    ]
+    first = ops.WatchSubscribe(name="rehearsal", paths=[str(root)])
+    changes = [ops.WatchChanges(subscription="rehearsal", after=after, wait_s=1.0) for after in (0, 1)]
+    return [first, *changes, ops.WatchStatus()]
 
 
 @contextlib.asynccontextmanager
@@ -75,58 +63,78 @@ class Watching:
         self._database = watcher.store.database
         self._roots = roots
 
-    @handles(WatchSubscribe)
-    async def subscribe(self, params: WatchSubscribe, ctx: Context) -> Subscribed:
-        spec = await trio.to_thread.run_sync(subscriptions.specify, params, self._roots)
-        key = (ctx.caller, params.name)
-        watcher = self._watcher
-        tree, kept = await watcher.change(
-            lambda tracker: subscriptions.subscribe(tracker, key, spec, watcher.acknowledged)
-        )
+    @handles(ops.WatchSubscribe)
+    async def subscribe(self, params: ops.WatchSubscribe, ctx: Context) -> ops.Subscribed:
+        spec = await trio.to_thread.run_sync(_specify, params, self._roots)
+        key, text = (ctx.caller, params.name), encode(spec)
+        store, acknowledged = self._watcher.store, self._watcher.acknowledged
+
+        def subscribe(tracker: Tracker) -> tuple[Tree, bool]:
+            with tracker.transaction() as db:
+                before = _find(db, key)
+                known = select(db, "SELECT tree FROM tree WHERE spec=?", (text,))
+                if not known:
+                    db.execute("INSERT INTO tree(spec) VALUES(?)", (text,))
+                number = known[0][0] if known else db.last_insert_rowid()
+                kept = before is not None and before[0] == number
+                if not kept:
+                    store.sequence += 1
+                    row = (*key, number, store.sequence)
+                    db.execute("INSERT OR REPLACE INTO subscription VALUES(?, ?, ?, ?, 0)", row)
+                    acknowledged.pop(key, None)
+                    if before is not None:
+                        _forget_unread(tracker, db, before[0])
+            return tracker.trees.setdefault(number, Tree(number, spec, complete=False)), kept
+
+        tree, kept = await self._watcher.change(subscribe)
         if not tree.complete:
-            watcher.sweep(tree.number)
-        return Subscribed(paths=list(spec.paths), sequence=watcher.store.sequence, complete=tree.complete, kept=kept)
+            self._watcher.sweep(tree.number)
+        return ops.Subscribed(paths=list(spec.paths), sequence=store.sequence, complete=tree.complete, kept=kept)
 
-    @handles(WatchUnsubscribe)
-    async def unsubscribe(self, params: WatchUnsubscribe, ctx: Context) -> Unsubscribed:
+    @handles(ops.WatchUnsubscribe)
+    async def unsubscribe(self, params: ops.WatchUnsubscribe, ctx: Context) -> ops.Unsubscribed:
         key = (ctx.caller, params.name)
-        acknowledged = self._watcher.acknowledged
-        removed = await self._watcher.change(lambda tracker: subscriptions.unsubscribe(tracker, key, acknowledged))
-        return Unsubscribed(removed=removed)
 
-    @handles(WatchChanges)
-    async def changes(self, params: WatchChanges, ctx: Context) -> Changes:
+        def unsubscribe(tracker: Tracker) -> bool:
+            with tracker.transaction() as db:
+                before = _find(db, key)
+                if before is not None:
+                    db.execute("DELETE FROM subscription WHERE caller=? AND name=?", key)
+                    self._watcher.acknowledged.pop(key, None)
+                    _forget_unread(tracker, db, before[0])
+            return before is not None
+
+        return ops.Unsubscribed(removed=await self._watcher.change(unsubscribe))
+
+    @handles(ops.WatchChanges)
+    async def changes(self, params: ops.WatchChanges, ctx: Context) -> ops.Changes:
         key = (ctx.caller, params.subscription)
         watcher = self._watcher
 
-        def query(db: apsw.Connection) -> Changes:
+        def query(db: apsw.Connection) -> ops.Changes:
             return _changes(db, key, params.after, params.limit)
 
-        answer: Changes | None = None
+        news = watcher.news
+        answer = await self._database.read(query)
         with trio.move_on_after(params.wait_s):
-            while True:
+            while not (answer.changes or answer.resync or watcher.ending.is_set()):
+                await news.wait()
                 news = watcher.news
                 # Not to be cut off in the middle: an answer that is there is given.
                 with trio.CancelScope(shield=True):
-                    found = await self._database.read(query)
-                answer = found
-                if found.changes or found.resync or watcher.ending:
-                    break
-                await news.wait()
-        if answer is None:
-            answer = await self._database.read(query)
+                    answer = await self._database.read(query)
         if not answer.resync:
             watcher.acknowledged[key] = max(params.after, watcher.acknowledged.get(key, 0))
         return answer
 
-    @handles(WatchStatus)
-    async def status(self, params: WatchStatus, ctx: Context) -> WatchStatusResult:
+    @handles(ops.WatchStatus)
+    async def status(self, params: ops.WatchStatus, ctx: Context) -> ops.WatchStatusResult:
         watcher = self._watcher
         watcher.drain()
         settled, dirty, sweeping, paused = watcher.settled, watcher.dirty, watcher.sweeping, watcher.paused
         each, changes_held, problems = await self._database.read(self._describe)
-        polled = len(watcher.watches.without)
-        return WatchStatusResult(
+        polled, at = len(watcher.watches.without), watcher.reconciled_at
+        return ops.WatchStatusResult(
             watches=len(watcher.watches),
             watch_limit=system_limit("max_user_watches"),
             polled=polled,
@@ -136,74 +144,107 @@ class Watching:
             dirty=dirty,
             scanning=sweeping,
             settled=settled,
-            last_reconcile=rfc3339(watcher.reconciled_at),
+            last_reconcile=None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
             reconcile_ms=round(watcher.reconcile_s * 1000, 1),
             reconcile_interval_s=round(watcher.reconcile_interval_s, 1),
             sequence=watcher.store.sequence,
             changes=changes_held,
             subscriptions=each,
-            degraded=_degraded(paused, polled, problems, each),
+            degraded=_degraded(paused, polled, len(problems), each),
             problems=problems[:MAX_PROBLEMS],
             problem_count=len(problems),
             size_bytes=self._database.size_bytes(),
             rebuilt=bool(self._database.rebuilt),
         )
 
-    def _describe(self, db: apsw.Connection) -> tuple[list[SubscriptionStatus], int, list[FolderProblem]]:
+    def _describe(self, db: apsw.Connection) -> tuple[list[ops.SubscriptionStatus], int, list[ops.FolderProblem]]:
         watcher = self._watcher
-        rows = select(db, "SELECT caller, name, tree, acknowledged FROM subscription ORDER BY caller, name")
-        counted: dict[int, int] = {}
+        rows = select(
+            db,
+            "SELECT caller, name, tree, acknowledged, (SELECT count(*) FROM entry JOIN folder USING(folder)"
+            " WHERE folder.tree=subscription.tree) FROM subscription ORDER BY caller, name",
+        )
         each = []
-        # While the watcher pauses, what is stored still says what is followed.
+        # While the watcher pauses, the stored trees still say what is followed.
         known_trees = watcher.trees or trees.load(db)
-        for caller, name, number, stored in rows:
-            tree = known_trees.get(number)
-            if tree is None:
+        for caller, name, number, stored, entries in rows:
+            if (tree := known_trees.get(number)) is None:
                 continue  # Its subscription ends at this moment.
-            if number not in counted:
-                ((counted[number],),) = select(
-                    db, "SELECT count(*) FROM entry JOIN folder USING(folder) WHERE tree=?", (number,)
-                )
             acknowledged = max(stored, watcher.acknowledged.get((caller, name), 0))
             ((lag,),) = select(db, "SELECT count(*) FROM change WHERE tree=? AND sequence>?", (number, acknowledged))
+            missing = [text_of(path) for path in sorted(tree.missing)]
             each.append(
-                SubscriptionStatus(
-                    caller=caller, name=name, paths=list(tree.spec.paths), entries=counted[number],
-                    complete=tree.complete, acknowledged=acknowledged, lag=lag,
-                    missing=[_text(path) for path in sorted(tree.missing)],
+                ops.SubscriptionStatus(
+                    caller=caller, name=name, paths=list(tree.spec.paths), entries=entries,
+                    complete=tree.complete, acknowledged=acknowledged, lag=lag, missing=missing,
                 )
             )  # fmt: skip
         ((held,),) = select(db, "SELECT count(*) FROM change")
         known = Snapshot(db)
         problems = [
-            FolderProblem(path=_text(path), reason=reason)
+            ops.FolderProblem(path=text_of(known.path(folder)), reason=reason)
             for folder, reason in sorted(watcher.problems.items())
-            if (path := known.path_of(folder)) is not None
+            if known.folder(folder) is not None
         ]
         return each, held, problems
 
 
-def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> Changes:
-    """Raises OperationError where there is no such subscription."""
-    found = subscriptions.required(db, key)
-    latest = stored_sequence(db)
-    if not found.complete:
-        return Changes(changes=[], sequence=after, more=False, resync=False, complete=False)
-    if after < found.since or after > latest:
-        return Changes(changes=[], sequence=latest, more=False, resync=True, complete=True)
-    rows = read(db, found.tree, after, limit + 1)
-    more = len(rows) > limit
-    rows = rows[:limit]
-    return Changes(
-        changes=[_change(row) for row in rows],
-        sequence=rows[-1].sequence if rows else after,
-        more=more,
-        resync=False,
-        complete=True,
+def _specify(params: ops.WatchSubscribe, roots: Sequence[str]) -> Spec:
+    """The parameters, checked. Raises InvalidParams."""
+    paths = []
+    for index, path in enumerate(params.paths):
+        field = f"paths[{index}]"
+        real = os.path.realpath(path)
+        if not is_below(real, roots):
+            raise InvalidParams(
+                f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'})",
+                field=field,
+            )
+        if not os.path.isdir(real):
+            reason = "is not a directory" if os.path.lexists(real) else os.strerror(errno.ENOENT).lower()
+            raise InvalidParams(f"parameter `{field}`: {path[:200]}: {reason}", field=field)
+        paths.append(real)
+    try:
+        Rules(params.ignore, params.include)
+    except ValueError as error:
+        raise InvalidParams(f"parameter `ignore`: {error}", field="ignore") from None
+    kept = outermost(paths) if params.recursive else tuple(sorted(set(paths)))
+    return Spec(
+        paths=kept, recursive=params.recursive, ignore=tuple(params.ignore), include=tuple(sorted(set(params.include)))
     )
 
 
-def _degraded(paused: str, polled: int, problems: list[FolderProblem], each: list[SubscriptionStatus]) -> list[str]:
+def _find(db: apsw.Connection, key: Key) -> tuple[int, int, bool] | None:
+    """A subscription's tree; the number up to which its reader has not read it; whether its first scan is through."""
+    query = "SELECT tree, max(floor, since), complete FROM subscription JOIN tree USING(tree) WHERE caller=? AND name=?"
+    rows = select(db, query, key)
+    return (rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
+
+
+def _forget_unread(tracker: Tracker, db: apsw.Connection, tree: int) -> None:
+    if not select(db, "SELECT 1 FROM subscription WHERE tree=? LIMIT 1", (tree,)):
+        tracker.forget(tree)
+
+
+def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> ops.Changes:
+    """Raises OperationError where there is no such subscription."""
+    found = _find(db, key)
+    if found is None:
+        raise OperationError(f"there is no subscription {key[1]!r} of {key[0]}; subscribe with watch_subscribe")
+    tree, since, complete = found
+    latest = stored_sequence(db)
+    if not complete:
+        return ops.Changes(changes=[], sequence=after, more=False, resync=False, complete=False)
+    if after < since or after > latest:
+        return ops.Changes(changes=[], sequence=latest, more=False, resync=True, complete=True)
+    rows = read(db, tree, after, limit + 1)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    sequence = rows[-1].sequence if rows else after
+    return ops.Changes(changes=rows, sequence=sequence, more=more, resync=False, complete=True)
+
+
+def _degraded(paused: str, polled: int, problems: int, each: list[ops.SubscriptionStatus]) -> list[str]:
     said = [f"changes are not looked at for now: {paused}"] if paused else []
     if polled:
         said.append(
@@ -211,37 +252,7 @@ def _degraded(paused: str, polled: int, problems: list[FolderProblem], each: lis
             "raise it with: sysctl fs.inotify.max_user_watches=1048576"
         )
     if problems:
-        said.append(f"{len(problems)} folders cannot be looked into")
+        said.append(f"{problems} folders cannot be looked into")
     if missing := sorted({path for one in each for path in one.missing}):
         said.append(f"not there: {', '.join(missing[:10])}")
     return said
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "replace")
-
-
-def _raw(path: bytes | None) -> bytes | None:
-    """The bytes of a path that is no text."""
-    if path is None:
-        return None
-    try:
-        path.decode()
-    except UnicodeDecodeError:
-        return path
-    return None
-
-
-def _change(row: Logged) -> Change:
-    return Change(
-        sequence=row.sequence,
-        change=CHANGES[row.change],
-        path=_text(row.path),
-        kind=KINDS[row.kind],
-        size=row.size,
-        mtime_ns=row.mtime_ns,
-        inode=row.inode,
-        old_path=None if row.old_path is None else _text(row.old_path),
-        raw_path=_raw(row.path),
-        raw_old_path=_raw(row.old_path),
-    )

@@ -1,10 +1,12 @@
-"""The stored state of the folders: single steps on it, and paths.
+"""The state of the folders, stored and on disk: single steps on the one, looks at the other.
 
-A folder keeps its number through a rename, so that the rows below it need not change.
+A stored folder keeps its number through a rename, so that the rows below it need not change. On disk a link is never
+followed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -12,6 +14,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from services.watch.inotify import born_ns
 from services.watch.store import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
@@ -21,6 +24,13 @@ ROOT: Final = 0
 
 _MAX_INT: Final = 2**63 - 1
 _CACHED_PATHS: Final = 100_000
+GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What the system answers where a folder is not there, or something else is."""
+
+_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LONG_PATH: Final = 3500
+_AT_FDCWD: Final = -100
+
 _AFTER_ALL: Final = b"\xff" * 256
 """Above every name: the longest has 255 bytes."""
 
@@ -58,8 +68,7 @@ class Seen(NamedTuple):
         mode = status.st_mode
         mtime_ns, ctime_ns = status.st_mtime_ns, status.st_ctime_ns
         # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
-        if abs(mtime_ns) > _MAX_INT or not 0 <= ctime_ns <= _MAX_INT:
-            mtime_ns, ctime_ns = max(-_MAX_INT, min(_MAX_INT, mtime_ns)), max(0, min(_MAX_INT, ctime_ns))
+        mtime_ns, ctime_ns = max(-_MAX_INT, min(_MAX_INT, mtime_ns)), max(0, min(_MAX_INT, ctime_ns))
         inode, device = status.st_ino & _MAX_INT, status.st_dev & _MAX_INT
         if stat.S_ISREG(mode):
             return cls(FILE, min(status.st_size, _MAX_INT), mtime_ns, ctime_ns, inode, device)
@@ -68,6 +77,10 @@ class Seen(NamedTuple):
             return cls(FOLDER, 0, 0, 0, inode, device)
         kind = LINK if stat.S_ISLNK(mode) else OTHER
         return cls(kind, status.st_size if kind == LINK else 0, mtime_ns, ctime_ns, inode, device)
+
+    def identity(self, folder: int, name: bytes = b"") -> Identity:
+        """Of a folder: the entry of an open one, or without a name that one."""
+        return Identity(self.device, self.inode, born_ns(folder, name))
 
 
 Stored = tuple[int, int, int, int, int, int | None]
@@ -83,31 +96,25 @@ class Snapshot:
 
     # Folders
 
+    def _folders(self, condition: str, *bindings: apsw.SQLiteValue) -> list[Folder]:
+        statement = f"SELECT folder, tree, parent, name, device, inode, born FROM folder WHERE {condition}"
+        rows = select(self._db, statement, bindings)
+        return [Folder(number, tree, parent, name, Identity(*rest)) for number, tree, parent, name, *rest in rows]
+
     def folder(self, number: int) -> Folder | None:
-        rows = select(self._db, "SELECT tree, parent, name, device, inode, born FROM folder WHERE folder=?", (number,))
-        if not rows:
-            return None
-        tree, parent, name, device, inode, born = rows[0]
-        return Folder(number, tree, parent, name, Identity(device, inode, born))
+        return next(iter(self._folders("folder=?", number)), None)
 
     def root(self, tree: int, path: bytes) -> Folder | None:
         """A watched folder."""
-        rows = select(self._db, "SELECT folder FROM folder WHERE parent=0 AND tree=? AND name=?", (tree, path))
-        return self.folder(rows[0][0]) if rows else None
+        return next(iter(self._folders("parent=0 AND tree=? AND name=?", tree, path)), None)
 
     def found(self, tree: int, identity: Identity) -> list[Folder]:
         """Where a folder is known to be."""
-        rows = select(
-            self._db,
-            "SELECT folder FROM folder WHERE inode=? AND device=? AND born=? AND tree=? AND parent<>0",
-            (identity.inode, identity.device, identity.born, tree),
-        )
-        return [folder for (number,) in rows if (folder := self.folder(number)) is not None]
+        return self._folders("device=? AND inode=? AND born=? AND tree=? AND parent<>0", *identity, tree)
 
     def path(self, number: int) -> bytes:
         """The absolute path of a folder that is known."""
-        known = self._paths.get(number)
-        if known is not None:
+        if (known := self._paths.get(number)) is not None:
             return known
         ((parent, name),) = select(self._db, "SELECT parent, name FROM folder WHERE folder=?", (number,))
         path: bytes = name if parent == ROOT else join(self.path(parent), name)
@@ -115,10 +122,6 @@ class Snapshot:
             self._paths.clear()
         self._paths[number] = path
         return path
-
-    def path_of(self, number: int) -> bytes | None:
-        """The same of a folder that may not be known any more."""
-        return None if self.folder(number) is None else self.path(number)
 
     def is_within(self, number: int, other: int) -> bool:
         """Whether a folder is, or is somewhere below, another."""
@@ -131,10 +134,8 @@ class Snapshot:
 
     def add(self, tree: int, parent: int, name: bytes, identity: Identity) -> int:
         """A new folder; answers its number."""
-        self._db.execute(
-            "INSERT INTO folder(tree, parent, name, device, inode, born) VALUES(?, ?, ?, ?, ?, ?)",
-            (tree, parent, name, *identity),
-        )
+        statement = "INSERT INTO folder(tree, parent, name, device, inode, born) VALUES(?, ?, ?, ?, ?, ?)"
+        self._db.execute(statement, (tree, parent, name, *identity))
         return self._db.last_insert_rowid()
 
     def move(self, number: int, parent: int, name: bytes) -> None:
@@ -151,20 +152,16 @@ class Snapshot:
     def drop(self, number: int) -> list[int]:
         """Forget a folder and everything below it; answers the folders' numbers."""
         dropped = self.below(number)
-        self._db.executemany("DELETE FROM entry WHERE folder=?", ((each,) for each in dropped))
-        self._db.executemany("DELETE FROM folder WHERE folder=?", ((each,) for each in dropped))
         for each in dropped:
+            self._db.execute("DELETE FROM entry WHERE folder=?", (each,))
+            self._db.execute("DELETE FROM folder WHERE folder=?", (each,))
             self._paths.pop(each, None)
         return dropped
 
     def folders(self, tree: int, after: int, upto: int, limit: int) -> list[int]:
         """Numbers of a tree's folders, in order."""
-        rows = select(
-            self._db,
-            "SELECT folder FROM folder WHERE tree=? AND folder>? AND folder<=? ORDER BY folder LIMIT ?",
-            (tree, after, upto, limit),
-        )
-        return [number for (number,) in rows]
+        query = "SELECT folder FROM folder WHERE tree=? AND folder>? AND folder<=? ORDER BY folder LIMIT ?"
+        return [number for (number,) in select(self._db, query, (tree, after, upto, limit))]
 
     def last_folder(self) -> int:
         """The highest number."""
@@ -173,11 +170,8 @@ class Snapshot:
     # Entries
 
     def row(self, folder: int, name: bytes) -> Row | None:
-        rows = select(
-            self._db,
-            "SELECT kind, size, mtime_ns, ctime_ns, inode, child FROM entry WHERE folder=? AND name=?",
-            (folder, name),
-        )
+        query = "SELECT kind, size, mtime_ns, ctime_ns, inode, child FROM entry WHERE folder=? AND name=?"
+        rows = select(self._db, query, (folder, name))
         return Row(*rows[0]) if rows else None
 
     def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Stored]:
@@ -191,13 +185,11 @@ class Snapshot:
         return {row[0]: row[1:] for row in rows}
 
     def put(self, folder: int, name: bytes, row: Row) -> None:
-        self._db.execute("INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)", (folder, name, *row))
+        self.put_all([(folder, name, row)])
 
     def put_all(self, rows: Iterable[tuple[int, bytes, Row]]) -> None:
-        self._db.executemany(
-            "INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-            ((folder, name, *row) for folder, name, row in rows),
-        )
+        statement = "INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+        self._db.executemany(statement, ((folder, name, *row) for folder, name, row in rows))
 
     def remove(self, folder: int, name: bytes) -> None:
         self._db.execute("DELETE FROM entry WHERE folder=? AND name=?", (folder, name))
@@ -205,3 +197,47 @@ class Snapshot:
 
 def join(folder: bytes, name: bytes) -> bytes:
     return folder + name if folder.endswith(b"/") else folder + b"/" + name
+
+
+def is_as_stored(status: os.stat_result, row: Stored) -> bool:
+    """Whether a file is the version that is known."""
+    return row[:5] == (FILE, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) and stat.S_ISREG(
+        status.st_mode
+    )
+
+
+def open_folder(path: bytes) -> int:
+    """Open a folder, however long its path is. Raises OSError."""
+    if len(path) <= _LONG_PATH:
+        return os.open(path, _OPEN)
+    above, name = path.rsplit(b"/", 1)
+    descriptor = open_folder(above)
+    try:
+        return os.open(name, _OPEN, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def identity_of(descriptor: int) -> Identity:
+    return Seen.of(os.fstat(descriptor)).identity(descriptor)
+
+
+def identity_at(path: bytes) -> Identity | None:
+    """Of the folder at a path, if there is one. Raises OSError where that cannot be told."""
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        raise
+    if not stat.S_ISDIR(status.st_mode):
+        return None
+    return Seen.of(status).identity(_AT_FDCWD, path)
+
+
+def is_at(path: bytes, identity: Identity) -> bool:
+    """Whether a folder is to be found at a path."""
+    try:
+        return identity_at(path) == identity
+    except OSError:
+        return False

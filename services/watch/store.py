@@ -13,11 +13,12 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 
 from proto.errors import Unavailable
+from proto.ops.watch import Change, ChangeKind, EntryKind
 from services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
@@ -90,10 +91,7 @@ class Store:
     """The connection that writes, within `transaction`."""
 
     def __init__(self, path: Path, on_rebuilt: Callable[[], object]) -> None:
-        """
-        Args:
-            on_rebuilt: called on trio's thread when the database was found damaged and begun again.
-        """
+        """`on_rebuilt` is called on trio's thread when the database was found damaged and begun again."""
         self.sequence = 0
         """Of the latest change."""
         self.database = Database(
@@ -113,11 +111,7 @@ class Store:
     def transaction(self, generation: int) -> Iterator[apsw.Connection]:
         """Everything within is done, and on disk at the end, or nothing is.
 
-        Args:
-            generation: of the database that the caller works with.
-
-        Raises:
-            DiskFull, Unavailable: see `Database.transaction`.
+        `generation` is of the database that the caller works with. Raises as `Database.transaction`.
         """
         before = self.sequence
         try:
@@ -132,11 +126,6 @@ class Store:
         except BaseException:
             self.sequence = before
             raise
-
-    def probe(self) -> None:
-        """Write something.  Raises DiskFull as long as nothing can be written, Unavailable."""
-        with self.transaction(self.database.generation):
-            self.sequence += 1
 
 
 def select(db: apsw.Connection, statement: str, bindings: Sequence[apsw.SQLiteValue] = ()) -> list[tuple[Any, ...]]:
@@ -153,15 +142,12 @@ def stored_sequence(db: apsw.Connection) -> int:
 # The log: written in the transaction that changes the state, read in order, cut where it was read.
 
 CREATED, MODIFIED, DELETED, RENAMED = range(4)
-
-_INSERT: Final = "INSERT INTO change VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_CHANGES = (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.RENAMED)
+_KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
 
 
 class Row(NamedTuple):
-    """An entry as it was last seen; `child` is the number of a folder that is followed.
-
-    A negative `ctime_ns` was seen so shortly after the change that a further one may not show in it.
-    """
+    """An entry as it was last seen, as the table `entry` holds it."""
 
     kind: int
     size: int
@@ -171,27 +157,7 @@ class Row(NamedTuple):
     child: int | None
 
 
-class Logged(NamedTuple):
-    """A change as it is stored."""
-
-    sequence: int
-    change: int
-    kind: int
-    path: bytes
-    old_path: bytes | None
-    size: int
-    mtime_ns: int
-    inode: int
-
-
-def append(store: Store, tree: int, change: int, row: Row, path: bytes, old_path: bytes | None = None) -> None:
-    """Add a change; within a transaction."""
-    store.sequence += 1
-    size, mtime_ns = (0, 0) if change == DELETED else (row.size, row.mtime_ns)
-    store.db.execute(_INSERT, (tree, store.sequence, change, row.kind, path, old_path, size, mtime_ns, row.inode))
-
-
-def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Logged]:
+def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Change]:
     """The changes after a number, oldest first."""
     rows = select(
         db,
@@ -199,7 +165,31 @@ def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Logged]
         " WHERE tree=? AND sequence>? ORDER BY sequence LIMIT ?",
         (tree, after, limit),
     )
-    return [Logged(*row) for row in rows]
+    return [
+        Change(
+            sequence=sequence,
+            change=_CHANGES[change],
+            path=text_of(path),
+            kind=_KINDS[kind],
+            size=size,
+            mtime_ns=mtime_ns,
+            inode=inode,
+            old_path=None if old_path is None else text_of(old_path),
+            raw_path=_raw(path),
+            raw_old_path=None if old_path is None else _raw(old_path),
+        )
+        for sequence, change, kind, path, old_path, size, mtime_ns, inode in rows
+    ]
+
+
+def text_of(path: bytes) -> str:
+    """A path as people read it."""
+    return path.decode("utf-8", "replace")
+
+
+def _raw(path: bytes) -> bytes | None:
+    """The bytes of a path that is no text."""
+    return None if text_of(path).encode() == path else path
 
 
 def trim(db: apsw.Connection, tree: int, keep: int) -> None:

@@ -10,6 +10,7 @@ Everything here runs in one worker thread at a time, in turns of some millisecon
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -19,13 +20,12 @@ from typing import Final
 
 import apsw
 
-from services.watch.batch import Batch, Names
-from services.watch.differences import Differences, folder_row
-from services.watch.folders import GONE, identity_at, identity_of, is_as_stored, open_folder
+from services.watch import snapshot
+from services.watch.differences import Batch, Differences, Names, Opened, folder_row, merge
+from services.watch.inotify import Watches
 from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
 from services.watch.store import CREATED, DELETED, Row, Store, select
 from services.watch.trees import Tree
-from services.watch.watches import Watches
 
 CHUNK: Final = 1000
 MAX_WAITING: Final = 5000
@@ -34,38 +34,32 @@ MAX_WAITING: Final = 5000
 _log = logging.getLogger("linckia.watch")
 
 
-class Tracker:
-    """The trees and their state."""
+class Tracker(Differences):
+    """The trees, and the looks at them."""
 
     def __init__(self, store: Store, watches: Watches) -> None:
         """Read the trees; blocks. Raises DiskFull, Unavailable."""
-        self.store = store
-        self.watches = watches
         self._generation = store.database.generation
-        with self.transaction():
-            self._differences = Differences(store, watches)
-        self.trees = self._differences.trees
-        self.problems = self._differences.problems
-        self._snapshot = self._differences.snapshot
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
+        with store.transaction(self._generation):
+            # To look at all folders takes long; it is not begun before something can be written.
+            store.sequence += 1
+            super().__init__(store, watches)
 
     def transaction(self) -> AbstractContextManager[apsw.Connection]:
         """On the database that this tracker was made from. After one has failed, only another tracker knows its state.
 
-        Raises:
-            DiskFull: nothing was done.
-            Unavailable: the database was begun again.
+        Raises DiskFull (nothing was done), Unavailable (the database was begun again).
         """
         return self.store.transaction(self._generation)
 
-    def turn(self, batch: Batch, seconds: float) -> bool:
-        """Work at a batch for so long; answers whether it is done. What was done is on disk, and in the log.
+    def turn(self, batch: Batch, seconds: float) -> tuple[bool, set[int]]:
+        """Work at a batch for so long, and write the changes to disk and into the log.
 
-        Raises:
-            DiskFull, Unavailable: see `transaction`.
+        Answers whether the batch is done, and the trees to look at as a whole once more. Raises as `transaction`.
         """
         began = time.perf_counter()
-        self._differences.turns += 1
+        self.turns += 1
         if batch.steps is None:
             batch.steps = self._run(batch)
         done = True
@@ -74,35 +68,28 @@ class Tracker:
                 if time.perf_counter() - began >= seconds:
                     done = False
                     break
-            if not done and len(batch.fresh) + len(batch.gone) > CHUNK // 2:
-                self._differences.match_files(batch)
+            if not done:
+                self._match_if_many(batch, CHUNK // 2)
         batch.seconds += time.perf_counter() - began
-        return done
-
-    def taken_incomplete(self) -> set[int]:
-        """Trees to look at as a whole once more; they are not answered again."""
-        taken = set(self._differences.incomplete)
-        self._differences.incomplete.clear()
-        return taken
+        incomplete, self.incomplete = self.incomplete, set()
+        return done, incomplete
 
     def displaced(self) -> set[int]:
         """Trees of which a watched folder came, went or is another one. Cheap: one look at each."""
         found = set()
         for tree in list(self.trees.values()):
             for path in tree.roots:
-                try:
-                    if self._seats.get((tree.number, path)) != identity_at(path):
+                # After an error it is neither there nor gone.
+                with contextlib.suppress(OSError):
+                    if self._seats.get((tree.number, path)) != snapshot.identity_at(path):
                         found.add(tree.number)
-                except OSError:
-                    # Neither there nor gone.
-                    continue
         return found
 
     def forget(self, tree: int) -> None:
         """Forget all of a tree; within a transaction."""
         self.trees.pop(tree, None)
         for (number,) in select(self.store.db, "SELECT folder FROM folder WHERE tree=? AND parent=0", (tree,)):
-            self._differences.drop_folders(number)
+            self.drop_folders(number)
         self.store.db.execute("DELETE FROM change WHERE tree=?", (tree,))
         self.store.db.execute("DELETE FROM tree WHERE tree=?", (tree,))
 
@@ -113,24 +100,28 @@ class Tracker:
             if (tree := self.trees.get(number)) is not None:
                 self._look_at_roots(batch, tree)
         yield from self._work_off(batch)
-        last = self._snapshot.last_folder()
-        self._differences.ahead.update(dict.fromkeys(batch.sweep, 0))
+        last = self.snapshot.last_folder()
+        self.ahead.update(dict.fromkeys(batch.sweep, 0))
         for number in batch.sweep:
-            while folders := self._snapshot.folders(number, self._differences.ahead[number], last, 256):
+            while folders := self.snapshot.folders(number, self.ahead[number], last, 256):
                 for folder in folders:
-                    self._differences.ahead[number] = folder
+                    self.ahead[number] = folder
                     yield from self._scan(batch, folder)
                     yield from self._work_off(batch)
-            del self._differences.ahead[number]
+            del self.ahead[number]
         while True:
             yield from self._work_off(batch)
             if batch.doubtful:
                 self._settle(batch)
             elif not batch.work:
                 break
-        self._differences.match_files(batch)
+        self.match_files(batch)
         for number in batch.sweep:
-            self._complete(number)
+            tree = self.trees.get(number)
+            if tree is not None and not tree.complete:
+                tree.complete = True
+                self.store.sequence += 1
+                self.store.db.execute("UPDATE tree SET complete=1, floor=? WHERE tree=?", (self.store.sequence, number))
 
     def _work_off(self, batch: Batch) -> Iterator[None]:
         while batch.work:
@@ -141,67 +132,60 @@ class Tracker:
                 self._look(batch, folder, names)
                 yield
 
-    def _complete(self, number: int) -> None:
-        tree = self.trees.get(number)
-        if tree is not None and not tree.complete:
-            tree.complete = True
-            self.store.sequence += 1
-            self.store.db.execute("UPDATE tree SET complete=1, floor=? WHERE tree=?", (self.store.sequence, number))
-
     # Watched folders
 
     def _look_at_roots(self, batch: Batch, tree: Tree) -> None:
         for path in tree.roots:
             try:
-                identity = identity_at(path)
+                identity = snapshot.identity_at(path)
             except OSError as error:
                 # Neither there nor gone: its state stays.
                 _log.warning("%s cannot be looked at: %s", os.fsdecode(path), error)
                 continue
-            known = self._snapshot.root(tree.number, path)
+            known = self.snapshot.root(tree.number, path)
             self._seats[tree.number, path] = identity
             if known is not None and known.identity != identity:
-                self._differences.log(tree, DELETED, folder_row(known.identity, None), path)
-                self._differences.drop_folders(known.number)
+                self.log(tree, DELETED, folder_row(known.identity, None), path)
+                self.drop_folders(known.number)
                 known = None
             if identity is None:
                 tree.missing.add(path)
                 continue
             tree.missing.discard(path)
             if known is None:
-                number = self._snapshot.add(tree.number, ROOT, path, identity)
-                self._differences.log(tree, CREATED, folder_row(identity, number), path)
-                batch.add(number)
+                number = self.snapshot.add(tree.number, ROOT, path, identity)
+                self.log(tree, CREATED, folder_row(identity, number), path)
+                batch.work[number] = None
             elif known.number not in self.watches:
-                batch.add(known.number)
+                batch.work[known.number] = None
 
     # Looking
 
-    def _enter(self, batch: Batch, number: int, names: Names | None) -> tuple[Folder, Tree, int] | None:
+    def _enter(self, batch: Batch, number: int, names: Names | None) -> Opened | None:
         """Open a folder that is where it was.
 
         Where it is not, that is looked into, and so are its `names` by another batch: it may only have been renamed.
         """
-        folder = self._snapshot.folder(number)
+        folder = self.snapshot.folder(number)
         if folder is None or (tree := self.trees.get(folder.tree)) is None:
             return None
         try:
-            descriptor = open_folder(self._snapshot.path(number))
+            descriptor = snapshot.open_folder(self.snapshot.path(number))
         except OSError as error:
-            if error.errno in GONE:
+            if error.errno in snapshot.GONE:
                 self._suspect(batch, folder, names)
             else:
                 self.problems[number] = os.strerror(error.errno or 0)
             return None
-        if identity_of(descriptor) != folder.identity:
+        if snapshot.identity_of(descriptor) != folder.identity:
             os.close(descriptor)
             self._suspect(batch, folder, names)
             return None
-        return folder, tree, descriptor
+        return Opened(folder, tree, descriptor)
 
     def _suspect(self, batch: Batch, folder: Folder, names: Names | None) -> None:
         """A folder is not where it was: see what is there instead, once all else is done."""
-        batch.postpone(folder.number, names)
+        merge(batch.again, folder.number, names)
         if folder.parent == ROOT:
             self._look_at_roots(batch, self.trees[folder.tree])
         else:
@@ -209,14 +193,13 @@ class Tracker:
 
     def _scan(self, batch: Batch, number: int) -> Iterator[None]:
         """Look at all of a folder."""
-        entered = self._enter(batch, number, None)
-        if entered is None:
+        opened = self._enter(batch, number, None)
+        if opened is None:
             return
-        folder, tree, descriptor = entered
         try:
-            self.watches.add(number, descriptor)
+            self.watches.add(number, opened.descriptor)
             try:
-                names = self._names(descriptor, folder, tree)
+                names = self._names(opened)
             except OSError as error:
                 self.problems[number] = os.strerror(error.errno or 0)
                 return
@@ -224,19 +207,18 @@ class Tracker:
             for at in range(0, max(len(names), 1), CHUNK):
                 low = names[at] if at else b""
                 high = names[at + CHUNK] if at + CHUNK < len(names) else None
-                self._scan_some(batch, folder, tree, descriptor, names[at : at + CHUNK], low, high)
-                if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                    self._differences.match_files(batch)
+                self._scan_some(batch, opened, names[at : at + CHUNK], low, high)
+                self._match_if_many(batch, MAX_WAITING)
                 yield
         finally:
-            os.close(descriptor)
+            os.close(opened.descriptor)
 
     def _scan_some(
-        self, batch: Batch, folder: Folder, tree: Tree, descriptor: int, names: list[bytes], low: bytes,
-        high: bytes | None,
+        self, batch: Batch, opened: Opened, names: list[bytes], low: bytes, high: bytes | None
     ) -> None:  # fmt: skip
         """Look at the entries of a folder from the name `low` to below `high`; `names` are those that were there."""
-        rows = self._snapshot.rows(folder.number, low, high)
+        folder, tree, descriptor = opened
+        rows = self.snapshot.rows(folder.number, low, high)
         new: list[tuple[int, bytes, Row]] = []
         for name in names:
             row = rows.pop(name, None)
@@ -248,25 +230,24 @@ class Tracker:
                 self.problems[folder.number] = os.strerror(error.errno or 0)
                 continue
             else:
-                if row is not None and is_as_stored(status, row):
+                if row is not None and snapshot.is_as_stored(status, row):
                     # By far the most.
                     continue
                 seen = Seen.of(status)
                 if not tree.complete and row is None and seen.kind != FOLDER:
-                    new.append((folder.number, name, self._differences.row_of(batch, folder.number, name, seen)))
+                    new.append((folder.number, name, self.row_of(batch, folder.number, name, seen)))
                     continue
-            self._differences.compare(batch, folder, tree, descriptor, name, row and Row(*row), seen, touched=True)
-        self._snapshot.put_all(new)
+            self.compare(batch, opened, name, row and Row(*row), seen, touched=True)
+        self.snapshot.put_all(new)
         above = self._above(folder, tree) if rows else ""
         for name, row in rows.items():
             # It may have come after the names were read, and have been seen by another batch.
-            seen = self._see_own(folder, tree, descriptor, above, name, Row(*row))
-            self._differences.compare(batch, folder, tree, descriptor, name, Row(*row), seen, touched=True)
+            seen = self._see_own(opened, above, name, Row(*row))
+            self.compare(batch, opened, name, Row(*row), seen, touched=True)
 
-    def _see_own(
-        self, folder: Folder, tree: Tree, descriptor: int, above: str, name: bytes, row: Row | None
-    ) -> Seen | None:
+    def _see_own(self, opened: Opened, above: str, name: bytes, row: Row | None) -> Seen | None:
         """An entry of an open folder, unless the tree passes it over."""
+        folder, tree, descriptor = opened
         try:
             seen = Seen.of(os.stat(name, dir_fd=descriptor, follow_symlinks=False))
         except FileNotFoundError:
@@ -277,8 +258,9 @@ class Tracker:
             return None if row is None else Seen(*row[:3], abs(row.ctime_ns), row.inode, folder.identity.device)
         return None if tree.rules.passes_over(above, os.fsdecode(name), is_folder=seen.kind == FOLDER) else seen
 
-    def _names(self, descriptor: int, folder: Folder, tree: Tree) -> list[bytes]:
+    def _names(self, opened: Opened) -> list[bytes]:
         """The names of a folder's entries that are the tree's, sorted."""
+        folder, tree, descriptor = opened
         above = self._above(folder, tree)
         with os.scandir(descriptor) as entries:
             return sorted(
@@ -291,30 +273,30 @@ class Tracker:
         """A folder's path as patterns are matched against it."""
         if not tree.rules.by_path or folder.parent == ROOT:
             return ""
-        path = self._snapshot.path(folder.number)
+        path = self.snapshot.path(folder.number)
         root = next(root for root in tree.roots if path.startswith(root.rstrip(b"/") + b"/"))
         return os.fsdecode(path[len(root.rstrip(b"/")) + 1 :]) + "/"
 
     def _look(self, batch: Batch, number: int, names: Names, *, evict: bool = False) -> None:
         """Look at some entries of a folder."""
-        entered = self._enter(batch, number, names)
-        if entered is None:
+        opened = self._enter(batch, number, names)
+        if opened is None:
             return
-        folder, tree, descriptor = entered
         try:
             if number not in self.watches and number not in self.watches.without:
-                batch.add(number)
-            above = self._above(folder, tree)
+                batch.work[number] = None
+            above = self._above(opened.folder, opened.tree)
             for name, touched in names.items():
-                row = self._snapshot.row(number, name)
-                seen = self._see_own(folder, tree, descriptor, above, name, row)
-                self._differences.compare(
-                    batch, folder, tree, descriptor, name, row, seen, touched=touched, evict=evict
-                )
-            if len(batch.fresh) >= MAX_WAITING or len(batch.gone) >= MAX_WAITING:
-                self._differences.match_files(batch)
+                row = self.snapshot.row(number, name)
+                seen = self._see_own(opened, above, name, row)
+                self.compare(batch, opened, name, row, seen, touched=touched, evict=evict)
+            self._match_if_many(batch, MAX_WAITING)
         finally:
-            os.close(descriptor)
+            os.close(opened.descriptor)
+
+    def _match_if_many(self, batch: Batch, many: int) -> None:
+        if len(batch.fresh) >= many or len(batch.gone) >= many:
+            self.match_files(batch)
 
     # At the end of a batch
 

@@ -6,13 +6,15 @@ import fnmatch
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import apsw
 import msgspec
 from pathspec import GitIgnoreSpec
 
+from services.runtime.roots import is_below
 from services.watch.store import select
+
+_PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,21 +26,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     include: tuple[str, ...]
 
 
-@dataclass(slots=True)
 class Tree:
     """A tree that is being tracked. Until its first scan is `complete` its changes are not logged."""
 
-    number: int
-    spec: Spec
-    complete: bool
-    rules: Rules
-    roots: tuple[bytes, ...]
-    missing: set[bytes] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, number: int, spec: Spec, *, complete: bool) -> Tree:
-        roots = tuple(os.fsencode(path) for path in spec.paths)
-        return cls(number, spec, complete, Rules(spec.ignore, spec.include), roots)
+    def __init__(self, number: int, spec: Spec, *, complete: bool) -> None:
+        self.number = number
+        self.spec = spec
+        self.complete = complete
+        self.rules = Rules(spec.ignore, spec.include)
+        self.roots = tuple(os.fsencode(path) for path in spec.paths)
+        self.missing: set[bytes] = set()
 
 
 def encode(spec: Spec) -> str:
@@ -49,24 +46,14 @@ def load(db: apsw.Connection) -> dict[int, Tree]:
     """All trees, by number."""
     rows = select(db, "SELECT tree, spec, complete FROM tree")
     return {
-        number: Tree.of(number, msgspec.json.decode(spec, type=Spec), complete=bool(complete))
+        number: Tree(number, msgspec.json.decode(spec, type=Spec), complete=bool(complete))
         for number, spec, complete in rows
     }
 
 
 def outermost(paths: list[str]) -> tuple[str, ...]:
     """The paths sorted, without those inside another."""
-    kept: list[str] = []
-    for path in sorted(set(paths)):
-        if not any(path.startswith(other.rstrip(os.sep) + os.sep) for other in kept):
-            kept.append(path)
-    return tuple(kept)
-
-
-__all__ = ["Spec", "Tree", "encode", "load", "outermost"]
-
-
-_PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
+    return tuple(sorted({path for path in paths if not is_below(path, [other for other in paths if other != path])}))
 
 
 class Rules:
@@ -104,11 +91,7 @@ class Rules:
                 others.append(pattern)
         self._endings = tuple(endings)
         self._spec = GitIgnoreSpec.from_lines(others) if others else None
-        suffixes = [pattern[1:].casefold() for pattern in include if re.fullmatch(r"\*[^*?\[\]]+", pattern)]
-        self._suffixes = tuple(suffixes)
-        globs = [fnmatch.translate(pattern.casefold()) for pattern in include if pattern[1:].casefold() not in suffixes]
-        self._globs = re.compile("|".join(globs)) if globs else None
-        self._some = bool(include)
+        self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
 
     @property
     def by_path(self) -> bool:
@@ -127,13 +110,8 @@ class Rules:
             return True
         if self._endings and name.endswith(self._endings):
             return True
-        if self._some and not is_folder and not self._is_included(name.casefold()):
+        if not is_folder and self._included.pattern and not self._included.match(name.casefold()):
             return True
         if self._spec is None:
             return False
         return self._spec.check_file(above + name + ("/" if is_folder else "")).include is True
-
-    def _is_included(self, name: str) -> bool:
-        if self._suffixes and name.endswith(self._suffixes):
-            return True
-        return self._globs is not None and self._globs.match(name) is not None

@@ -22,8 +22,7 @@ from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Out
 from proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
 from proto.ops.media import MediaInspect
 from proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
-from proto.ops.transcripts import TranscriptHistories
-from proto.ops.transcripts_intake import TranscriptIngest
+from proto.ops.transcripts import TranscriptHistories, TranscriptIngest
 from proto.ops.watch import WatchStatus, WatchSubscribe
 from services.decode.main import open_service as open_decode
 from services.documents.main import open_service as open_documents
@@ -181,7 +180,7 @@ SUBJECTS: Mapping[str, Subject] = {
         Subject("files", {"files": open_files}, write_files, seen_files),
         Subject("knowledge", {"retrieve": open_retrieve, "knowledge": open_knowledge}, write_knowledge, seen_knowledge),
         Subject("transcripts", {"transcripts": open_transcripts}, write_transcripts, seen_transcripts),
-        Subject("watch", {"watch": open_watch}, write_watch, seen_watch),
+        Subject("watch", {"watch": open_watch}, write_watch, seen_watch, fed=True),
         Subject("media", {"decode": open_decode, "media": open_media}, write_media, seen_media),
     )
 }

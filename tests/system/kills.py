@@ -77,7 +77,10 @@ async def assail(kernel: RunningKernel, workload: Workload, kills: int, *, numbe
             # The kernel saw it dead for so long: no gap that is much shorter can be that one.  Some of
             # it may be gone by the time at which the last answers of before are read here.
             dead_s = NEARLY * now["recovery_ms"] / 1000
-            outcome.to_next_answer_ms.append(next(b for a, b in gaps if b - a >= dead_s) * 1000)
+            # Where the answers of before were read so late that none is so long, it is the longest.
+            longest = max(gaps, key=lambda gap: gap[1] - gap[0])
+            _, ended = next((gap for gap in gaps if gap[1] - gap[0] >= dead_s), longest)
+            outcome.to_next_answer_ms.append(ended * 1000)
         outcome.generations = now["generation"] - before["generation"]
         done.set()
     return outcome
@@ -103,7 +106,7 @@ class _Probe:
             self._found.set()
 
     async def answers(self, since: float) -> None:
-        """Begin anew with `since`; until a call that was sent after it has been answered."""
+        """Begin again with `since`; until a call that was sent after it has been answered."""
         self.arrivals = [since]
         await self._until_answered(since)
 

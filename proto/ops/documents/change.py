@@ -9,13 +9,20 @@ from msgspec import Meta
 
 from proto.errors import InvalidParams
 from proto.operation import Family, Params, Role
-from proto.ops.documents.reading import SERVICE, SURFACES, Collection, Glob, Hash, Metadata, Name, Scalar, Tag, pairs
+from proto.ops.documents.reading import SERVICE, Collection, Glob, Hash, Metadata, Name, Pattern, Tag, pairs, step
 
-step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
 
-
 NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
+DocumentPath = Annotated[str, Meta(min_length=1, max_length=4096)]
+MimeType = Annotated[
+    str, Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="Such as text/plain, where it is known")
+]
+SessionToAdd = Annotated[str, Meta(max_length=128, description="Id or label of the session to add to; by default none")]
+Sha256 = Annotated[
+    str, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="SHA-256 that the content must have: 64 hexadecimal digits")
+]
+UploadId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class AddResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,35 +57,17 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="Name of `content`")] | None = None
     url: Annotated[str, Meta(max_length=8192, description="Not here: use `download`")] | None = None
     tags: NewTags = []
-    metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = msgspec.field(
-        default_factory=dict[str, Scalar]
-    )
+    metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = {}
     collection: Collection | None = None
-    mimeType: (
-        Annotated[
-            str,
-            Meta(
-                max_length=255,
-                pattern=r"^[^/\s]+/[^/\s]+(;.*)?$",
-                description="MIME type such as text/plain, where it is known better",
-            ),
-        ]
-        | None
-    ) = None
+    mimeType: MimeType | None = None
     recursive: Annotated[bool, Meta(description="Of a directory: the folders below it as well")] = True
     include: Annotated[
-        list[Glob], Meta(max_length=256, description="Of a directory: only files whose name or path matches a glob")
+        list[Glob], Meta(max_length=256, description="Of a directory: only files that match a glob")
     ] = []
-    exclude: Annotated[
-        list[Glob], Meta(max_length=256, description="Of a directory: no files whose name or path matches a glob")
-    ] = []
+    exclude: Annotated[list[Glob], Meta(max_length=256, description="Of a directory: no files that match a glob")] = []
     no_ignore: Annotated[bool, Meta(description="Of a directory: also what .gitignore and .ignore leave out")] = False
-    snapshot_label: Annotated[str, Meta(max_length=256, description="Of a directory: the snapshot's label")] | None = (
-        None
-    )
-    session: (
-        Annotated[str, Meta(max_length=128, description="Id or label of the session to add to; by default none")] | None
-    ) = None
+    snapshot_label: Annotated[str, Meta(max_length=256, description="Of a directory: its label")] | None = None
+    session: SessionToAdd | None = None
 
     def check(self) -> None:
         if self.url is not None:
@@ -107,13 +96,9 @@ class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
     hash: Hash | None = None
     name: Name | None = None
     path: Name | None = None
-    metadata: Annotated[
-        Metadata, Meta(description='Values to set, as an object or ["key=value"]; null removes a value')
-    ] = msgspec.field(default_factory=dict[str, Scalar])
+    metadata: Annotated[Metadata, Meta(description='An object or ["key=value"]; null removes a value')] = {}
     tags: NewTags = []
-    remove_tags: Annotated[list[Tag], Meta(max_length=256, description="Tags to take away")] = msgspec.field(
-        default_factory=list
-    )
+    remove_tags: Annotated[list[Tag], Meta(max_length=256, description="Tags to take away")] = []
 
     def check(self) -> None:
         if self.hash is None and self.name is None and self.path is None:
@@ -136,9 +121,7 @@ class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
     deleted: Annotated[list[Deleted], Meta(description="Documents (the first 1000)")]
     count: int
     dry_run: bool
-    kept_by_snapshots: Annotated[
-        int, Meta(description="Of these contents, the ones that a snapshot still holds for `restore`")
-    ]
+    kept_by_snapshots: Annotated[int, Meta(description="Contents that a snapshot still holds for `restore`")]
     snapshots: Annotated[int, Meta(description="Snapshots that were deleted")]
 
 
@@ -147,12 +130,8 @@ class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
     """Delete documents by name or glob, hash or tags; their content goes with the last document (and snapshot) that
     holds it. With `snapshot_id`, delete that snapshot instead."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] | None = (
-        None
-    )
-    names: Annotated[list[Glob], Meta(max_length=4096, description="Several of them")] = msgspec.field(
-        default_factory=list
-    )
+    name: Pattern | None = None
+    names: Annotated[list[Glob], Meta(max_length=4096, description="Several of them")] = []
     path: Annotated[str, Meta(min_length=1, max_length=4096, description="The same as `name`")] | None = None
     hash: Hash | None = None
     tags: Annotated[list[Tag], Meta(max_length=64, description="Documents that carry every one of these tags")] = []
@@ -222,11 +201,9 @@ class DocumentsPutBegin(Params[UploadBegun], frozen=True, kw_only=True):
     nothing comes for an hour, and when this service dies."""
 
     path: Annotated[str, Meta(min_length=1, max_length=4096, description="The document's path, a URL say")]
-    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Its name; the path's last part")] | None = (
-        None
-    )
+    name: Annotated[DocumentPath | None, Meta(description="Its name; the path's last part")] = None
     tags: NewTags = []
-    metadata: Annotated[Metadata, Meta(description="Values to give")] = msgspec.field(default_factory=dict[str, Scalar])
+    metadata: Annotated[Metadata, Meta(description="Values to give")] = {}
     collection: Collection | None = None
     mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known")] | None = None
     session: Annotated[str, Meta(max_length=128, description="Session to add to")] | None = None
@@ -242,7 +219,7 @@ class UploadProgress(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentsPutPiece(Params[UploadProgress], frozen=True, kw_only=True):
     """The next piece of an upload; one that was received before counts for nothing."""
 
-    upload_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    upload_id: UploadId
     offset: Annotated[int, Meta(ge=0, description="Bytes before this piece")]
     data: Annotated[bytes, Meta(description="1 MiB at most")]
 
@@ -251,20 +228,12 @@ class DocumentsPutPiece(Params[UploadProgress], frozen=True, kw_only=True):
 class DocumentsPutCommit(Params[AddResult], frozen=True, kw_only=True):
     """Store the upload as a document, once every byte of it has come; committing twice answers the same."""
 
-    upload_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    upload_id: UploadId
     size: Annotated[int, Meta(ge=0, description="Bytes that were sent")]
-    sha256: (
-        Annotated[
-            str,
-            Meta(pattern=r"^[0-9a-fA-F]{64}$", description="SHA-256 that the content must have: 64 hexadecimal digits"),
-        ]
-        | None
-    ) = None
+    sha256: Sha256 | None = None
     mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known only now")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="Where it is known only now")] | None = None
-    metadata: Annotated[Metadata, Meta(description="More values to give")] = msgspec.field(
-        default_factory=dict[str, Scalar]
-    )
+    metadata: Annotated[Metadata, Meta(description="More values to give")] = {}
 
 
 class UploadAbandoned(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,4 +246,4 @@ class UploadAbandoned(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentsPutAbandon(Params[UploadAbandoned], frozen=True, kw_only=True):
     """Forget an upload."""
 
-    upload_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    upload_id: UploadId

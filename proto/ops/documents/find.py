@@ -1,4 +1,4 @@
-"""Operations of `documents` that find: by words and meaning, and by regular expression."""
+"""Operations of `documents` that find: by words and meaning, by regular expression, by how things are related."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
-from proto.ops.documents.reading import SERVICE, SURFACES, Collection, Glob, Hash, Session, Tags
-
-step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
-
-
-# Search
+from proto.operation import Params
+from proto.ops.documents.reading import (
+    Collection,
+    Extension,
+    Glob,
+    GraphEdge,
+    GraphNode,
+    Hash,
+    Name,
+    Session,
+    Tags,
+    Under,
+    step,
+)
 
 
 class SearchType(enum.StrEnum):
@@ -49,24 +56,19 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     tags: list[str]
     line_number: Annotated[int | None, Meta(description="Where the passage stands, with `line_numbers`")] = None
     matches: Annotated[
-        list[MatchedLine], Meta(description="Lines with words of the query, with `line_numbers` or `context`")
+        list[MatchedLine], Meta(description="With `line_numbers` or `context`: lines with its words")
     ] = []
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Documents, best first, and the truth about how they were found."""
 
-    total: Annotated[
-        int,
-        Meta(description="Documents that were put in order, the best of all; `results` has so many as were asked for"),
-    ]
+    total: Annotated[int, Meta(description="Documents that were put in order; `results` has as many as were asked for")]
     type: Annotated[str, Meta(description="What truly ran: keyword, semantic, hybrid, or hash")]
     execution_time_ms: float
     results: list[Found]
     paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of results")]
-    corrected: Annotated[
-        dict[str, str], Meta(description="Words that no document has, and what was looked for as well")
-    ]
+    corrected: Annotated[dict[str, str], Meta(description="Unknown words, and what was looked for as well")]
     stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, recent")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
@@ -85,18 +87,10 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     line_numbers: Annotated[bool, Meta(description="Answer the lines that match, with their numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each matching line")] = 0
     tags: Tags = []
-    path: (
-        Annotated[
-            str, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
-        ]
-        | None
-    ) = None
-    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
+    path: Under | None = None
+    extension: Extension | None = None
     collection: Collection | None = None
     session: Session | None = None
-
-
-# Grep
 
 
 class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,15 +135,9 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     too). Every match is counted, or `truncated` says so and `next_cursor` goes on."""
 
     pattern: Annotated[str, Meta(min_length=1, max_length=16384, description="The regular expression")]
-    paths: Annotated[
-        list[Glob], Meta(max_length=1024, description="Only these documents or folders (paths, their ends, or globs)")
-    ] = []
-    include_patterns: Annotated[
-        list[Glob], Meta(max_length=256, description="Only documents whose name or path matches one of these globs")
-    ] = []
-    exclude_patterns: Annotated[
-        list[Glob], Meta(max_length=256, description="Not those whose name or path matches one of these globs")
-    ] = []
+    paths: Annotated[list[Glob], Meta(max_length=1024, description="Only these (paths, their ends, or globs)")] = []
+    include_patterns: Annotated[list[Glob], Meta(max_length=256, description="Only documents that match a glob")] = []
+    exclude_patterns: Annotated[list[Glob], Meta(max_length=256, description="No documents that match a glob")] = []
     ignore_case: bool = False
     line_numbers: Annotated[bool, Meta(description="Accepted for its users' sake; lines always have numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each match")] = 0
@@ -158,12 +146,48 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     count: Annotated[bool, Meta(description="Answer counts alone")] = False
     files_with_matches: Annotated[bool, Meta(description="Answer paths alone")] = False
     max_count: Annotated[int, Meta(ge=0, description="Matches of each document at most; 0 for all")] = 0
-    limit: Annotated[
-        int, Meta(ge=1, le=10000, description="Matches (documents, where only they are asked for) to answer at most")
-    ] = 1000
+    limit: Annotated[int, Meta(ge=1, le=10000, description="Matches (or documents) to answer at most")] = 1000
     cursor: Annotated[str, Meta(max_length=64, description="`next_cursor` of the answer before")] | None = None
     hash: Hash | None = None
     tags: Tags = []
-    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
+    extension: Extension | None = None
     collection: Collection | None = None
     session: Session | None = None
+
+
+NodeKey = Annotated[str, Meta(min_length=1, max_length=8192, description="Key of a node, as answers have it")]
+NodeType = Annotated[str, Meta(min_length=1, max_length=64, description="Answer the nodes of this type")]
+Relation = Annotated[
+    str, Meta(min_length=1, max_length=64, description="Only edges of this type: DEFINES, CALLS, IMPORTS, …")
+]
+
+
+class GraphAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is around a node, nearest first."""
+
+    origin: Annotated[GraphNode, Meta(description="Where the walk began")] | None
+    connected_nodes: list[GraphNode]
+    nodes: Annotated[list[GraphNode], Meta(description="The same as connected_nodes")]
+    edges: list[GraphEdge]
+    node_type_counts: Annotated[dict[str, int], Meta(description="How many nodes there are of each type")]
+    total: Annotated[int, Meta(description="Nodes in `connected_nodes`; with `list_type`, in the store")]
+    truncated: Annotated[bool, Meta(description="Whether there is more than `limit` or the cap on one node admits")]
+    degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
+
+
+@step.read("documents_graph", deadline_s=30, step="graph")
+class DocumentsGraph(Params[GraphAnswer], frozen=True, kw_only=True):
+    """Follow the graph of files and what is in them: DEFINES, CALLS, IMPORTS and links, from a document or a symbol.
+
+    Give `hash`, `name` or `node_key`; or list what there is with `list_types` or `list_type`.
+    """
+
+    hash: Hash | None = None
+    name: Name | None = None
+    node_key: NodeKey | None = None
+    list_types: Annotated[bool, Meta(description="Answer how many nodes there are of each type")] = False
+    list_type: NodeType | None = None
+    relation: Relation | None = None
+    depth: Annotated[int, Meta(ge=1, le=5, description="Steps to follow")] = 1
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Nodes to answer at most")] = 100
+    reverse: Annotated[bool, Meta(description="Follow the edges that come in, instead of those that go out")] = False

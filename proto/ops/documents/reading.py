@@ -7,7 +7,7 @@ documents' `hash`.  Clients reach these as steps of the composite tools.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -57,10 +57,19 @@ Name = Annotated[
     str, Meta(min_length=1, max_length=4096, description="Name or path of a document, or the end of its path")
 ]
 Glob = Annotated[str, Meta(min_length=1, max_length=4096)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")]
+Under = Annotated[
+    str, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
+]
+Extension = Annotated[str, Meta(max_length=64, description="Only documents with this extension")]
+MimeType = Annotated[str, Meta(max_length=255, description="Only this MIME type; `image/*` is allowed")]
 Tag = Annotated[str, Meta(min_length=1, max_length=256)]
 Tags = Annotated[list[Tag], Meta(max_length=64, description="Only documents that carry every one of these tags")]
 Collection = Annotated[str, Meta(min_length=1, max_length=256, description="Name of a collection")]
 Session = Annotated[str, Meta(min_length=1, max_length=128, description="Only documents added in this session")]
+
+
+Length = Annotated[int, Meta(ge=0, le=8 * 1024 * 1024, description="Bytes at most; 1 MiB where not said")]
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +92,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     indexed: Annotated[str, Meta(description="When this content was added")]
 
 
-# List
-
-
 class SortBy(enum.StrEnum):
     """What documents are ordered by."""
 
@@ -94,20 +100,6 @@ class SortBy(enum.StrEnum):
     CREATED = "created"
     MODIFIED = "modified"
     INDEXED = "indexed"
-
-
-class SortOrder(enum.StrEnum):
-    """Least or greatest first."""
-
-    ASC = "asc"
-    DESC = "desc"
-
-
-class ContentType(enum.StrEnum):
-    """Whether the content is text."""
-
-    TEXT = "text"
-    BINARY = "binary"
 
 
 class ListResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,26 +119,17 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Documents at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Documents to pass over")] = 0
     sort_by: SortBy | None = None
-    sort_order: SortOrder | None = None
+    sort_order: Literal["asc", "desc"] | None = None
     recent: Annotated[int, Meta(ge=1, description="Only so many of the latest added")] | None = None
-    type: ContentType | None = None
-    extension: Annotated[str, Meta(max_length=64, description="Only documents with this extension")] | None = None
-    mime_type: Annotated[str, Meta(max_length=255, description="Only this MIME type; `image/*` is allowed")] | None = (
-        None
-    )
+    type: Literal["text", "binary"] | None = None
+    extension: Extension | None = None
+    mime_type: MimeType | None = None
     paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
     pattern: Annotated[str, Meta(max_length=4096, description="Glob that the name or the path matches")] | None = None
-    path: (
-        Annotated[
-            str, Meta(max_length=4096, description="Only documents at or below this path, or that match this glob")
-        ]
-        | None
-    ) = None
+    path: Under | None = None
     tags: Tags = []
     collection: Collection | None = None
-    metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = (
-        msgspec.field(default_factory=dict[str, Scalar])
-    )
+    metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = {}
     session: Session | None = None
     hash: Hash | None = None
 
@@ -198,9 +181,6 @@ class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True)
     offset: Annotated[int, Meta(ge=0, description="Snapshots to pass over")] = 0
 
 
-# Get
-
-
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the graph: a document's file, a symbol defined in one, or a module that is not stored."""
 
@@ -219,30 +199,13 @@ class GraphEdge(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     relation: Annotated[str, Meta(description="DEFINES, CALLS, IMPORTS or LINKS_TO")]
-    resolved: (
-        Annotated[bool, Meta(description="Of a call: false where it is ambiguous which definition is meant")] | None
-    ) = None
+    resolved: Annotated[bool | None, Meta(description="Of a call: whether one definition is meant for certain")] = None
     certainty: Annotated[str, Meta(description="Of a call: resolved or ambiguous")] | None = None
 
 
-class GetResult(msgspec.Struct, frozen=True, kw_only=True):
+class GetResult(Document, frozen=True, kw_only=True):
     """A document."""
 
-    hash: str
-    id: int
-    name: str
-    path: str
-    size: int
-    mime_type: str
-    extension: str
-    type: str
-    tags: list[str]
-    metadata: dict[str, Scalar]
-    collections: list[str]
-    session: str | None
-    created: str
-    modified: str
-    indexed: str
     paths: Annotated[list[str], Meta(description="Every document's path that holds this content")]
     content: Annotated[str, Meta(description="With `include_content`: the text, or base64")] | None = None
     content_encoding: Annotated[str, Meta(description="utf-8 or base64")] | None = None
@@ -265,23 +228,12 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     hash: Hash | None = None
     name: Name | None = None
     path: Name | None = None
-    outputPath: (
-        Annotated[str, Meta(max_length=4096, description="Write the content to this file, below a root")] | None
-    ) = None
+    outputPath: Annotated[str, Meta(max_length=4096, description="File to write to, below a root")] | None = None
     graph: Annotated[bool, Meta(description="Answer what it is related to")] = False
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps in the graph")] = 2
     include_content: Annotated[bool, Meta(description="Answer the content")] = False
     offset: Annotated[int, Meta(ge=0, description="First byte of the content to answer")] = 0
-    length: (
-        Annotated[
-            int,
-            Meta(ge=0, le=8 * 1024 * 1024, description="Bytes of the content to answer at most; 1 MiB where not said"),
-        ]
-        | None
-    ) = None
-
-
-# Status
+    length: Length | None = None
 
 
 class TypeCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,9 +250,7 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
     total_objects: Annotated[int, Meta(description="Documents")]
     total_bytes: Annotated[int, Meta(description="Their sizes, added up")]
     unique_objects: Annotated[int, Meta(description="Different contents")]
-    unique_blocks: Annotated[
-        int, Meta(description="Blocks that contents are stored in: whole, or large ones in chunks")
-    ]
+    unique_blocks: Annotated[int, Meta(description="Blocks of contents; large ones are stored in several")]
     deduplicated_bytes: Annotated[int, Meta(description="Bytes that need not be stored since they are there already")]
     dedup_ratio: Annotated[float, Meta(description="deduplicated_bytes / total_bytes")]
     stored_bytes: Annotated[int, Meta(description="What the blocks take, compressed")]

@@ -7,11 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
-from proto.ops.documents.reading import SERVICE, SURFACES, Glob, Hash, Metadata, Scalar
-
-step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
-
+from proto.operation import Params
+from proto.ops.documents.reading import Glob, Hash, Metadata, Pattern, step
 
 PINNED = "pinned"
 """The tag of what is pinned."""
@@ -70,16 +67,10 @@ class SessionPin(Params[Pinned], frozen=True, kw_only=True):
     """Pin documents by hash, path or glob: they get the tag `pinned`."""
 
     hash: Hash | None = None
-    path: Annotated[str, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] | None = (
-        None
-    )
+    path: Pattern | None = None
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="The same as `path`")] | None = None
-    paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = msgspec.field(
-        default_factory=list
-    )
-    metadata: Annotated[Metadata, Meta(description="Values to set as well")] = msgspec.field(
-        default_factory=dict[str, Scalar]
-    )
+    paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = []
+    metadata: Annotated[Metadata, Meta(description="Values to set as well")] = {}
 
 
 @step.write("documents_session_unpin", idempotent=True, deadline_s=60, step="session.unpin")
@@ -87,13 +78,9 @@ class SessionUnpin(Params[Pinned], frozen=True, kw_only=True):
     """Take the tag `pinned` from documents, by hash, path or glob."""
 
     hash: Hash | None = None
-    path: Annotated[str, Meta(min_length=1, max_length=4096, description="Name or path, or a glob of them")] | None = (
-        None
-    )
+    path: Pattern | None = None
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="The same as `path`")] | None = None
-    paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = msgspec.field(
-        default_factory=list
-    )
+    paths: Annotated[list[Glob], Meta(max_length=1024, description="Several of them")] = []
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True):

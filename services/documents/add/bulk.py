@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import apsw
 
+from proto.ops.documents.change import AddResult
 from services.documents.add.intake import Ready, Same, Taken
-from services.documents.add.progress import Progress
-from services.documents.store import kinds, objects, rows, statements
-from services.documents.store.rows import ADDED, UNCHANGED, UPDATED, Given
+from services.documents.store import kinds, objects, rows, schema
+from services.documents.store.rows import Given
 from services.documents.store.snapshots import Entry
+
+MAX_FAILED = 100
+
+
+@dataclass(slots=True)
+class Progress:
+    """What an `add` has done so far: documents by what has become of them, bytes, and the contents that are new."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    size: int = 0
+    stored: int = 0
+    objects: list[int] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    failed_count: int = 0
+
+    def fail(self, reasons: Sequence[str]) -> None:
+        self.failed_count += len(reasons)
+        self.failed += reasons[: MAX_FAILED - len(self.failed)]
+
+    def answer(
+        self, path: str, name: str, hash_: str | None = None, *, skipped: int = 0, snapshot: str | None = None
+    ) -> AddResult:
+        return AddResult(
+            hash=hash_, path=path, name=name, size=self.size, is_new=bool(self.objects), documents_added=self.added,
+            documents_updated=self.updated, documents_unchanged=self.unchanged,
+            files=self.added + self.updated + self.unchanged, bytes_stored=self.stored, failed=self.failed,
+            failed_count=self.failed_count, skipped=skipped, snapshot_id=snapshot, text_waiting=0,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -23,61 +54,61 @@ class Written:
     again: list[str] = field(default_factory=list)
 
 
-def write(db: apsw.Connection, ready: Ready, given: Given, progress: Progress, now_ns: int) -> Written:
+def write(db: apsw.Connection, ready: Ready, given: Given, progress: Progress) -> Written:
     """Write documents, inside the caller's transaction."""
     written = Written()
-    ids = _write_taken(db, ready.taken, given, progress, now_ns, written)
+    ids = _write_taken(db, ready.taken, given, progress, written)
     ids += _keep_same(db, ready.same, given, progress, written)
     _describe(db, ids, given)
     return written
 
 
-def _write_taken(db: apsw.Connection, taken: Sequence[Taken], given: Given, progress: Progress, now_ns: int,
-                 written: Written) -> list[int]:  # fmt: skip
+def _write_taken(
+    db: apsw.Connection, taken: Sequence[Taken], given: Given, progress: Progress, written: Written
+) -> list[int]:
     """Have each path hold its content; answers the documents."""
     if not taken:
         return []
     objects_, new = objects.put_many(db, [one.content for one in taken])
-    first_new = new[0] if new else None
-    query = "SELECT path, id, object, metadata, stamp FROM carray(?) AS one JOIN document ON path = one.value"
+    query = "SELECT path, id, object, stamp FROM carray(?) AS one JOIN document ON path = one.value"
     held = {row[0]: row[1:] for row in db.execute(query, (apsw.carray(tuple(one.path for one in taken)),))}
-    next_id = statements.next_id(db, "document")
-    metadata = json.dumps(dict(given.metadata), ensure_ascii=False) if given.metadata else "{}"
+    next_id = schema.next_id(db, "document")
+    now_ns = time.time_ns()
+    metadata = json.dumps(dict(given.metadata), ensure_ascii=False)
     arrived: list[tuple[apsw.SQLiteValue, ...]] = []
     changed: list[tuple[int, int, int, str, int]] = []
     touched: list[tuple[int, str, int]] = []
     ids: list[int] = []
-    stored: set[int] = set()
+    unseen = set(new)
     for one, object_ in zip(taken, objects_, strict=True):
         if object_ is None:
             written.again.append(one.path)
             continue
-        if first_new is not None and object_ >= first_new and object_ not in stored:
-            stored.add(object_)
+        if object_ in unseen:
+            unseen.remove(object_)
             progress.stored += one.content.size
-        before = held.get(one.path)
+        progress.size += one.content.size
+        id_, before, stamp = held.get(one.path, (next_id, None, ""))
         if before is None:
-            id_ = next_id
             next_id += 1
+            progress.added += 1
             name = one.name or one.path.rstrip("/").rsplit("/", 1)[-1] or one.path
             arrived.append(
                 (id_, one.path, name, kinds.extension_of(name), object_, given.mime, given.session, metadata,
                  now_ns, one.modified_ns, now_ns, one.stamp)
             )  # fmt: skip
-            progress.count(ADDED, one.content.size)
         else:
-            id_, was, said, stamp = before
-            if was != object_:
+            progress.updated += before != object_
+            progress.unchanged += before == object_
+            if before != object_:
                 changed.append((object_, one.modified_ns, now_ns, one.stamp, id_))
             elif stamp != one.stamp:
                 touched.append((one.modified_ns, one.stamp, id_))
-            progress.count(UNCHANGED if was == object_ else UPDATED, one.content.size)
-            if given.metadata:
-                rows.merge(db, id_, str(said), given.metadata)
+            rows.merge(db, id_, given.metadata)
         ids.append(id_)
         written.entries.append(Entry(one.path, b"", object_, one.content.size, one.modified_ns, one.mode))
     progress.objects += new
-    statements.insert(
+    schema.insert(
         db,
         "document(id, path, name, extension, object, mime, session, metadata, created_ns, modified_ns, indexed_ns,"
         " stamp)",
@@ -94,23 +125,23 @@ def _keep_same(
     """Files that nothing was read of, as long as the store still has them so; answers the documents."""
     if not same:
         return []
+    # One row: while SQLite makes it, threads that read and compress go on.
     query = (
         "SELECT group_concat(coalesce(document.object, 0), ' ' ORDER BY wanted.rowid)"
         " FROM carray(?) AS wanted LEFT JOIN document ON document.id = wanted.value"
     )
-    (now,) = db.execute(query, (statements.ids(one.document for one in same),)).fetchall()[0]
+    now: str = db.execute(query, (schema.ids(one.document for one in same),)).get
     ids: list[int] = []
-    for one, object_ in zip(same, map(int, str(now).split(" ")), strict=True):
+    for one, object_ in zip(same, map(int, now.split(" ")), strict=True):
         if object_ != one.object:
             # Deleted or replaced while the directory was being looked at.
             written.again.append(one.path)
             continue
         ids.append(one.document)
-        progress.count(UNCHANGED, one.size)
+        progress.unchanged += 1
+        progress.size += one.size
         written.entries.append(Entry(one.path, b"", object_, one.size, one.modified_ns, one.mode))
-        if given.metadata:
-            (said,) = db.execute("SELECT metadata FROM document WHERE id=?", (one.document,)).fetchall()[0]
-            rows.merge(db, one.document, str(said), given.metadata)
+        rows.merge(db, one.document, given.metadata)
     return ids
 
 
@@ -123,16 +154,14 @@ def _describe(db: apsw.Connection, ids: Sequence[int], given: Given) -> None:
             "UPDATE document SET mime=coalesce(?1, mime), session=coalesce(?2, session)"
             " WHERE id IN (SELECT value FROM carray(?3))"
             " AND (mime IS NOT coalesce(?1, mime) OR session IS NOT coalesce(?2, session))",
-            (given.mime, given.session, statements.ids(ids)),
+            (given.mime, given.session, schema.ids(ids)),
         )
     for tag in given.tags:
-        db.execute(
-            "INSERT OR IGNORE INTO tag(document, tag) SELECT value, ? FROM carray(?)", (tag, statements.ids(ids))
-        )
+        db.execute("INSERT OR IGNORE INTO tag(document, tag) SELECT value, ? FROM carray(?)", (tag, schema.ids(ids)))
     if given.collection is not None:
         db.execute("INSERT OR IGNORE INTO collection(name) VALUES(?)", (given.collection,))
         db.execute(
             "INSERT OR IGNORE INTO member(document, collection)"
             " SELECT value, (SELECT id FROM collection WHERE name=?) FROM carray(?)",
-            (given.collection, statements.ids(ids)),
+            (given.collection, schema.ids(ids)),
         )

@@ -1,12 +1,16 @@
-"""The files of a directory as an `add` takes them: ignore files honoured, version control and links left out."""
+"""Files and directories below the roots, by their real paths; and the files of a directory as an `add` takes them:
+ignore files honoured, version control and links left out.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from proto.errors import InvalidParams, OperationError
 from services.documents.store import globs
 from services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_from
 from services.runtime.roots import is_below, is_text_name, printable
@@ -45,7 +49,7 @@ class Walk:
                 self.failed.append(f"{printable(folder)}: {error.strerror}")
                 continue
             if self.honour_ignores:
-                rules = self._rules(folder, prefix, rules, entries)
+                rules = _rules(folder, {entry.name for entry in entries}, rules, len(prefix))
             folders: list[tuple[str, IgnoreRules | None]] = []
             for entry in entries:
                 path = prefix + entry.name
@@ -77,12 +81,6 @@ class Walk:
                     self.failed.append(f"{printable(entry.path)}: {error.strerror}")
             pending += reversed(folders)
 
-    def _rules(
-        self, folder: str, prefix: str, above: IgnoreRules | None, entries: Sequence[os.DirEntry[str]]
-    ) -> IgnoreRules | None:
-        there = {entry.name for entry in entries if entry.name in IGNORE_FILES}
-        return _read(folder, len(prefix), above, there) if there else above
-
     def _above(self) -> IgnoreRules | None:
         """The rules of the folders above, up to where the repository begins; git ignores by those too."""
         chain: list[str] = []
@@ -94,17 +92,62 @@ class Walk:
             chain.append(folder)
         rules: IgnoreRules | None = None
         for folder in reversed(chain):
-            there = {name for name in IGNORE_FILES if os.path.isfile(os.path.join(folder, name))}
-            if there:
-                rules = _read(folder, 0, rules, there, os.path.relpath(self.directory, folder) + "/")
+            rules = _rules(folder, IGNORE_FILES, rules, 0, os.path.relpath(self.directory, folder) + "/")
         return rules
 
 
-def _read(folder: str, prefix: int, above: IgnoreRules | None, names: set[str], lead: str = "") -> IgnoreRules:
+def _rules(
+    folder: str, names: Collection[str], above: IgnoreRules | None, prefix: int, lead: str = ""
+) -> IgnoreRules | None:
+    """The rules above and those of the folder's own ignore files; one that cannot be read ignores nothing."""
     texts: list[str] = []
-    for name in IGNORE_FILES:
-        if name in names:
-            # An ignore file that cannot be read ignores nothing; the walk says nothing of files it takes.
-            with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as file:
-                texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
-    return rules_from(texts, above, prefix, lead)
+    for path in (os.path.join(folder, name) for name in IGNORE_FILES if name in names):
+        # What is no file may block where it is opened.
+        with contextlib.suppress(OSError):
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
+    return rules_from(texts, above, prefix, lead) if texts else above
+
+
+def existing(path: str, field: str, roots: Sequence[str]) -> tuple[str, bool]:
+    """The real path of a file or directory that is there, and whether it is a directory.
+
+    A relative path is looked for in each root.
+
+    Raises:
+        InvalidParams: it is not below a root.
+        OperationError: nothing is there.
+    """
+    reals = _candidates(path, field, roots)
+    for real in reals:
+        if is_below(real, roots) and os.path.lexists(real):
+            return real, os.path.isdir(real)
+    if not is_below(reals[0], roots):
+        raise _outside(path, field, roots)
+    raise OperationError(f"File not found: {path}", field=field)
+
+
+def to_be_written(path: str, field: str, roots: Sequence[str]) -> Path:
+    """The real path of a file or directory that may not be there yet.  Raises InvalidParams."""
+    real = _candidates(path, field, roots)[0]
+    if not is_below(real, roots):
+        raise _outside(path, field, roots)
+    return Path(real)
+
+
+def _candidates(path: str, field: str, roots: Sequence[str]) -> list[str]:
+    """The real paths that may be meant."""
+    if not path or "\0" in path:
+        raise InvalidParams(f"parameter `{field}` is no path", field=field)
+    if not roots:
+        raise _outside(path, field, roots)
+    return [os.path.realpath(os.path.join(root, path)) for root in roots]
+
+
+def _outside(path: str, field: str, roots: Sequence[str]) -> InvalidParams:
+    return InvalidParams(
+        f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'}); "
+        "roots are named when the kernel is started: linckia serve PATH…",
+        field=field,
+    )

@@ -6,22 +6,22 @@ A file that has not changed since it was last added (same size, times and inode)
 from __future__ import annotations
 
 import binascii
+import contextlib
 import hashlib
 import os
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import apsw
 import msgspec
 
 from services.documents.add.folders import Walk
-from services.documents.add.places import open_beside, open_folder
-from services.documents.store.compress import Codec
+from services.documents.store.compress import Codec, Trainer
 from services.documents.store.kinds import SNIFF_BYTES, nature
 from services.documents.store.objects import CHUNKED_FROM_BYTES, Block, Content
-from services.documents.store.training import Trainer
-from services.runtime.roots import OutsideRoots
+from services.runtime.roots import OutsideRoots, open_regular
 
 GROUP_FILES = 256
 GROUP_BYTES = 8 * 1024 * 1024
@@ -31,7 +31,7 @@ _RACY_NS = 20_000_000
 """Time stamps tick with the kernel's timer: shortly after a change, another may go unseen."""
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class Held(NamedTuple):
     """What the store knows of a path."""
 
     stamp: str
@@ -74,14 +74,6 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class Group:
-    """Some files of a walk: those that are the same, and the names of those to be read."""
-
-    same: list[Same] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Ready:
     """Some files, ready to be stored, in so many bytes; `alone` are the names of those to be read by themselves."""
 
@@ -103,31 +95,29 @@ def known(db: apsw.Connection, directory: str) -> dict[str, Held]:
     """What the store knows of each path below a directory."""
     base = directory.rstrip("/")
     query = "SELECT path, stamp, id, object FROM document WHERE path>=? AND path<? AND stamp <> ''"
-    return {
-        path: Held(stamp, id_, object_) for path, stamp, id_, object_ in db.execute(query, (base + "/", base + "0"))
-    }
+    return {path: Held(*rest) for path, *rest in db.execute(query, (base + "/", base + "0"))}
 
 
-def groups(walk: Walk, held: Mapping[str, Held]) -> Iterator[Group]:
-    """The files of a walk; blocks while it looks at them."""
+def groups(walk: Walk, held: Mapping[str, Held]) -> Iterator[tuple[list[Same], list[str]]]:
+    """The files of a walk: some that are the same, and the names of some to be read; blocks while it looks at them."""
     base = walk.directory.rstrip("/") + "/"
-    group = Group()
+    same: list[Same] = []
+    names: list[str] = []
     size = 0
     now_ns = time.time_ns()
     for name, status in walk.files():
         path = base + name
         before = held.get(path)
         if before is not None and before.stamp == stamp_of(status, now_ns):
-            group.same.append(
-                Same(path, before.document, before.object, status.st_size, status.st_mtime_ns, status.st_mode)
-            )
+            one = Same(path, before.document, before.object, status.st_size, status.st_mtime_ns, status.st_mode)
+            same.append(one)
         else:
-            group.names.append(name)
+            names.append(name)
             size += status.st_size
-        if len(group.names) >= GROUP_FILES or size >= GROUP_BYTES or len(group.same) >= GROUP_SAME:
-            yield group
-            group, size, now_ns = Group(), 0, time.time_ns()
-    yield group
+        if len(names) >= GROUP_FILES or size >= GROUP_BYTES or len(same) >= GROUP_SAME:
+            yield same, names
+            same, names, size, now_ns = [], [], 0, time.time_ns()
+    yield same, names
 
 
 def read(directory: str, names: Sequence[str], roots: Sequence[str], trainer: Trainer) -> list[Raw | str]:
@@ -137,60 +127,44 @@ def read(directory: str, names: Sequence[str], roots: Sequence[str], trainer: Tr
     """
     found: list[Raw | str] = []
     now_ns = time.time_ns()
-    opened, folder = -1, ""
-    try:
-        for name in names:
-            path = os.path.join(directory, name)
-            above, _, last = path.rpartition("/")
-            raw: Raw | None = None
-            try:
-                if opened < 0 or above != folder:
-                    if opened >= 0:
-                        os.close(opened)
-                        opened = -1
-                    opened, folder = open_folder(above, roots), above
-                raw = _read(path, *open_beside(opened, last), now_ns)
-            except (OSError, OutsideRoots):
-                raw = None
-            if raw is not None:
-                trainer.see(raw.data, is_text=b"\0" not in raw.data[:SNIFF_BYTES])
-            found.append(raw or name)
-    finally:
-        if opened >= 0:
-            os.close(opened)
+    for name in names:
+        raw = None
+        with contextlib.suppress(OSError, OutsideRoots):
+            raw = _read(os.path.join(directory, name), roots, now_ns)
+        if raw is not None and b"\0" not in raw.data[:SNIFF_BYTES]:
+            trainer.see(raw.data)
+        found.append(raw or name)
     return found
 
 
-def _read(path: str, descriptor: int, status: os.stat_result, now_ns: int) -> Raw | None:
-    """A file that is not large, or None; the descriptor is closed."""
-    try:
+def _read(path: str, roots: Sequence[str], now_ns: int) -> Raw | None:
+    """A file, unless it is large.  Raises OSError, OutsideRoots."""
+    descriptor, status = open_regular(path, roots)
+    with open(descriptor, "rb", buffering=0) as file:
         if status.st_size >= CHUNKED_FROM_BYTES:
             return None
         # One byte more than there should be: a file that has grown meanwhile is seen to.
-        data = os.read(descriptor, status.st_size + 1)
-        while len(data) != status.st_size:
-            more = os.read(descriptor, READ_BYTES)
-            if not more:
-                break
+        data = file.read(status.st_size + 1) or b""
+        while len(data) != status.st_size and (more := file.read(READ_BYTES)):
             data += more
             if len(data) >= CHUNKED_FROM_BYTES:
                 return None
-    finally:
-        os.close(descriptor)
     stamp = stamp_of(status, now_ns) if len(data) == status.st_size else ""
     return Raw(path, stamp, status.st_mtime_ns, status.st_mode, hashlib.sha256(data).digest(), data)
 
 
 def pack(read_: Sequence[Raw | str], there: Container[bytes], mime: str | None, codec: Codec) -> Ready:
     """What was read, compressed unless the store has it; blocks."""
-    ready = Ready(alone=[one for one in read_ if isinstance(one, str)])
-    raws = [one for one in read_ if not isinstance(one, str)]
-    new = {one.hash: one.data for one in raws if one.hash not in there}
-    blocks = dict(zip(new, codec.pack_many(list(new.values())), strict=True))
-    ready.bytes = sum(len(block) for _, block in blocks.values())
-    for one in raws:
-        kind = nature(one.data[:SNIFF_BYTES], one.path, mime)
-        number, block = blocks.get(one.hash, (0, None))
-        content = Content(one.hash, len(one.data), kind, Block(number, block))
+    ready = Ready()
+    blocks: dict[bytes, Block] = {}
+    for one in read_:
+        if isinstance(one, str):
+            ready.alone.append(one)
+            continue
+        block = blocks.get(one.hash)
+        if block is None:
+            block = blocks[one.hash] = Block(0, None) if one.hash in there else Block(*codec.pack(one.data))
+            ready.bytes += len(block.data or b"")
+        content = Content(one.hash, len(one.data), nature(one.data[:SNIFF_BYTES], one.path, mime), block)
         ready.taken.append(Taken(one.path, one.stamp, one.modified_ns, one.mode, content))
     return ready

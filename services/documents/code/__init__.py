@@ -1,1 +1,1 @@
-"""What code defines and uses."""
+"""What code defines and uses, and how documents and their symbols are related."""

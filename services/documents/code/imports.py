@@ -6,8 +6,9 @@ the ones nearest to the document that imports are meant.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import apsw
@@ -52,88 +53,77 @@ class Paths:
     def exact(self, path: str) -> Doc | None:
         """The document of a path."""
         if path not in self._exact:
-            row = self._db.execute("SELECT id, path, name, object FROM document WHERE path=?", (path,)).fetchone()
-            self._exact[path] = None if row is None else Doc(*row)
+            self._exact[path] = next(self._where("path=?", path), None)
         return self._exact[path]
 
     def ending(self, suffix: str, near: Doc) -> list[Doc]:
         """Documents whose path ends so, nearest to another one."""
-        name = posixpath.basename(suffix)
+        above, _, name = suffix.rpartition("/")
         if name not in self._named:
-            by_parent: dict[str, list[Doc]] = {}
-            for row in self._db.execute(
-                "SELECT id, path, name, object FROM document WHERE name=? LIMIT ?", (name, _MAX_OF_NAME)
-            ):
-                doc = Doc(*row)
-                by_parent.setdefault(posixpath.basename(doc.folder), []).append(doc)
-            self._named[name] = by_parent
-        by_parent = self._named[name]
-        parent = posixpath.basename(posixpath.dirname(suffix))
-        some = by_parent.get(parent, []) if parent else [doc for docs in by_parent.values() for doc in docs]
-        found = [doc for doc in some if doc.path == suffix or doc.path.endswith("/" + suffix)]
-        return nearest(found, near)
+            self._named[name] = _by_folder(self._where("name=? LIMIT ?", name, _MAX_OF_NAME))
+        named, parent = self._named[name], posixpath.basename(above)
+        some = named.get(parent, []) if parent else [doc for docs in named.values() for doc in docs]
+        return nearest([doc for doc in some if f"/{doc.path}".endswith(f"/{suffix}")], near)
 
     def go_package(self, target: str, near: Doc) -> list[Doc]:
         """The files of a package, by the end of its path."""
         if self._go is None:
-            self._go = {}
-            query = "SELECT id, path, name, object FROM document WHERE extension='.go'"
-            for row in self._db.execute(query):
-                doc = Doc(*row)
-                self._go.setdefault(posixpath.basename(doc.folder), []).append(doc)
+            self._go = _by_folder(self._where("extension='.go'"))
         parts = target.split("/")
         if "." not in parts[0] and len(parts) < 2:
             return []
         found = [doc for doc in self._go.get(parts[-1], ()) if not doc.name.endswith("_test.go")]
-        if not found:
-            return []
         shared = {doc.folder: _shared(doc.folder.split("/")[::-1], parts[::-1]) for doc in found}
-        most = max(shared.values())
+        most = max(shared.values(), default=0)
         if most < 2 and "." not in parts[0]:
             return []
         best = [doc for doc in found if shared[doc.folder] == most]
         folders = {doc.folder for doc in nearest(best, near)}
         return [doc for doc in best if doc.folder in folders]
 
+    def _where(self, condition: str, *values: apsw.SQLiteValue) -> Iterator[Doc]:
+        rows = self._db.execute(f"SELECT id, path, name, object FROM document WHERE {condition}", values)
+        return (Doc(*row) for row in rows)
+
+
+def _by_folder(docs: Iterable[Doc]) -> dict[str, list[Doc]]:
+    found: dict[str, list[Doc]] = {}
+    for doc in docs:
+        found.setdefault(posixpath.basename(doc.folder), []).append(doc)
+    return found
+
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
+    """How many of their first members are the same."""
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 
-def nearest(docs: Iterable[Doc], near: Doc) -> list[Doc]:
+def nearest(docs: Sequence[Doc], near: Doc) -> list[Doc]:
     """Those that have the most folders in common with `near`."""
-    listed = list(docs)
-    if len(listed) < 2:
-        return listed
     here = near.path.split("/")
-    shared = {doc.id: _shared(doc.path.split("/"), here) for doc in listed}
-    most = max(shared.values())
-    return [doc for doc in listed if shared[doc.id] == most][:MAX_MEANT]
+    shared = [_shared(doc.path.split("/"), here) for doc in docs]
+    most = max(shared, default=0)
+    return [doc for doc, count in zip(docs, shared, strict=True) if count == most][:MAX_MEANT]
 
 
 def meant(paths: Paths, doc: Doc, kind: str, target: str) -> list[Doc]:
     """The documents that an import or a link of `doc` means; none where it is none of those that are stored."""
-    if kind == "LINKS_TO":
-        return _linked(paths, doc, target)
-    family = doc.family
-    if family == "python":
-        return _python(paths, doc, target)
-    if family == "javascript":
-        return _javascript(paths, doc, target)
-    if family == "go":
-        return paths.go_package(target, doc)
-    if family == "rust":
-        return _rust(paths, doc, target)
-    if family == "java":
-        return paths.ending(target.replace(".", "/") + ".java", doc)
+    rule = _linked if kind == "LINKS_TO" else _RULES.get(doc.family, _included)
+    return rule(paths, doc, target)
+
+
+def _go(paths: Paths, doc: Doc, target: str) -> list[Doc]:
+    return paths.go_package(target, doc)
+
+
+def _java(paths: Paths, doc: Doc, target: str) -> list[Doc]:
+    return paths.ending(target.replace(".", "/") + ".java", doc)
+
+
+def _included(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     plain = target.strip("<>")
-    beside = paths.exact(_join(doc, plain)) if not target.startswith("<") else None
-    return [beside] if beside is not None else paths.ending(plain, doc)
+    beside = [] if target.startswith("<") else _first(paths, [_join(doc, plain)])
+    return beside or paths.ending(plain, doc)
 
 
 def _join(doc: Doc, relative: str) -> str:
@@ -141,11 +131,11 @@ def _join(doc: Doc, relative: str) -> str:
 
 
 def _first(paths: Paths, candidates: Iterable[str]) -> list[Doc]:
-    for candidate in candidates:
-        doc = paths.exact(candidate)
-        if doc is not None:
-            return [doc]
-    return []
+    return next(([doc] for path in candidates if (doc := paths.exact(path)) is not None), [])
+
+
+def _first_ending(paths: Paths, doc: Doc, suffixes: Iterable[str]) -> list[Doc]:
+    return next((found for suffix in suffixes if (found := paths.ending(suffix, doc))), [])
 
 
 def _python(paths: Paths, doc: Doc, target: str) -> list[Doc]:
@@ -155,14 +145,11 @@ def _python(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     if dots:
         base = _join(doc, "/".join([".", *[".."] * (dots - 1), place]))
         return _first(paths, (f"{base}.py", f"{base}/__init__.py", f"{base}.pyi", f"{base}/__init__.pyi"))
-    for ending in (f"{place}.py", f"{place}/__init__.py", f"{place}.pyi"):
-        beside = paths.exact(_join(doc, ending))
-        if beside is not None and beside.id != doc.id:
-            return [beside]
-    found: list[Doc] = []
-    for ending in (f"{place}.py", f"{place}/__init__.py", f"{place}.pyi"):
-        found += paths.ending(ending, doc)
-    found = [one for one in found if one.id != doc.id]
+    endings = (f"{place}.py", f"{place}/__init__.py", f"{place}.pyi")
+    beside = _first(paths, (path for ending in endings if (path := _join(doc, ending)) != doc.path))
+    if beside:
+        return beside
+    found = [one for ending in endings for one in paths.ending(ending, doc) if one.id != doc.id]
     if "." not in plain:
         # Any file may have this name: only what lies at the top of a folder that the importing one is below of.
         found = [one for one in found if _is_top(one, doc)]
@@ -195,13 +182,8 @@ def _rust(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     inner = [part for part in parts if part not in ("crate", "self", "super")]
     if not inner or (len(inner) == len(parts) and parts[0] in ("std", "core", "alloc")):
         return []
-    for some in (inner, inner[:-1]):
-        if some:
-            place = "/".join(some)
-            found = paths.ending(f"{place}.rs", doc) or paths.ending(f"{place}/mod.rs", doc)
-            if found:
-                return found
-    return []
+    places = ["/".join(some) for some in (inner, inner[:-1]) if some]
+    return _first_ending(paths, doc, [f"{place}{ending}" for place in places for ending in (".rs", "/mod.rs")])
 
 
 def _linked(paths: Paths, doc: Doc, target: str) -> list[Doc]:
@@ -212,8 +194,9 @@ def _linked(paths: Paths, doc: Doc, target: str) -> list[Doc]:
         base = _join(doc, plain)
         found = _first(paths, (base, *(base + extension for extension in MARKDOWN_EXTENSIONS), f"{base}/README.md"))
         if not found and not plain.startswith("."):
-            for name in (plain, *(plain + extension for extension in MARKDOWN_EXTENSIONS)):
-                found = paths.ending(name, doc)
-                if found:
-                    break
+            names = (plain, *(plain + extension for extension in MARKDOWN_EXTENSIONS))
+            found = _first_ending(paths, doc, names)
     return [one for one in found if one.id != doc.id]
+
+
+_RULES = {"python": _python, "javascript": _javascript, "go": _go, "rust": _rust, "java": _java}

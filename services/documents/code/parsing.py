@@ -71,11 +71,8 @@ class Parsing:
         with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
             while await self.step():
                 pass
-        return await self._store.read(
-            lambda db: int(
-                str(db.execute("SELECT count(*) FROM graph_outbox WHERE number > ?", (self.reached,)).fetchall()[0][0])
-            )
-        )
+        query = "SELECT count(*) FROM graph_outbox WHERE number > ?"
+        return await self._store.read(lambda db: int(db.execute(query, (self.reached,)).get))
 
     def _look(self, db: apsw.Connection) -> _Found:
         due: dict[int, str] = {}
@@ -86,13 +83,11 @@ class Parsing:
             " ON document.id = graph_outbox.document WHERE number > ? ORDER BY number LIMIT ?",
             (self.reached, LOOK_AHEAD),
         ):
-            assert isinstance(number, int)
-            if isinstance(object_, int) and extension in EXTENSIONS and object_ not in due:
-                known = db.execute("SELECT 1 FROM idx.code WHERE object=?", (object_,)).fetchone()
-                if known is None:
-                    if len(due) == BATCH:
-                        return _Found(list(due.items()), reached, ended=False)
-                    due[object_] = str(extension)
+            is_new = extension in EXTENSIONS and object_ not in due
+            if is_new and db.execute("SELECT 1 FROM idx.code WHERE object=?", (object_,)).get is None:
+                if len(due) == BATCH:
+                    return _Found(list(due.items()), reached, ended=False)
+                due[object_] = extension
             reached = number
             count += 1
         return _Found(list(due.items()), reached, ended=count < LOOK_AHEAD)
@@ -105,7 +100,7 @@ class Parsing:
                 "SELECT parsing.object, attempts, coalesce((SELECT extension FROM document WHERE object=parsing.object"
                 " LIMIT 1), '') FROM parsing ORDER BY parsing.object"
             )
-            return [(int(str(id_)), int(str(attempts)), str(extension)) for id_, attempts, extension in rows]
+            return list(rows)
 
         for object_, attempts, extension in await self._store.read(left):
             if attempts >= MAX_ATTEMPTS and object_ not in self._begun:
@@ -127,7 +122,7 @@ class Parsing:
     def _parsed(self, db: apsw.Connection, object_: int, extension: str) -> tuple[int, Parsed]:
         try:
             stored = objects.by_id(db, object_)
-            if stored is None or not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
+            if not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
                 return object_, Parsed("none")
             data = b"".join(texts.pieces(db, self._codec, stored))
         except DamagedContent:
@@ -141,12 +136,9 @@ class Parsing:
                 put(db, object_, one)
 
         await self._store.write_index(write)
-        await self._store.write(
-            lambda db: db.executemany(
-                "DELETE FROM parsing WHERE object=?", ((object_,) for object_, _ in parsed)
-            ).fetchall()
-        )
-        self._begun.difference_update(object_ for object_, _ in parsed)
+        done = [(object_,) for object_, _ in parsed]
+        await self._store.write(lambda db: db.executemany("DELETE FROM parsing WHERE object=?", done).fetchall())
+        self._begun.difference_update(object_ for (object_,) in done)
 
 
 def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
@@ -156,8 +148,7 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
         "INSERT INTO code(object, language, family) VALUES(?, ?, ?)",
         (object_, parsed.language, FAMILIES.get(parsed.language, parsed.language)),
     )
-    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM symbol").fetchall()[0]
-    first = int(str(last)) + 1
+    first: int = db.execute("SELECT coalesce(max(id), 0) + 1 FROM symbol").get
     db.executemany(
         "INSERT INTO symbol(id, object, name, qualified, kind, first, last, parent) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
         ((first + index, object_, one.name, one.qualified, one.kind, one.first, one.last,
@@ -175,15 +166,12 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
 def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
     """Their numbers; those that have none yet are given one, for as long as the index lasts."""
     db.executemany("INSERT OR IGNORE INTO term(text) VALUES(?)", ((text,) for text in sorted(texts)))
-    numbers = ((text, db.execute("SELECT id FROM term WHERE text=?", (text,)).get) for text in texts)
-    return {text: number for text, number in numbers if isinstance(number, int)}
+    return {text: db.execute("SELECT id FROM term WHERE text=?", (text,)).get for text in texts}
 
 
 def forget(db: apsw.Connection, object_: int) -> None:
     """A content is gone, or will be parsed again."""
-    if db.execute("SELECT 1 FROM code WHERE object=?", (object_,)).fetchone() is None:
-        return
-    note_changed(db, {str(name) for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
+    note_changed(db, {name for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
     for table in ("symbol", "used", "code"):
         db.execute(f"DELETE FROM {table} WHERE object=?", (object_,))
 

@@ -160,8 +160,8 @@ def _define(parsed: Parsed, matches: Sequence[Mapping[str, list[tree_sitter.Node
 def _references(captures: Mapping[str, list[tree_sitter.Node]], family: str, spans: _Spans) -> Sequence[Reference]:
     if "call" in captures:
         node = captures["call"][0]
-        return [Reference(spans.at(node.start_byte), CALLS, _text(node),
-                          _text(captures["on"][0]) if "on" in captures else "")]  # fmt: skip
+        on = _text(captures["on"][0]) if "on" in captures else ""
+        return [Reference(spans.at(node.start_byte), CALLS, _text(node), on)]
     if "base" in captures:
         node = captures["base"][0]
         text = _text(node)

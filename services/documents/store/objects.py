@@ -10,12 +10,11 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import apsw
 import msgspec
 
-from services.documents.store import statements
+from services.documents.store import schema
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.kinds import Nature
 
@@ -61,21 +60,16 @@ class Stored:
 COLUMNS = "object.id, object.hash, object.size, object.chunked, object.mime, object.is_text, object.text_state"
 
 
-def of_row(row: Sequence[Any]) -> Stored:
-    """A row of `COLUMNS`."""
-    return Stored(*row)
-
-
 def by_hash(db: apsw.Connection, hash_: bytes) -> Stored | None:
     row = db.execute(f"SELECT {COLUMNS} FROM object WHERE hash=?", (hash_,)).fetchone()
-    return None if row is None else of_row(row)
+    return None if row is None else Stored(*row)
 
 
 def by_id(db: apsw.Connection, id_: int) -> Stored | None:
     """Raises DamagedContent."""
     with legible(f"content {id_}"):
         row = db.execute(f"SELECT {COLUMNS} FROM object WHERE id=?", (id_,)).fetchone()
-    return None if row is None else of_row(row)
+    return None if row is None else Stored(*row)
 
 
 @contextlib.contextmanager
@@ -93,20 +87,13 @@ def there(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
     if not wanted:
         return {}
     query = "SELECT hash, id FROM carray(?) AS wanted JOIN object ON object.hash = wanted.value"
-    return {bytes(hash_): int(id_) for hash_, id_ in db.execute(query, (apsw.carray(wanted),))}
-
-
-def _put_parts(db: apsw.Connection, id_: int, content: Content) -> None:
-    db.executemany(
-        "INSERT INTO part(object, position, chunk) VALUES(?, ?, ?)",
-        ((id_, position, chunk) for position, chunk in content.parts),
-    )
+    return dict(db.execute(query, (apsw.carray(wanted),)))
 
 
 def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int | None], list[int]]:
     """Store contents, the small ones in packs; answers the id of each (None: it has vanished), and the new ones."""
     held = there(db, {content.hash for content in contents})
-    first = next_id = statements.next_id(db, "object")
+    first = next_id = schema.next_id(db, "object")
     ids: list[int | None] = []
     new: list[tuple[int, Content]] = []
     for content in contents:
@@ -116,7 +103,7 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
             next_id += 1
             new.append((id_, content))
         ids.append(id_)
-    statements.insert(
+    schema.insert(
         db,
         "object(id, hash, size, chunked, mime, is_text, text_state)",
         [(id_, one.hash, one.size, one.block is None, one.nature.mime, one.nature.is_text, one.nature.text_state)
@@ -129,7 +116,7 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
     pack = size = 0
     for id_, one in new:
         if one.block is None:
-            _put_parts(db, id_, one)
+            schema.insert(db, "part(object, position, chunk)", [(id_, *part) for part in one.parts])
             continue
         data = one.block.data
         assert data is not None
@@ -145,20 +132,19 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
         size += len(data)
     if frames:
         packs.append((pack, b"".join(frames)))
-    statements.insert(db, "block(object, stored, dictionary, data)", alone)
-    statements.insert(db, "pack(id, data)", packs)
-    statements.insert(db, "packed(object, pack, start, stored, dictionary)", packed)
+    schema.insert(db, "block(object, stored, dictionary, data)", alone)
+    schema.insert(db, "pack(id, data)", packs)
+    schema.insert(db, "packed(object, pack, start, stored, dictionary)", packed)
     return ids, list(range(first, next_id))
 
 
 def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:
     """Store a chunk, unless it is there; answers its number."""
-    row = db.execute("SELECT id FROM chunk WHERE hash=?", (hash_,)).fetchone()
-    if row is None:
+    number: int | None = db.execute("SELECT id FROM chunk WHERE hash=?", (hash_,)).get
+    if number is None:
         db.execute("INSERT INTO chunk(hash, size, stored, data) VALUES(?, ?, ?, ?)", (hash_, size, len(data), data))
-        return db.last_insert_rowid()
-    assert isinstance(row[0], int)
-    return row[0]
+        number = db.last_insert_rowid()
+    return number
 
 
 def read(db: apsw.Connection, codec: Codec, stored: Stored) -> bytes:
@@ -169,75 +155,67 @@ def read(db: apsw.Connection, codec: Codec, stored: Stored) -> bytes:
     return data
 
 
-def stream(
-    db: apsw.Connection,
-    codec: Codec,
-    stored: Stored,
-    offset: int = 0,
-    length: int | None = None,
-    *,
-    hashed: bool = True,
-) -> Iterator[bytes]:
+def stream(db: apsw.Connection, codec: Codec, stored: Stored, offset: int = 0, length: int | None = None, *,
+           hashed: bool = True) -> Iterator[bytes]:  # fmt: skip
     """The bytes of a content from `offset`, in pieces of 4 MiB at most, each verified by its checksum and its hash.
 
     Raises DamagedContent.
     """
-    with legible(f"content {stored.hash.hex()}"):
-        yield from _stream(db, codec, stored, offset, length, hashed=hashed)
-
-
-def _stream(
-    db: apsw.Connection, codec: Codec, stored: Stored, offset: int, length: int | None, *, hashed: bool
-) -> Iterator[bytes]:
+    name = f"content {stored.hash.hex()}"
     end = stored.size if length is None else min(stored.size, offset + length)
-    if not stored.chunked:
-        row = (
-            db.execute("SELECT dictionary, data FROM block WHERE object=?", (stored.id,)).fetchone()
-            or db.execute(
-                "SELECT dictionary, substr(data, start + 1, stored) FROM packed JOIN pack ON pack.id = packed.pack"
-                " WHERE object=?",
-                (stored.id,),
-            ).fetchone()
+    with legible(name):
+        if not stored.chunked:
+            data = _block(db, codec, stored, name, hashed=hashed)
+            if offset < end:
+                yield data[offset:end]
+            return
+        reached = offset
+        rows = db.execute(
+            "SELECT position, chunk.hash, size, data FROM part LEFT JOIN chunk ON chunk.id = part.chunk"
+            " WHERE object=?1 AND position < ?3 AND position >="
+            " (SELECT coalesce(max(position), 0) FROM part WHERE object=?1 AND position <= ?2) ORDER BY position",
+            (stored.id, offset, end),
         )
-        if row is None:
-            raise DamagedContent(f"content {stored.hash.hex()} has lost its block")
-        data = _unpacked(codec, row, stored.size, stored.hash, "content", hashed=hashed)
-        if offset < end:
-            yield data if (offset, end) == (0, stored.size) else data[offset:end]
-        return
-    (first,) = db.execute(
-        "SELECT coalesce(max(position), 0) FROM part WHERE object=? AND position<=?", (stored.id, offset)
-    ).fetchall()[0]
-    reached: int = offset
-    rows = db.execute(
-        "SELECT position, chunk.hash, size, data FROM part LEFT JOIN chunk ON chunk.id = part.chunk"
-        " WHERE object=? AND position >= ? AND position < ? ORDER BY position",
-        (stored.id, first, end),
+        for position, hash_, size, data in rows:
+            if data is None or position > reached:
+                raise DamagedContent(f"{name} has lost a chunk, at byte {reached}")
+            chunk = _unpacked(codec, 0, data, size, hash_ if hashed else None, f"chunk {hash_.hex()}")
+            yield chunk[max(0, offset - position) : end - position]
+            reached = position + size
+        if reached < end:
+            raise DamagedContent(f"{name} ends at byte {reached} instead of {stored.size}")
+
+
+def _block(db: apsw.Connection, codec: Codec, stored: Stored, name: str, *, hashed: bool) -> bytes:
+    row = (
+        db.execute("SELECT dictionary, data FROM block WHERE object=?", (stored.id,)).get
+        or db.execute(
+            "SELECT dictionary, substr(data, start + 1, stored) FROM packed JOIN pack ON pack.id = packed.pack"
+            " WHERE object=?",
+            (stored.id,),
+        ).get
     )
-    for position, hash_, size, data in rows:
-        assert isinstance(position, int)
-        if data is None or position > reached:
-            raise DamagedContent(f"content {stored.hash.hex()} has lost a chunk, at byte {reached}")
-        assert isinstance(size, int)
-        assert isinstance(hash_, bytes)
-        chunk = _unpacked(codec, (0, data), size, hash_, "chunk", hashed=hashed)
-        yield chunk[max(0, offset - position) : end - position]
-        reached = position + size
-    if reached < end:
-        raise DamagedContent(f"content {stored.hash.hex()} ends at byte {reached} instead of {stored.size}")
-
-
-def _unpacked(codec: Codec, row: Sequence[object], size: int, hash_: bytes, what: str, *, hashed: bool) -> bytes:
+    if row is None:
+        raise DamagedContent(f"{name} has lost its block")
     number, block = row
-    assert isinstance(number, int)
-    assert isinstance(block, bytes)
+    return _unpacked(codec, number, block, stored.size, stored.hash if hashed else None, name)
+
+
+def _unpacked(codec: Codec, number: int, block: bytes, size: int, hash_: bytes | None, name: str) -> bytes:
     try:
         data = codec.unpack(number, block, size)
     except DamagedContent as error:
-        raise DamagedContent(f"{what} {hash_.hex()}: {error}") from None
-    if hashed and hashlib.sha256(data).digest() != hash_:
-        raise DamagedContent(f"{what} {hash_.hex()} is not what was stored")
+        raise DamagedContent(f"{name}: {error}") from None
+    if hash_ is not None and hashlib.sha256(data).digest() != hash_:
+        raise DamagedContent(f"{name} is not what was stored")
     return data
+
+
+HELD = (
+    "(EXISTS(SELECT 1 FROM document WHERE document.object=object.id)"
+    " OR EXISTS(SELECT 1 FROM held WHERE held.object=object.id))"
+)
+"""Of a content: whether a document or a snapshot has it."""
 
 
 def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
@@ -246,17 +224,12 @@ def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
     With `chunks`, also chunks that no content is made of: only while nothing is being received, whose chunks are not
     part of a content yet.
     """
-    rows = db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,)).fetchall()
+    candidates = [object_ for (object_,) in db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,))]
     packs: set[int] = set()
-    for (object_,) in rows:
-        assert isinstance(object_, int)
-        held = db.execute(
-            "SELECT EXISTS(SELECT 1 FROM document WHERE object=?1) OR EXISTS(SELECT 1 FROM held WHERE object=?1)",
-            (object_,),
-        ).fetchall()[0][0]
-        if not held:
+    for object_ in candidates:
+        if db.execute(f"SELECT 1 FROM object WHERE id=? AND NOT {HELD}", (object_,)).get:
             numbers = db.execute("SELECT DISTINCT chunk FROM part WHERE object=?", (object_,)).fetchall()
-            packs |= {int(str(id_)) for (id_,) in db.execute("SELECT pack FROM packed WHERE object=?", (object_,))}
+            packs.update(pack for (pack,) in db.execute("SELECT pack FROM packed WHERE object=?", (object_,)))
             db.execute("DELETE FROM object WHERE id=?", (object_,))
             if chunks:
                 db.executemany(
@@ -265,7 +238,7 @@ def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
         db.execute("DELETE FROM loose WHERE object=?", (object_,))
     for pack in sorted(packs):
         _repack(db, pack)
-    return len(rows)
+    return len(candidates)
 
 
 def _repack(db: apsw.Connection, pack: int) -> None:
@@ -274,24 +247,17 @@ def _repack(db: apsw.Connection, pack: int) -> None:
     if whole is None:
         # It was lost; what was in it says so when it is read.
         return
-    left = db.execute(
-        "SELECT object, start, stored FROM packed WHERE object >= ?1 AND object < ?1 + ?2 AND pack=?1 ORDER BY object",
-        (pack, PACK_IDS),
-    ).fetchall()
+    query = "SELECT object, start, stored FROM packed WHERE object >= ?1 AND object < ?1 + ?2 AND pack=?1"
+    left = list(db.execute(f"{query} ORDER BY object", (pack, PACK_IDS)))
     if not left:
         db.execute("DELETE FROM pack WHERE id=?", (pack,))
-    elif 2 * sum(int(str(stored)) for _, _, stored in left) < int(str(whole)):
+    elif 2 * sum(stored for _, _, stored in left) < whole:
         data = db.execute("SELECT data FROM pack WHERE id=?", (pack,)).get
-        assert isinstance(data, bytes)
-        frames: list[bytes] = []
-        size = 0
+        kept = bytearray()
         for object_, start, stored in left:
-            assert isinstance(start, int)
-            assert isinstance(stored, int)
-            db.execute("UPDATE packed SET start=? WHERE object=?", (size, object_))
-            frames.append(data[start : start + stored])
-            size += stored
-        db.execute("UPDATE pack SET data=? WHERE id=?", (b"".join(frames), pack))
+            db.execute("UPDATE packed SET start=? WHERE object=?", (len(kept), object_))
+            kept += data[start : start + stored]
+        db.execute("UPDATE pack SET data=? WHERE id=?", (bytes(kept), pack))
 
 
 def collect_chunks(db: apsw.Connection) -> int:

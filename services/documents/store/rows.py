@@ -8,14 +8,15 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import apsw
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.reading import Document, Scalar
-from services.documents.store import globs
+from services.documents.store import globs, schema
 
 MIN_HASH_DIGITS = 8
 _HEX = re.compile(r"[0-9a-f]+")
@@ -78,13 +79,10 @@ def conditions(
             collection,
         )
     if session is not None:
-        found.add(
-            "document.session=(SELECT id FROM session WHERE id=? OR label=? ORDER BY number DESC LIMIT 1)",
-            session,
-            session,
-        )
+        query = "SELECT id FROM session WHERE id=? OR label=? ORDER BY number DESC LIMIT 1"
+        found.add(f"document.session=({query})", session, session)
     if extension is not None:
-        wanted = [f".{one.strip().lower().lstrip('.')}" for one in extension.split(",") if one.strip(" .")]
+        wanted = extensions(extension)
         found.add(f"document.extension IN ({', '.join('?' * len(wanted))})", *wanted)
     if pattern is not None:
         found.add_globs([pattern])
@@ -109,6 +107,11 @@ def conditions(
     return found
 
 
+def extensions(text: str) -> list[str]:
+    """As callers give them, with or without dots, separated by commas."""
+    return [f".{one.strip().lower().lstrip('.')}" for one in text.split(",") if one.strip(" .")]
+
+
 def _as_text(value: Scalar) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -121,17 +124,11 @@ def under(found: Conditions, path: str) -> None:
         found.add_globs([path])
         return
     plain = path.removeprefix("./").rstrip("/") or "/"
-    if plain.startswith("/"):
-        if plain != "/":
-            found.add("(document.path=? OR (document.path>=? AND document.path<?))", plain, plain + "/", plain + "0")
-    else:
-        found.add(
-            "(document.path=? OR (document.path>=? AND document.path<?) OR instr(document.path||'/', ?) > 0)",
-            plain,
-            plain + "/",
-            plain + "0",
-            f"/{plain}/",
-        )
+    clause, values = "document.path=? OR (document.path>=? AND document.path<?)", (plain, plain + "/", plain + "0")
+    if not plain.startswith("/"):
+        found.add(f"({clause} OR instr(document.path||'/', ?) > 0)", *values, f"/{plain}/")
+    elif plain != "/":
+        found.add(f"({clause})", *values)
 
 
 def hash_digits(text: str) -> str:
@@ -159,62 +156,45 @@ def hash_range(text: str) -> tuple[bytes, bytes]:
 def documents(db: apsw.Connection, found: Conditions, order: str = "document.id", limit: int = -1,
               offset: int = 0) -> Iterator[Document]:  # fmt: skip
     """The documents that fulfil the conditions."""
-    where = found.where
-    for row in db.execute(f"{_ROWS}{where} ORDER BY {order} LIMIT ? OFFSET ?", (*found.values, limit, offset)):
-        yield _document(row)
+    query = f"{_ROWS}{found.where} ORDER BY {order} LIMIT ? OFFSET ?"
+    return (_document(row) for row in db.execute(query, (*found.values, limit, offset)))
 
 
 def total(db: apsw.Connection, found: Conditions) -> int:
     """How many documents fulfil the conditions."""
-    where = found.where
-    row = db.execute(
-        f"SELECT count(*) FROM document JOIN object ON object.id = document.object{where}", found.values
-    ).fetchall()[0]
-    assert isinstance(row[0], int)
-    return row[0]
+    query = f"SELECT count(*) FROM document JOIN object ON object.id = document.object{found.where}"
+    return int(db.execute(query, found.values).get)
 
 
-def by_object(
-    db: apsw.Connection, objects: Iterable[int], found: Conditions | None = None
-) -> dict[int, list[Document]]:
-    """Documents (of those that fulfil the conditions) by the content that they hold."""
-    here = found or Conditions()
-    where = here.where
-    joined = f"{where} AND" if where else " WHERE"
-    answer: dict[int, list[Document]] = {}
-    for object_ in objects:
-        rows = db.execute(f"{_ROWS}{joined} document.object=? ORDER BY document.id", (*here.values, object_))
-        answer[object_] = [_document(row) for row in rows]
-    return answer
+def holding(db: apsw.Connection, object_: int, found: Conditions | None = None, limit: int = -1) -> list[Document]:
+    """Documents (of those that fulfil the conditions) that hold a content."""
+    here = Conditions() if found is None else Conditions([*found.clauses], [*found.values])
+    here.add("document.object=?", object_)
+    return list(documents(db, here, limit=limit))
 
 
-def _document(row: Sequence[object]) -> Document:
+def count_by_object(db: apsw.Connection, objects: Sequence[int], found: Conditions) -> dict[int, int]:
+    """How many documents (of those that fulfil the conditions) hold each content; none where there are none."""
+    query = (
+        "SELECT document.object, count(*) FROM carray(?) AS one JOIN document ON document.object = one.value"
+        f" JOIN object ON object.id = document.object{found.where} GROUP BY 1"
+    )
+    return dict(db.execute(query, (schema.ids(objects), *found.values)))
+
+
+def _document(row: Sequence[Any]) -> Document:
     (id_, hash_, name, path, size, mime, extension, is_text, tags, metadata, collections, session, created, modified,
      indexed) = row  # fmt: skip
-    assert isinstance(id_, int)
-    assert isinstance(size, int)
     return Document(
-        id=id_,
-        hash=str(hash_),
-        name=str(name),
-        path=str(path),
-        size=size,
-        mime_type=str(mime),
-        extension=str(extension),
-        type="text" if is_text else "binary",
-        tags=json.loads(str(tags)),
-        metadata=json.loads(str(metadata)),
-        collections=json.loads(str(collections)),
-        session=None if session is None else str(session),
-        created=instant(created),
-        modified=instant(modified),
+        id=id_, hash=hash_, name=name, path=path, size=size, mime_type=mime, extension=extension,
+        type="text" if is_text else "binary", tags=json.loads(tags), metadata=json.loads(metadata),
+        collections=json.loads(collections), session=session, created=instant(created), modified=instant(modified),
         indexed=instant(indexed),
-    )
+    )  # fmt: skip
 
 
-def instant(ns: object) -> str:
+def instant(ns: int) -> str:
     """RFC 3339, in UTC, to the millisecond."""
-    assert isinstance(ns, int)
     seconds, rest = divmod(ns, 1_000_000_000)
     try:
         moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=rest // 1000)
@@ -227,19 +207,17 @@ def instant(ns: object) -> str:
 def named(db: apsw.Connection, name: str, *, ends: bool = True) -> list[Document]:
     """The documents of a path or else of a name, or else (with `ends`) those whose path ends so."""
     plain = name.removeprefix("./")
-    clauses = ["document.path=?", "document.name=?"]
+    tries: list[tuple[str, list[apsw.SQLiteValue]]] = [("document.path=?", [plain]), ("document.name=?", [plain])]
     if ends and "/" in plain.strip("/"):
-        clauses.append("substr(document.path, -length(?1)-1) = '/'||?1".replace("?1", "?"))
-    for clause in clauses:
-        found = Conditions()
-        found.add(clause, *([plain.lstrip("/") if "substr" in clause else plain] * clause.count("?")))
-        rows = list(documents(db, found))
-        if rows:
-            return rows
-    return []
+        end = plain.lstrip("/")
+        tries.append(("substr(document.path, -length(?)-1) = '/'||?", [end, end]))
+    found = (list(documents(db, Conditions([clause], values))) for clause, values in tries)
+    return next(filter(None, found), [])
 
 
-def pick(db: apsw.Connection, *, hash_: str | None, name: str | None, path: str | None) -> list[Document]:
+def pick(
+    db: apsw.Connection, *, hash_: str | None = None, name: str | None = None, path: str | None = None
+) -> list[Document]:
     """The documents of one content, as `get` and `graph` name it.
 
     Raises:
@@ -247,31 +225,23 @@ def pick(db: apsw.Connection, *, hash_: str | None, name: str | None, path: str 
         OperationError: there is no such document, or several contents are meant.
     """
     if hash_ is not None:
+        field_, said = "hash", f"hash {hash_digits(hash_)}"
         rows = list(documents(db, conditions(hash_=hash_)))
-        said = f"hash {hash_digits(hash_)}"
-        others = sorted({row.hash for row in rows})
-        if len(others) > 1:
-            raise OperationError(
-                f"{said} is ambiguous: {len(others)} hashes begin so ({', '.join(h[:16] for h in others[:5])}"
-                f"{', …' if len(others) > 5 else ''}); give more digits",
-                field="hash",
-            )
-        field_ = "hash"
+        several = sorted({row.hash[:16] for row in rows})
+        why = f"{len({row.hash for row in rows})} hashes begin so", "give more digits"
     else:
         wanted = path if path is not None else name
         assert wanted is not None
         field_ = "path" if path is not None else "name"
-        rows = named(db, wanted)
         said = f"{field_} {wanted[:200]!r}"
-        others = sorted({row.hash for row in rows})
-        if len(others) > 1:
-            raise OperationError(
-                f"{said} is ambiguous: {len(rows)} documents have it ({', '.join(row.path for row in rows[:5])}"
-                f"{', …' if len(rows) > 5 else ''}); give the whole path, or the hash",
-                field=field_,
-            )
+        rows = named(db, wanted)
+        several = [row.path for row in rows]
+        why = f"{len(rows)} documents have it", "give the whole path, or the hash"
     if not rows:
         raise OperationError(f"Document not found: no document with {said}", field=field_)
+    if len({row.hash for row in rows}) > 1:
+        listed = ", ".join(several[:5]) + ", …" * (len(several) > 5)
+        raise OperationError(f"{said} is ambiguous: {why[0]} ({listed}); {why[1]}", field=field_)
     return rows
 
 
@@ -286,14 +256,10 @@ class Given:
     session: str | None = None
 
 
-ADDED, UPDATED, UNCHANGED = "added", "updated", "unchanged"
-
-
-def merge(db: apsw.Connection, id_: int, held: str, values: Mapping[str, Scalar]) -> bool:
-    """Set values of the metadata; null takes one away.  Answers whether that changed anything."""
-    before = json.loads(held)
-    after = {key: value for key, value in {**before, **values}.items() if value is not None}
-    if after == before:
-        return False
-    db.execute("UPDATE document SET metadata=? WHERE id=?", (json.dumps(after, ensure_ascii=False), id_))
-    return True
+def merge(db: apsw.Connection, id_: int, values: Mapping[str, Scalar]) -> None:
+    """Set values of a document's metadata; null takes one away."""
+    if values:
+        before = json.loads(db.execute("SELECT metadata FROM document WHERE id=?", (id_,)).get)
+        after = {key: value for key, value in {**before, **values}.items() if value is not None}
+        if after != before:
+            db.execute("UPDATE document SET metadata=? WHERE id=?", (json.dumps(after, ensure_ascii=False), id_))

@@ -1,14 +1,16 @@
-"""The text of a content, whole or window by window, whether it is text itself or was extracted."""
+"""The text of a content, whole or window by window, whether it is text itself or was extracted; or of many contents."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import apsw
 
-from services.documents.store import objects
+from services.documents.store import objects, schema
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
@@ -17,10 +19,14 @@ WHOLE_BYTES = 16 * 1024 * 1024
 """Longer texts are searched window by window, and are not indexed."""
 WINDOW_BYTES = 4 * 1024 * 1024
 MAX_LINE_BYTES = 32 * 1024 * 1024
+FEWEST, MOST = 4, 32
+"""Contents that are read ahead; a reader may stop at any time, so there are few at first."""
+AHEAD_BYTES = 256 * 1024
+"""Longer ones are left to be read by themselves: there are few, and what is read ahead is held in memory."""
 
 
-def has_text(stored: Stored) -> bool:
-    return stored.text_state in (TEXT_OWN, TEXT_EXTRACTED)
+def has_text(stored: Stored | None) -> TypeGuard[Stored]:
+    return stored is not None and stored.text_state in (TEXT_OWN, TEXT_EXTRACTED)
 
 
 def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]:
@@ -34,33 +40,69 @@ def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]
         yield from objects.stream(db, codec, stored, hashed=False)
     elif stored.text_state == TEXT_EXTRACTED:
         with objects.legible(f"the text of content {stored.hash.hex()}"):
-            row = db.execute("SELECT size, data FROM text WHERE object=?", (stored.id,)).fetchone()
+            row = db.execute("SELECT data, size FROM text WHERE object=?", (stored.id,)).get
         if row is None:
             raise DamagedContent(f"content {stored.hash.hex()} has lost its text")
-        size, data = row
-        assert isinstance(size, int)
-        assert isinstance(data, bytes)
-        yield codec.unpack(0, data, size)
+        yield codec.unpack(0, *row)
 
 
-def beginning(db: apsw.Connection, codec: Codec, stored: Stored, limit: int) -> bytes:
-    """The first bytes of the text, at least `limit` of them where there are so many.  Raises DamagedContent."""
+_AHEAD = (
+    f"SELECT coalesce(block.dictionary, packed.dictionary), CASE WHEN object.size <= {AHEAD_BYTES}"
+    f" AND object.text_state = {TEXT_OWN} THEN coalesce(block.data, substr(pack.data, start + 1, packed.stored)) END,"
+    f" {objects.COLUMNS} FROM carray(?) AS one CROSS JOIN object ON object.id = one.value"
+    " LEFT JOIN block ON block.object = object.id LEFT JOIN packed ON packed.object = object.id"
+    " LEFT JOIN pack ON pack.id = packed.pack"
+)
+
+
+def ahead(
+    db: apsw.Connection, codec: Codec, ids: Iterator[int], damaged: Callable[[str], None]
+) -> Iterator[tuple[Stored, bytes | None]]:
+    """The contents in the order given, without those that are gone; and their text, read by few questions.
+
+    None for a text that is long, or not the content itself: `windows` reads it.  So it does where one is damaged, and
+    says which; `damaged` is told of contents whose row cannot be read.
+    """
+    count = FEWEST
+    while some := list(itertools.islice(ids, count)):
+        try:
+            found = _some(db, some)
+        except apsw.CorruptError:
+            # One of them.
+            found = []
+            for id_ in some:
+                try:
+                    stored = objects.by_id(db, id_)
+                    found += [] if stored is None else [(stored, 0, None)]
+                except DamagedContent as error:
+                    damaged(str(error))
+        for stored, number, block in found:
+            text = None
+            if block is not None:
+                with contextlib.suppress(DamagedContent):
+                    text = codec.unpack(number, block, stored.size)
+            yield stored, text
+        count = min(2 * count, MOST)
+
+
+def _some(db: apsw.Connection, ids: Sequence[int]) -> list[tuple[Stored, int, bytes | None]]:
+    return [(Stored(*row), number, block) for number, block, *row in db.execute(_AHEAD, (schema.ids(ids),))]
+
+
+def beginning(db: apsw.Connection, codec: Codec, object_: int, limit: int) -> tuple[str, str]:
+    """About so many bytes of a content's text, '' where it has none; and its MIME type.
+
+    Both are '' where it cannot be read, which `get` tells.
+    """
     found = bytearray()
-    for piece in pieces(db, codec, stored):
-        found += piece
-        if len(found) >= limit:
-            break
-    return bytes(found)
-
-
-def beginning_of(db: apsw.Connection, codec: Codec, object_: int, limit: int) -> tuple[Stored | None, str]:
-    """A content and the beginning of its text; '' where it has none, or where it cannot be read, which `get` tells."""
-    stored: Stored | None = None
     with contextlib.suppress(DamagedContent):
-        stored = objects.by_id(db, object_)
-        if stored is not None and has_text(stored):
-            return stored, beginning(db, codec, stored, limit).decode("utf-8", "replace").replace("\r\n", "\n")
-    return stored, ""
+        if (stored := objects.by_id(db, object_)) is not None:
+            for piece in pieces(db, codec, stored):
+                found += piece
+                if len(found) >= limit:
+                    break
+            return found.decode("utf-8", "replace").replace("\r\n", "\n"), stored.mime
+    return "", ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ time: it stays stored, without text, and the status says so.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import logging
 import time
 
@@ -26,10 +27,6 @@ TIME_LIMIT_S = 60.0
 _log = logging.getLogger("linckia.documents")
 
 
-class Unreadable(Exception):
-    """The content has no text that could be had; the message says why."""
-
-
 def claim(db: apsw.Connection, begun: int | None) -> Stored | None:
     """The next content to extract, its attempt counted; those that have used theirs up are quarantined.
 
@@ -42,7 +39,7 @@ def claim(db: apsw.Connection, begun: int | None) -> Stored | None:
         (TEXT_QUARANTINED, TEXT_WAITING, MAX_ATTEMPTS, begun),
     )
     id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
-    if not isinstance(id_, int):
+    if id_ is None:
         return None
     if id_ != begun:
         db.execute("UPDATE object SET attempts=attempts+1 WHERE id=?", (id_,))
@@ -51,57 +48,40 @@ def claim(db: apsw.Connection, begun: int | None) -> Stored | None:
 
 def settle(db: apsw.Connection, codec: Codec, id_: int, text: str | None, problem: str | None) -> None:
     """Store what an attempt has come to."""
-    if text is None:
-        db.execute("UPDATE object SET text_state=?, problem=? WHERE id=?", (TEXT_QUARANTINED, problem, id_))
-        return
-    data = text.encode("utf-8", "replace")
-    if not data.strip():
-        db.execute("UPDATE object SET text_state=?, problem=NULL WHERE id=?", (TEXT_NONE, id_))
-        return
-    db.execute(
-        "INSERT OR REPLACE INTO text(object, size, data) VALUES(?, ?, ?)", (id_, len(data), codec.pack_plain(data))
-    )
-    db.execute("UPDATE object SET text_state=?, problem=NULL WHERE id=?", (TEXT_EXTRACTED, id_))
+    data = b"" if text is None else text.encode("utf-8", "replace")
+    state = TEXT_QUARANTINED if text is None else TEXT_EXTRACTED if data.strip() else TEXT_NONE
+    if state == TEXT_EXTRACTED:
+        row = (id_, len(data), codec.pack_plain(data))
+        db.execute("INSERT OR REPLACE INTO text(object, size, data) VALUES(?, ?, ?)", row)
+    db.execute("UPDATE object SET text_state=?, problem=? WHERE id=?", (state, problem, id_))
 
 
-def extract(db: apsw.Connection, codec: Codec, stored: Stored) -> str:
-    """The text; blocks.  Raises Unreadable."""
+def extract(db: apsw.Connection, codec: Codec, stored: Stored) -> tuple[str | None, str | None]:
+    """The text, or why there is none; blocks."""
     if stored.size > MAX_SOURCE_BYTES:
-        raise Unreadable(f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from")
+        return None, f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from"
     try:
         data = objects.read(db, codec, stored)
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return data.decode("utf-16", "replace"), None
+        return _of_pdf(data), None
     except DamagedContent as error:
-        raise Unreadable(str(error)) from None
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return data.decode("utf-16", "replace")
-    return _of_pdf(data)
+        return None, str(error)
+    except pypdfium2.PdfiumError as error:
+        return None, f"not a PDF that can be read: {error}"
 
 
 def _of_pdf(data: bytes) -> str:
+    """Raises PdfiumError."""
     give_up = time.monotonic() + TIME_LIMIT_S
-    try:
-        pdf = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError as error:
-        raise Unreadable(f"not a PDF that can be read: {error}") from None
-    try:
-        pages: list[str] = []
-        size = 0
-        for index in range(len(pdf)):
-            page = pdf[index]
-            try:
-                text_page = page.get_textpage()
-                try:
-                    pages.append(text_page.get_text_bounded().replace("\r\n", "\n").replace("\r", "\n"))
-                finally:
-                    text_page.close()
-            finally:
-                page.close()
+    pages: list[str] = []
+    size = 0
+    with contextlib.closing(pypdfium2.PdfDocument(data)) as pdf:
+        for page in pdf:
+            with contextlib.closing(page), contextlib.closing(page.get_textpage()) as text:
+                pages.append(text.get_text_bounded().replace("\r\n", "\n").replace("\r", "\n"))
             size += len(pages[-1])
             if size > MAX_TEXT_BYTES or time.monotonic() > give_up:
-                _log.warning("text of a PDF cut after page %d of %d", index + 1, len(pdf))
+                _log.warning("text of a PDF cut after page %d of %d", len(pages), len(pdf))
                 break
-        return "\n\f\n".join(pages)
-    except pypdfium2.PdfiumError as error:
-        raise Unreadable(f"not a PDF that can be read: {error}") from None
-    finally:
-        pdf.close()
+    return "\n\f\n".join(pages)

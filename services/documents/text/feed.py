@@ -6,8 +6,8 @@ and places of the documents that hold it.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import apsw
 
@@ -97,10 +97,7 @@ class SearchFeed:
         groups: list[Group] = []
         gone: list[str] = []
         size = 0
-        query = "SELECT number, object FROM search_outbox ORDER BY number LIMIT ?"
-        for number, object_ in db.execute(query, (BATCH,)).fetchall():
-            assert isinstance(number, int)
-            assert isinstance(object_, int)
+        for number, object_ in db.execute("SELECT number, object FROM search_outbox ORDER BY number LIMIT ?", (BATCH,)):
             group = self._group(db, object_)
             if group is None:
                 gone.append(f"{self.prefix}{object_}")
@@ -113,11 +110,11 @@ class SearchFeed:
         return Due(tuple(numbers), groups, gone) if numbers else None
 
     def _group(self, db: apsw.Connection, object_: int) -> Group | None:
-        holders = rows.by_object(db, (object_,))[object_]
+        holders = rows.holding(db, object_)
         if not holders:
             return None
         # Where the text cannot be read, the name is found all the same.
-        _, text = texts.beginning_of(db, self._codec, object_, MAX_TEXT_CHARS)
+        text, _ = texts.beginning(db, self._codec, object_, MAX_TEXT_CHARS)
         items = [
             Item(
                 key=str(number),
@@ -131,6 +128,7 @@ class SearchFeed:
         if not items:
             items = [Item(key="name", text=holders[0].path, embed=False)]
         here = holders[:MAX_PLACES]
+        folders = {str(folder) for one in here for folder in PurePosixPath(one.path).parents}
         return Group(
             id=f"{self.prefix}{object_}",
             items=items,
@@ -140,15 +138,6 @@ class SearchFeed:
                 "extensions": sorted({one.extension for one in holders}),
                 "collections": sorted({name for one in holders for name in one.collections}),
                 "sessions": sorted({one.session for one in holders if one.session is not None}),
-                "folders": sorted({folder for one in here for folder in _folders(one.path)}),
+                "folders": sorted(folders - {".", "/", "//"}),
             },
         )
-
-
-def _folders(path: str) -> list[str]:
-    found: list[str] = []
-    folder = os.path.dirname(path)
-    while folder not in ("", "/"):
-        found.append(folder)
-        folder = os.path.dirname(folder)
-    return found

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
 from proto.errors import InvalidParams
 from proto.ops.documents.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
-from services.documents.store import readahead, rows, texts
+from services.documents.store import rows, texts
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.store import is_complete
 from services.documents.store.texts import Window
-from services.documents.text import pieces, trigrams
+from services.documents.text import pieces
 from services.documents.text.lines import Line, TookTooLong, compiled
 from services.runtime import literals
 
@@ -34,16 +33,12 @@ MAX_SAID = 20
 _CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where an answer ends: a content, a document that holds it, and how many of its matches were answered."""
 
     object: int = 0
     document: int = 0
     matches: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.object}-{self.document}-{self.matches}"
 
 
 def _place(cursor: str | None) -> _Place:
@@ -78,78 +73,23 @@ def conditions_of(params: DocumentsGrep) -> rows.Conditions:
     return found
 
 
-class _Answer:
-    """An answer as it grows."""
-
-    def __init__(self, params: DocumentsGrep) -> None:
-        self.params = params
-        self.match_count = 0
-        self.file_count = 0
-        self.searched = 0
-        self.matches: list[GrepMatch] = []
-        self.files: list[str] = []
-        self.counts: list[FileCount] = []
-        self.left_out = 0
-        self.bytes = 0
-        self.stopped: _Place | None = None
-        self.degraded: list[str] = []
-
-    def enough(self) -> float:
-        """Contents that will probably be looked at until the answer is full, if they have as many matches as those that
-        have been."""
-        taken = len(self.matches) + len(self.files)
-        if self.params.count or not taken:
-            return math.inf
-        return (self.params.limit + 1 - taken) * self.searched / taken
-
-    def say(self, what: str) -> None:
-        if len(self.degraded) < MAX_SAID:
-            self.degraded.append(what)
-
-    def count(self, path: str, hash_: str, lines: int) -> None:
-        """Count the matches of a document; the totals are of all, whether it is listed or not."""
-        self.match_count += lines
-        self.file_count += 1
-        if len(self.counts) < self.params.limit:
-            self.counts.append(FileCount(file=path, hash=hash_, count=lines))
-        else:
-            self.left_out += 1
-
-    def take(self, path: str, hash_: str, line: Line) -> bool:
-        """Add a match; whether there was room."""
-        if len(self.matches) >= self.params.limit or self.bytes > MAX_ANSWER_BYTES:
-            return False
-        self.bytes += len(line.text) + sum(map(len, line.before)) + sum(map(len, line.after)) + 200
-        self.matches.append(
-            GrepMatch(
-                file=path,
-                hash=hash_,
-                line_number=line.number,
-                column=line.column,
-                line_text=line.text,
-                context_before=line.before,
-                context_after=line.after,
-            )
-        )
-        return True
-
-
 def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult:
     """Raises InvalidParams."""
     began = time.monotonic()
-    answer = _Grep(db, codec, params).run(began + TIME_LIMIT_S)
+    found = _Grep(db, codec, params)
+    found.run(began + TIME_LIMIT_S)
     return GrepResult(
-        match_count=answer.match_count,
-        file_count=answer.file_count,
-        matches=answer.matches,
-        files=answer.files if params.files_with_matches and not params.count else None,
-        counts=answer.counts if params.count else None,
-        counts_left_out=answer.left_out,
-        truncated=answer.stopped is not None,
-        next_cursor=None if answer.stopped is None else str(answer.stopped),
-        searched=answer.searched,
+        match_count=found.match_count,
+        file_count=found.file_count,
+        matches=found.matches,
+        files=found.files if params.files_with_matches and not params.count else None,
+        counts=found.counts if params.count else None,
+        counts_left_out=found.left_out,
+        truncated=found.stopped is not None,
+        next_cursor=None if found.stopped is None else "-".join(map(str, found.stopped)),
+        searched=found.searched,
         execution_time_ms=round((time.monotonic() - began) * 1000, 3),
-        degraded=answer.degraded,
+        degraded=found.degraded,
     )
 
 
@@ -166,9 +106,15 @@ class _Grep:
         self._conditions = conditions_of(params)
         self._begin = _place(params.cursor)
         self._only_files = params.files_with_matches and not params.count
-        self._answer = _Answer(params)
+        self._bytes = 0
+        self.match_count = self.file_count = self.searched = self.left_out = 0
+        self.matches: list[GrepMatch] = []
+        self.files: list[str] = []
+        self.counts: list[FileCount] = []
+        self.degraded: list[str] = []
+        self.stopped: _Place | None = None
 
-    def run(self, until: float) -> _Answer:
+    def run(self, until: float) -> None:
         """Take matches until the answer is full, or the time is."""
         within: dict[int, list[int] | None] = {}
 
@@ -177,14 +123,16 @@ class _Grep:
                 within[object_] = numbers
                 yield object_
 
-        answer = self._answer
-        for stored, text in readahead.read(self._db, self._codec, candidates(), answer.enough, answer.say):
+        for stored, text in texts.ahead(self._db, self._codec, candidates(), self._say):
             if time.monotonic() > until:
-                answer.stopped = _Place(stored.id)
+                self.stopped = _Place(stored.id)
                 break
             if not self._look(stored, text, within.pop(stored.id)):
                 break
-        return answer
+
+    def _say(self, what: str) -> None:
+        if len(self.degraded) < MAX_SAID:
+            self.degraded.append(what)
 
     def _candidates(self) -> Iterator[tuple[int, list[int] | None]]:
         """Contents that may have a match, by id, and in which of their pieces (None: anywhere); the ones not indexed
@@ -201,7 +149,7 @@ class _Grep:
         wanted = literals.ANYTHING
         if is_complete(db):
             wanted = literals.trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
-        expression = trigrams.fts5(wanted, pieces.shares(db, trigrams.terms(wanted)))
+        expression = pieces.expression_of(db, wanted)
         allowed: set[int] | None = None
         found = self._conditions
         if found.clauses and (expression is None or not found.is_slow):
@@ -228,9 +176,9 @@ class _Grep:
         if not texts.has_text(stored):
             return True
         holders = self._holders(stored.id) if self._conditions.clauses else None
-        if holders is not None and not holders:
+        if holders == []:
             return True
-        self._answer.searched += 1
+        self.searched += 1
         count, lines = self._lines(stored, text, numbers)
         if not count:
             return True
@@ -245,9 +193,9 @@ class _Grep:
 
     def _lines(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> tuple[int, list[Line]]:
         """How many lines of a content match, as far as that matters, and those that may be answered."""
-        params, answer = self._params, self._answer
+        params = self._params
         # One more than there is room for says that there is more.
-        most = 1 if self._only_files else params.limit - len(answer.matches) + 1 + self._begin.matches
+        most = 1 if self._only_files else params.limit - len(self.matches) + 1 + self._begin.matches
         if params.count:
             most = params.max_count or 2**62
         elif params.max_count:
@@ -264,9 +212,9 @@ class _Grep:
                 if count >= most:
                     break
         except TookTooLong:
-            answer.say(f"{self._named(stored.id)}: the pattern takes too long on it; the rest of it was left out")
+            self._say(f"{self._named(stored.id)}: the pattern takes too long on it; the rest of it was left out")
         except DamagedContent as error:
-            answer.say(f"{self._named(stored.id)}: {error}")
+            self._say(f"{self._named(stored.id)}: {error}")
         return count, lines
 
     def _windows(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> Iterator[Window]:
@@ -279,27 +227,39 @@ class _Grep:
 
     def _take(self, stored: Stored, id_: int, path: str, count: int, lines: list[Line], skip: int) -> bool:
         """Answer the matches in one document, without the first ones; whether there was room."""
-        answer, hash_ = self._answer, stored.hash.hex()
+        limit, hash_ = self._params.limit, stored.hash.hex()
         if self._params.count:
-            answer.count(path, hash_, count)
-            return True
-        if self._only_files:
-            if len(answer.files) >= self._params.limit:
-                answer.stopped = _Place(stored.id, id_)
+            # The totals are of all documents, whether they are listed or not.
+            self.match_count += count
+            if len(self.counts) < limit:
+                self.counts.append(FileCount(file=path, hash=hash_, count=count))
+            else:
+                self.left_out += 1
+            taken = 1
+        elif self._only_files:
+            if len(self.files) >= limit:
+                self.stopped = _Place(stored.id, id_)
                 return False
-            answer.files.append(path)
-            answer.match_count += 1
-            answer.file_count += 1
-            return True
-        taken = 0
-        for line in lines[skip:]:
-            if not answer.take(path, hash_, line):
-                answer.stopped = _Place(stored.id, id_, skip + taken)
-                break
-            taken += 1
-        answer.match_count += taken
-        answer.file_count += taken > 0
-        return answer.stopped is None
+            self.files.append(path)
+            taken = 1
+            self.match_count += 1
+        else:
+            taken = 0
+            for line in lines[skip:]:
+                if len(self.matches) >= limit or self._bytes > MAX_ANSWER_BYTES:
+                    self.stopped = _Place(stored.id, id_, skip + taken)
+                    break
+                taken += 1
+                self._bytes += len(line.text) + sum(map(len, (*line.before, *line.after))) + 200
+                self.matches.append(
+                    GrepMatch(
+                        file=path, hash=hash_, line_number=line.number, column=line.column, line_text=line.text,
+                        context_before=line.before, context_after=line.after,
+                    )
+                )  # fmt: skip
+            self.match_count += taken
+        self.file_count += taken > 0
+        return self.stopped is None
 
     def _holders(self, object_: int) -> list[tuple[int, str]]:
         """The documents that hold a content and fulfil the conditions: id and path."""
@@ -309,13 +269,12 @@ class _Grep:
             query += f" JOIN object ON object.id = document.object{found.where} AND document.object=?"
         else:
             query += " WHERE object=?"
-        rows = self._db.execute(f"{query} ORDER BY document.id", (*found.values, object_))
-        return [(int(str(id_)), str(path)) for id_, path in rows]
+        return list(self._db.execute(f"{query} ORDER BY document.id", (*found.values, object_)))
 
     def _named(self, object_: int) -> str:
         path = self._db.execute("SELECT path FROM document WHERE object=? ORDER BY id LIMIT 1", (object_,)).get
-        return str(path or f"content {object_}")
+        return path or f"content {object_}"
 
 
 def _ints(rows: apsw.Cursor) -> Iterator[int]:
-    return (int(str(value)) for (value,) in rows)
+    return (value for (value,) in rows)

@@ -82,15 +82,15 @@ class Indexing:
                 continue
             if self.waiting is None:
                 self._store.caught_up()
-                await self._try(self._tidy)
+                await self._try(self._store.tidy)
             with trio.move_on_after(pause_s if self.waiting else IDLE_S):
                 await self._wake.wait()
             pause_s = min(2 * pause_s, IDLE_S)
 
-    async def _try(self, step: Callable[[], Awaitable[bool]]) -> bool:
+    async def _try(self, step: Callable[[], Awaitable[object]]) -> bool:
         """Answers whether there was work; not where the database cannot be read.  Raises DiskFull."""
         try:
-            return await step()
+            return bool(await step())
         except DiskFull:
             raise
         except LinckiaError as error:
@@ -99,10 +99,6 @@ class Indexing:
             self.waiting = str(error)
             return False
 
-    async def _tidy(self) -> bool:
-        await self._store.tidy()
-        return False
-
     async def extract_some(self) -> bool:
         """Extract the text of one content; answers whether there was any."""
         async with self._extracting:
@@ -110,25 +106,19 @@ class Indexing:
             if stored is None:
                 return False
             self._begun = stored.id
-            text, problem = await self._store.read(partial(self._extract, stored=stored))
+            text, problem = await self._store.read(partial(extract.extract, codec=self._codec, stored=stored))
             await self._store.write(
                 partial(extract.settle, codec=self._codec, id_=stored.id, text=text, problem=problem)
             )
             self._begun = None
             return True
 
-    def _extract(self, db: apsw.Connection, stored: objects.Stored) -> tuple[str | None, str | None]:
-        try:
-            return extract.extract(db, self._codec, stored), None
-        except extract.Unreadable as error:
-            return None, str(error)
-
     async def settled(self, ids: list[int], patience_s: float) -> int:
         """Wait until the text of these contents is extracted, so long at most; answers how many are not."""
 
         def waiting(db: apsw.Connection) -> int:
-            query = "SELECT 1 FROM object WHERE id=? AND text_state=?"
-            return sum(db.execute(query, (id_, schema.TEXT_WAITING)).fetchone() is not None for id_ in ids)
+            query = "SELECT count(*) FROM carray(?) AS one JOIN object ON id = one.value WHERE text_state=?"
+            return int(db.execute(query, (schema.ids(ids), schema.TEXT_WAITING)).get)
 
         left = len(ids)
         # What is stored is acknowledged, whatever becomes of its text now.
@@ -145,23 +135,17 @@ class Indexing:
         if not work.ids:
             return False
         await self._store.write_index(partial(_write_index, work=work))
-        await self._store.write(
-            lambda db: db.executemany(
-                "DELETE FROM index_outbox WHERE object=?", ((id_,) for id_ in work.ids)
-            ).fetchall()
-        )
+        query = "DELETE FROM index_outbox WHERE object IN (SELECT value FROM carray(?))"
+        await self._store.write(lambda db: db.execute(query, (schema.ids(work.ids),)).fetchall())
         return True
 
     def _gather(self, db: apsw.Connection) -> Work:
         work = Work()
         size = 0
-        for (id_,) in db.execute(
-            "SELECT object FROM index_outbox ORDER BY object LIMIT ?", (INDEX_OBJECTS,)
-        ).fetchall():
-            assert isinstance(id_, int)
+        for (id_,) in db.execute("SELECT object FROM index_outbox ORDER BY object LIMIT ?", (INDEX_OBJECTS,)):
             try:
                 stored = objects.by_id(db, id_)
-                if stored is None or not texts.has_text(stored):
+                if not texts.has_text(stored):
                     work.gone.append(id_)
                 elif stored.size > texts.WHOLE_BYTES:
                     work.long.append(id_)
@@ -178,19 +162,15 @@ class Indexing:
         return work
 
     async def _collect_chunks(self) -> bool:
-        def change(db: apsw.Connection) -> bool:
-            return self._adding.receiving == 0 and objects.collect_chunks(db) > 0
-
-        return await self._store.write(change)
+        return await self._store.write(lambda db: self._adding.receiving == 0 and objects.collect_chunks(db) > 0)
 
     async def _collect_some(self) -> bool:
-        def change(db: apsw.Connection) -> int:
-            # Asked at the moment of writing: who has begun to receive since has stored no chunk before this.
-            return objects.collect(db, COLLECT_OBJECTS, chunks=self._adding.receiving == 0)
-
-        if not await self._store.read(lambda db: db.execute("SELECT 1 FROM loose LIMIT 1").fetchone() is not None):
+        if not await self._store.read(lambda db: db.execute("SELECT 1 FROM loose LIMIT 1").get):
             return False
-        return bool(await self._store.write(change))
+        # Asked at the moment of writing: who has begun to receive since has stored no chunk before this.
+        return bool(
+            await self._store.write(lambda db: objects.collect(db, COLLECT_OBJECTS, chunks=self._adding.receiving == 0))
+        )
 
 
 def _write_index(db: apsw.Connection, work: Work) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import re2  # type: ignore[import-untyped]  # it ships no types; used in this module alone
 import regex
@@ -34,11 +33,26 @@ class TookTooLong(Exception):
     """The pattern did not come to an end on this text."""
 
 
-class Matcher(Protocol):
+Span = tuple[int, int, int]
+"""A line in a window's bytes, from where to where, and the column of its first match, in characters from 1."""
+
+
+class Matcher:
     """Finds the lines that match."""
 
     def lines(self, window: Window, context: int, *, bare: bool) -> Iterator[Line]:
         """Those of a window, in order.  `bare` ones have no text.  Raises TookTooLong."""
+        data, number, counted = window.data, window.line, window.numbered
+        for start, end, column in self._spans(window):
+            number += data.count(b"\n", counted, start)
+            counted = start
+            if bare:
+                yield Line(number, 0, "", [], [])
+            else:
+                yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
+
+    def _spans(self, window: Window) -> Iterator[Span]:
+        raise NotImplementedError
 
 
 def compiled(pattern: str, *, ignore_case: bool, word: bool, literal: bool) -> Matcher:
@@ -69,13 +83,12 @@ def compiled(pattern: str, *, ignore_case: bool, word: bool, literal: bool) -> M
         raise InvalidParams(f"parameter `pattern` is no regular expression: {text}", field="pattern") from None
 
 
-class _Linear:
+class _Linear(Matcher):
     def __init__(self, pattern: re2._Regexp) -> None:
         self._pattern = pattern
 
-    def lines(self, window: Window, context: int, *, bare: bool) -> Iterator[Line]:
+    def _spans(self, window: Window) -> Iterator[Span]:
         data = window.data
-        number, counted = window.line, window.numbered
         search = self._pattern.search
         for begin, last in window.spans:
             position = begin
@@ -87,73 +100,50 @@ class _Linear:
                 start = data.rfind(b"\n", 0, at) + 1
                 end = data.find(b"\n", at)
                 end = len(data) if end < 0 else end
-                number += data.count(b"\n", counted, start)
-                counted = start
+                yield start, end, len(data[start:at].decode("utf-8", "replace")) + 1
                 position = end + 1
-                if bare:
-                    yield Line(number, 0, "", [], [])
-                else:
-                    column = len(data[start:at].decode("utf-8", "replace")) + 1
-                    yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
 
 
-class _Backtracking:
+class _Backtracking(Matcher):
     def __init__(self, pattern: regex.Pattern[str]) -> None:
         self._pattern = pattern
 
-    def lines(self, window: Window, context: int, *, bare: bool) -> Iterator[Line]:
+    def _spans(self, window: Window) -> Iterator[Span]:
         give_up = time.monotonic() + DOCUMENT_LIMIT_S
-        data = window.data
-        number, counted = window.line, window.numbered
         for begin, last in window.spans:
             start = begin
             while start < last:
-                end = data.find(b"\n", start, last)
+                end = window.data.find(b"\n", start, last)
                 end = last if end < 0 else end
                 left = give_up - time.monotonic()
                 if left <= 0:
                     raise TookTooLong
-                line = data[start:end].decode("utf-8", "replace")
+                line = window.data[start:end].decode("utf-8", "replace")
                 try:
                     match = self._pattern.search(line, timeout=left, concurrent=True)
                 except TimeoutError:
                     raise TookTooLong from None
                 if match is not None:
-                    number += data.count(b"\n", counted, start)
-                    counted = start
-                    if bare:
-                        yield Line(number, 0, "", [], [])
-                    else:
-                        column = match.start() + 1
-                        yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
+                    yield start, end, match.start() + 1
                 start = end + 1
 
 
 def shown(line: bytes) -> str:
     """A line as an answer has it."""
-    if len(line) > 4 * MAX_LINE_CHARACTERS:
-        line = line[: 4 * MAX_LINE_CHARACTERS]
-    text = line.decode("utf-8", "replace")
-    return text if len(text) <= MAX_LINE_CHARACTERS else text[:MAX_LINE_CHARACTERS]
+    return line[: 4 * MAX_LINE_CHARACTERS].decode("utf-8", "replace")[:MAX_LINE_CHARACTERS]
 
 
 def around(data: bytes, start: int, end: int, context: int) -> tuple[list[str], list[str]]:
-    """The lines before and after the one at `start`."""
+    """The lines before and after the one from `start` to `end`."""
     before: list[str] = []
     after: list[str] = []
-    last = start
-    for _ in range(context):
-        if last <= 0:
-            break
-        first = data.rfind(b"\n", 0, last - 1) + 1
-        before.insert(0, shown(data[first : last - 1]))
-        last = first
-    first = end + 1
-    for _ in range(context):
-        if first >= len(data):
-            break
-        stop = data.find(b"\n", first)
+    while len(before) < context and start > 0:
+        first = data.rfind(b"\n", 0, start - 1) + 1
+        before.insert(0, shown(data[first : start - 1]))
+        start = first
+    while len(after) < context and end + 1 < len(data):
+        stop = data.find(b"\n", end + 1)
         stop = len(data) if stop < 0 else stop
-        after.append(shown(data[first:stop]))
-        first = stop + 1
+        after.append(shown(data[end + 1 : stop]))
+        end = stop
     return before, after

@@ -1,4 +1,5 @@
-"""Texts in pieces of whole lines, each a row of its own in the index of trigrams.
+"""Texts in pieces of whole lines, each a row of its own in the index of trigrams; and which trigrams of a pattern are
+worth asking that index for.
 
 A match lies in one line.  A long text has most trigrams somewhere, and so would be a candidate for most patterns; that
 one short piece of it has all that a match needs is rare.  Among 60,000 source files and manuals, 930 MB, pieces of 2 KB
@@ -15,13 +16,16 @@ which answers come in.  A content whose text comes late, as one that had to be e
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import apsw
 
-from services.documents.text import trigrams
+from services.runtime import literals
+from services.runtime.literals import Query, both
 
 PIECE_BYTES = 2048
 MOST = 128
@@ -30,6 +34,17 @@ SAMPLED_OF = 128
 """Of so many pieces, one is in the sample."""
 LATE = 1 << 40
 """From here on a row's number says which content it is a piece of."""
+MAX_TERMS = 1000
+"""Trigrams of a query; one with more admits anything."""
+_WORTH = 20_000
+"""Reading so many entries of the index costs as much as looking through one text.  It takes as long as some 5,000 do;
+but trigrams of one pattern come together more often than by chance.
+"""
+_OVERLAP = 1 / 3
+"""What is left of what a trigram excludes, as a power of its share, beside one that has two characters of the same
+text: most pieces that have the one have the other."""
+Share = Callable[[str], float]
+"""The part, from 0 to 1, of all pieces of text that have a trigram."""
 
 
 def ends(text: bytes, most: int = MOST) -> list[int]:
@@ -68,14 +83,10 @@ def spans(text: bytes, numbers: list[int]) -> list[tuple[int, int]]:
 
 def put(db: apsw.Connection, object_: int, text: bytes) -> None:
     """Write a text that is not in the index yet into it; inside the caller's transaction, on the index alone."""
-    last = db.execute(
-        "SELECT object, first + pieces FROM done WHERE first < ? ORDER BY first DESC LIMIT 1", (LATE,)
-    ).get
-    first = 1
-    if last is not None:
-        before, first = last
-        if object_ < before:
-            first = LATE + object_ * MOST
+    query = "SELECT object, first + pieces FROM done WHERE first < ? ORDER BY first DESC LIMIT 1"
+    before, first = db.execute(query, (LATE,)).get or (0, 1)
+    if object_ < before:
+        first = LATE + object_ * MOST
     till = ends(text)
     parts = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise((0, *till))]
     db.executemany("INSERT INTO trigram(rowid, text) VALUES(?, ?)", enumerate(parts, first))
@@ -95,17 +106,16 @@ def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
         )
 
 
-def shares(db: apsw.Connection, some: Collection[str]) -> Callable[[str], float]:
-    """The part of all pieces that have each of some trigrams, as far as the sample tells; on a connection that has the
-    index attached as `idx`."""
-    query = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
-    found = {str(trigram): int(str(count)) for trigram, count in db.execute(query, (apsw.carray(("", *some)),))}
+def expression_of(db: apsw.Connection, query: Query) -> str | None:
+    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match.
+
+    The sample tells how common each is; on a connection that has the index attached as `idx`.
+    """
+    wanted = apsw.carray(("", *terms(query)))
+    counts = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
+    found: dict[str, int] = dict(db.execute(counts, (wanted,)))
     of = found.get("", 0) + 1
-
-    def share(trigram: str) -> float:
-        return (found.get(trigram, 0) + trigrams.commonness(trigram)) / of
-
-    return share
+    return fts5(query, lambda one: (found.get(one, 0) + commonness(one)) / of)
 
 
 def remove(db: apsw.Connection, object_: int) -> None:
@@ -120,27 +130,25 @@ def remove(db: apsw.Connection, object_: int) -> None:
 def having(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
     """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on, and the numbers, from
     0, of these pieces; read as they are asked for, on a connection that has the index attached as `idx`."""
-    if db.execute("SELECT 1 FROM idx.done WHERE first >= ? LIMIT 1", (LATE,)).get is None:
-        return _in_turn(db, expression, least)
-    return heapq.merge(_in_turn(db, expression, least), _late(db, expression, least))
-
-
-_ROWS = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
-
-
-def _in_turn(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
+    rows = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
     query = "SELECT first FROM idx.done WHERE object >= ? AND first < ? ORDER BY object LIMIT 1"
     begin = db.execute(query, (least, LATE)).get
-    if begin is None:
-        return
+    in_turn = _in_turn(db, db.execute(rows, (expression, LATE if begin is None else begin, LATE)))
+    if db.execute("SELECT 1 FROM idx.done WHERE first >= ? LIMIT 1", (LATE,)).get is None:
+        return in_turn
+    late = (row - LATE for (row,) in db.execute(rows, (expression, LATE + least * MOST, 1 << 62)))
+    by_content = itertools.groupby(late, lambda row: row // MOST)
+    return heapq.merge(in_turn, ((object_, [row % MOST for row in some]) for object_, some in by_content))
+
+
+def _in_turn(db: apsw.Connection, rows: apsw.Cursor) -> Iterator[tuple[int, list[int]]]:
+    query = "SELECT object, first, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
     object_ = first = end = 0
     numbers: list[int] = []
-    for (row,) in db.execute(_ROWS, (expression, begin, LATE)):
-        assert isinstance(row, int)
+    for (row,) in rows:
         if row >= end:
             if numbers:
                 yield object_, numbers
-            query = "SELECT object, first, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
             object_, first, end = db.execute(query, (row,)).get
             numbers = []
         numbers.append(row - first)
@@ -148,7 +156,96 @@ def _in_turn(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple
         yield object_, numbers
 
 
-def _late(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
-    rows = db.execute(_ROWS, (expression, LATE + least * MOST, 1 << 62))
-    for object_, some in itertools.groupby((int(str(row)) - LATE for (row,) in rows), lambda row: row // MOST):
-        yield object_, [row % MOST for row in some]
+def terms(query: Query) -> frozenset[str]:
+    """The trigrams that it names."""
+    return query.trigrams.union(*map(terms, query.parts))
+
+
+def commonness(trigram: str) -> float:
+    """From 0 to 1, how common its characters are: which of two trigrams is rarer, where nothing else tells."""
+    return math.exp2(max(literals.commonness(trigram), 3 * literals.UNUSUAL) / 6)
+
+
+def fts5(query: Query, share: Share = commonness) -> str | None:
+    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match."""
+    query = thinned(_factored(query), share)
+    if query.op == "any" or _size(query) > MAX_TERMS:
+        return None
+    return _expression(query)
+
+
+def _size(query: Query) -> int:
+    return len(query.trigrams) + sum(map(_size, query.parts))
+
+
+def thinned(query: Query, share: Share, left: float = 1.0) -> Query:
+    """The same with fewer trigrams: the rarest, and of the others what excludes so much that it saves more time, in
+    texts not looked at, than the index takes to find it.
+
+    Args:
+        left: the part of all pieces that what is asked for beside this query admits.
+    """
+    if query.op != "and":
+        parts = tuple(thinned(part, share, left) for part in query.parts)
+        return Query(query.op, query.trigrams, tuple(dict.fromkeys(parts)))
+    rest = [
+        (part, _admits(part, share), _cost(part, share) / _WORTH, _run(part))
+        for part in (*(Query("and", frozenset({trigram})) for trigram in sorted(query.trigrams)), *query.parts)
+    ]
+    kept: list[Query] = []
+    beside: set[str] = set()
+    while rest:
+        gains = [left * (1 - _beside(admits, run, beside)) - cost for _, admits, cost, run in rest]
+        best = max(range(len(rest)), key=gains.__getitem__)
+        if gains[best] <= 0 and kept:
+            break
+        part, admits, _, run = rest.pop(best)
+        kept.append(thinned(part, share, left) if part.parts else part)
+        left *= _beside(admits, run, beside)
+        beside |= run
+    plain = [part.trigrams for part in kept if not part.parts]
+    return Query("and", frozenset().union(*plain), tuple(part for part in kept if part.parts))
+
+
+def _beside(admits: float, run: set[str], others: set[str]) -> float:
+    return admits if run.isdisjoint(others) else admits**_OVERLAP
+
+
+def _admits(query: Query, share: Share) -> float:
+    """The part of all pieces that fulfils it, at most."""
+    if query.op == "or":
+        return min(1.0, sum(_admits(part, share) for part in query.parts))
+    return min([*map(share, query.trigrams), *(_admits(part, share) for part in query.parts)], default=1.0)
+
+
+def _cost(query: Query, share: Share) -> float:
+    """What it takes to find what fulfils it, in entries of the index for each piece in it."""
+    return sum(map(share, query.trigrams)) + sum(_cost(part, share) for part in query.parts)
+
+
+def _run(query: Query) -> set[str]:
+    """The pairs of characters by which one sees that two trigrams come from the same run of text."""
+    some = {trigram.lower() for trigram in terms(query)}
+    return {pair for trigram in some for pair in (trigram[:2], trigram[1:])} if len(some) == 1 else set()
+
+
+def _factored(query: Query) -> Query:
+    """The same, where trigrams that all alternatives have in common are looked for once."""
+    parts = tuple(map(_factored, query.parts))
+    if query.op != "or":
+        return functools.reduce(both, parts, Query(query.op, query.trigrams))
+    common = frozenset.intersection(*(part.trigrams for part in parts))
+    if not common:
+        return Query("or", frozenset(), parts)
+    rests = [Query("and", part.trigrams - common, part.parts) for part in parts]
+    if not all(rest.trigrams or rest.parts for rest in rests):
+        # One of them asks for no more than that.
+        return Query("and", common)
+    return Query("and", common, (Query("or", frozenset(), tuple(rests)),))
+
+
+def _expression(query: Query) -> str:
+    quoted = [f'"{trigram.replace(chr(34), chr(34) * 2)}"' for trigram in sorted(query.trigrams)]
+    inner = [_expression(part) for part in query.parts]
+    joined = (" AND " if query.op == "and" else " OR ").join([*quoted, *inner])
+    return f"({joined})"

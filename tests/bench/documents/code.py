@@ -16,17 +16,15 @@ from pathlib import Path
 import apsw
 import trio
 
-from services.documents.add.add import Adding
+from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
-from services.documents.add.pipeline import add_changes
 from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.parsing import Parsing
+from services.documents.code.relations import Edge, Relations, file_node, symbol_node
 from services.documents.code.symbols import CALLS
-from services.documents.graph.relations import Edge, Relations, file_node, symbol_node
-from services.documents.store.compress import Codec
+from services.documents.store.compress import Codec, Trainer
 from services.documents.store.rows import Given
 from services.documents.store.store import Store
-from services.documents.store.training import Trainer
 
 
 def code(directory: Path, sample: int, seed: int) -> None:

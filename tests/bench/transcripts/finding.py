@@ -22,8 +22,7 @@ import trio
 
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, pack
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import TranscriptsSearch
-from proto.ops.transcripts_intake import TranscriptIngest
+from proto.ops.transcripts import TranscriptIngest, TranscriptsSearch
 from services.embed import main as embed
 from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers

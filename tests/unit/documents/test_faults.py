@@ -11,8 +11,7 @@ import trio
 from proto.errors import Executed, OperationError
 from proto.operation import Params
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from proto.ops.documents.graph import DocumentsGraph
+from proto.ops.documents.find import DocumentsGraph, DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
 from proto.ops.documents.sessions import SessionStart, SessionWatch
 from services.documents.code import parsing

@@ -9,7 +9,7 @@ import pytest
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents.graph import DocumentsGraph
+from proto.ops.documents.find import DocumentsGraph
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.graph import Direction, GraphNeighbors
 from services.documents.code.symbols import parse

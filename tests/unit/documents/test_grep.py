@@ -17,7 +17,7 @@ from proto.ops.documents.find import DocumentsGrep, GrepResult
 from proto.ops.documents.reading import DocumentsStatus
 from services.documents.store import schema
 from services.documents.text import pieces
-from services.documents.text.trigrams import fts5, terms, thinned
+from services.documents.text.pieces import fts5, terms, thinned
 from services.runtime.literals import trigrams_of
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, tree

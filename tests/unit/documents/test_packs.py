@@ -13,7 +13,7 @@ from proto.errors import OperationError
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore
 from proto.ops.documents.find import DocumentsGrep
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
-from services.documents.store import compress, schema
+from services.documents.store import schema
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import documents, listed, tree, until
 
@@ -72,11 +72,7 @@ async def _nothing(folder: Path) -> bool:
     return not _packs(folder)
 
 
-@pytest.mark.parametrize("together_from_bytes", [0, compress.TOGETHER_FROM_BYTES])
-async def test_damage_in_a_pack_is_of_one_content_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together_from_bytes: int
-) -> None:
-    monkeypatch.setattr(compress, "TOGETHER_FROM_BYTES", together_from_bytes)
+async def test_damage_in_a_pack_is_of_one_content_alone(tmp_path: Path) -> None:
     tree(tmp_path / "root" / "tree", {f"{n}.txt": f"text {n}" for n in range(5)})
     async with documents(tmp_path) as bench:
         await bench.call(DocumentsAdd(path="tree"))
@@ -98,32 +94,6 @@ async def test_damage_in_a_pack_is_of_one_content_alone(
             (f"{n}.txt", f"text {n}") for n in (0, 1, 3, 4)
         ]
         assert [said.split(":")[0][-5:] for said in answer.degraded] == ["2.txt"]
-
-
-async def test_texts_unpacked_together_are_the_same_as_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compress, "TOGETHER_FROM_BYTES", 0)
-    monkeypatch.setattr(compress, "usable_cores", lambda: 2)
-    with apsw.Connection(str(tmp_path / "any.db")) as db:
-        db.execute("CREATE TABLE dictionary(id, data)")
-        codec = compress.Codec(db)
-    db.close()
-    chance = random.Random(1)
-    texts = [b"", *(b"a line of text\n" * chance.randrange(1, 5000) for _ in range(50)), b"x"]
-    trained = compress.train(
-        [chance.randbytes(64) + b"what all of them have " * 40 + bytes([n]) * 9000 for n in range(200)]
-    )
-    assert trained is not None
-    packed = [(*codec.pack(text), len(text)) for text in texts]
-    codec.take(1, trained)
-    packed += [(*codec.pack(text), len(text)) for text in texts]
-    assert {number for number, _, _ in packed} == {0, 1}
-    assert codec.unpack_many(packed) == texts * 2
-    wrong = [(number, block, size + 1) for number, block, size in packed]
-    broken = [(number, block[:-1] + bytes([block[-1] ^ 1]), size) for number, block, size in packed if size]
-    assert {text or None for text in codec.unpack_many(wrong)} == {None}
-    assert set(codec.unpack_many(broken)) == {None}
 
 
 async def test_what_is_unchanged_is_not_opened_and_what_was_deleted_meanwhile_is_read_again(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from pathlib import Path
 
 import apsw
 import pytest
+import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
@@ -167,3 +169,19 @@ async def test_numbers_names_and_choices_are_as_promised(tmp_path: Path) -> None
             await bench.call(DocumentsAdd(content="x"))
         with pytest.raises(InvalidParams, match="`content`"):
             await bench.call(DocumentsAdd(content="x", name="x", path="x"))
+
+
+async def test_what_tags_narrow_a_delete_to_holds_for_names_beside_a_glob(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        for name, tags in (("a.txt", []), ("b.txt", ["old"]), ("c.md", ["old"]), ("d[1].md", [])):
+            await add_text(bench, name, name, tags=tags)
+        gone = await bench.call(DocumentsDelete(names=["a.txt", "b.txt", "*.md", "d[1].md"], tags=["old"]))
+        assert sorted(one.name for one in gone.deleted) == ["b.txt", "c.md"]
+
+
+async def test_an_ignore_file_that_is_a_pipe_does_not_block_an_add(tmp_path: Path) -> None:
+    tree(tmp_path / "root", {"tree/a.txt": "text"})
+    os.mkfifo(tmp_path / "root" / "tree" / ".gitignore")
+    async with documents(tmp_path) as bench:
+        with trio.fail_after(10):
+            assert (await bench.call(DocumentsAdd(path="tree"))).files == 1

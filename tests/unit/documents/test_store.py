@@ -27,7 +27,6 @@ from proto.ops.documents.reading import (
     DocumentsStatus,
     DocumentsVerify,
     SortBy,
-    SortOrder,
 )
 from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from services.documents.store.store import Store
@@ -185,7 +184,7 @@ async def test_listing_filters_sorts_and_pages(tmp_path: Path) -> None:
         assert [one.name for one in await listed(bench, pattern="n[0-2].*")] == ["n0.txt", "n1.md", "n2.txt"]
         assert len(await listed(bench, tags=["t0"], extension=".txt")) == 2
         assert [one.name for one in await listed(bench, recent=2)] == ["n9.md", "n8.txt"]
-        by_size = await listed(bench, sort_by=SortBy.SIZE, sort_order=SortOrder.ASC)
+        by_size = await listed(bench, sort_by=SortBy.SIZE, sort_order="asc")
         assert [one.size for one in by_size] == sorted(one.size for one in by_size)
         seen: list[str] = []
         page = await bench.call(DocumentsList(limit=3, sort_by=SortBy.NAME, paths_only=True))

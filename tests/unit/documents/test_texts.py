@@ -15,10 +15,9 @@ from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
-from services.documents import follower
-from services.documents.add.add import Adding
+from services.documents import sessions
+from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
-from services.documents.add.pipeline import add_changes
 from services.documents.store.rows import Given
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
@@ -183,7 +182,7 @@ async def test_what_changes_below_a_watched_folder_is_added_until_the_session_en
         looked.append(walk.directory)
         return await add_changes(adding, walk, given)
 
-    monkeypatch.setattr(follower, "add_changes", counted)
+    monkeypatch.setattr(sessions, "add_changes", counted)
     async with documents(tmp_path, {"watch": open_watch} if followed else None) as bench:
         session = await bench.call(SessionStart(label="watching"))
         watched = await bench.call(SessionWatch(root=str(root / "w"), interval_ms=100))

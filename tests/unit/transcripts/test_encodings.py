@@ -12,8 +12,7 @@ import brotli  # type: ignore[import-untyped]  # it ships neither types nor stub
 import pytest
 import zstandard
 
-from proto.ops.transcripts import TranscriptHistories
-from proto.ops.transcripts_intake import Problem, TranscriptRecord
+from proto.ops.transcripts import Problem, TranscriptHistories, TranscriptRecord
 from services.transcripts import ingest
 from services.transcripts.providers.wire import Unreadable
 from tests.unit.transcripts.rig import payload, serving, user

@@ -12,13 +12,15 @@ import pytest
 from proto.errors import OperationError
 from proto.ops.transcripts import (
     Histories,
+    ImportResult,
     TranscriptCheckout,
     TranscriptHistories,
+    TranscriptImport,
+    TranscriptImportState,
     TranscriptNode,
     TranscriptsSearch,
     TranscriptStats,
 )
-from proto.ops.transcripts_intake import ImportResult, TranscriptImport, TranscriptImportState
 from services.runtime.testing import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 

@@ -6,7 +6,6 @@ with all their edges as they are now.  Where a name gets another meaning, the do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import apsw
@@ -17,8 +16,9 @@ from services.documents.add.add import Adding
 from services.documents.code import parsing
 from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.parsing import Parsing
+from services.documents.code.relations import AMBIGUOUS, Node, Relations, file_node, symbol_node
 from services.documents.code.symbols import stem
-from services.documents.graph.relations import AMBIGUOUS, Node, Relations, file_node, symbol_node
+from services.documents.store import schema
 from services.documents.store.store import Store
 from services.runtime.handlers import Environment
 from services.runtime.outbox import pages
@@ -99,44 +99,35 @@ class GraphFeed:
         """Queue the documents that use a name which has another meaning now; answers whether there was such a name."""
 
         def users(db: apsw.Connection) -> tuple[list[str], list[int]]:
-            names = [str(name) for (name,) in db.execute("SELECT name FROM idx.changed LIMIT ?", (CHANGED,))]
+            names = [name for (name,) in db.execute("SELECT name FROM idx.changed LIMIT ?", (CHANGED,))]
             # Those that were never told will be told anyway.
             query = (
                 "SELECT DISTINCT document.id FROM idx.reference JOIN document ON document.object = reference.object"
                 " WHERE reference.name=? AND EXISTS(SELECT 1 FROM graph_fed WHERE graph_fed.document=document.id)"
             )
-            found = {int(str(id_)) for name in names for (id_,) in db.execute(query, (name,))}
-            return names, sorted(found)
+            return names, sorted({id_ for name in names for (id_,) in db.execute(query, (name,))})
 
         names, documents = await self._store.read(users)
         if not names:
             return False
         if documents:
-            await self._store.write(
-                lambda db: db.executemany(
-                    "INSERT OR REPLACE INTO graph_outbox(document) VALUES(?)", ((id_,) for id_ in documents)
-                ).fetchall()
-            )
-        await self._store.write_index(
-            lambda db: db.executemany("DELETE FROM changed WHERE name=?", ((name,) for name in names)).fetchall()
-        )
+            queue = "INSERT OR REPLACE INTO graph_outbox(document) SELECT value FROM carray(?)"
+            await self._store.write(lambda db: db.execute(queue, (schema.ids(documents),)).fetchall())
+        strike = "DELETE FROM changed WHERE name IN (SELECT value FROM carray(?))"
+        await self._store.write_index(lambda db: db.execute(strike, (apsw.carray(tuple(names)),)).fetchall())
         return True
 
     def _take(self, db: apsw.Connection) -> Due | None:
         due = Due()
         relations = Relations(db)
-        for number, id_ in db.execute(
-            "SELECT number, document FROM graph_outbox WHERE number <= ? ORDER BY number LIMIT ?",
-            (self._parsing.reached, BATCH),
-        ).fetchall():
-            assert isinstance(number, int)
-            assert isinstance(id_, int)
-            before = {str(node) for (node,) in db.execute("SELECT node FROM graph_fed WHERE document=?", (id_,))}
+        query = "SELECT number, document FROM graph_outbox WHERE number <= ? ORDER BY number LIMIT ?"
+        for number, id_ in db.execute(query, (self._parsing.reached, BATCH)):
+            before = {node for (node,) in db.execute("SELECT node FROM graph_fed WHERE document=?", (id_,))}
             states = _states(db, relations, id_)
             now = {state.id for state in states}
-            files = {node for node in (before ^ now) if node.startswith("file:")}
-            for node in files:
-                due.names |= names_of_path(node.removeprefix("file:"))
+            for node in before ^ now:
+                if node.startswith("file:"):
+                    due.names |= names_of_path(node.removeprefix("file:"))
             due.numbers.append(number)
             due.states += states
             due.gone += sorted(before - now)
@@ -145,7 +136,7 @@ class GraphFeed:
                 break
         if not due.numbers:
             return None
-        due.behind = int(str(db.execute("SELECT count(*) FROM graph_outbox").get)) - len(due.numbers)
+        due.behind = db.execute("SELECT count(*) FROM graph_outbox").get - len(due.numbers)
         return due
 
 
@@ -159,7 +150,7 @@ def _states(db: apsw.Connection, relations: Relations, id_: int) -> list[NodeSta
     row = db.execute("SELECT path, extension FROM document WHERE id=?", (id_,)).fetchone()
     if row is None or row[1] not in EXTENSIONS:
         return []
-    doc = relations.paths.exact(str(row[0]))
+    doc = relations.paths.exact(row[0])
     assert doc is not None
     nodes = [file_node(doc), *(symbol_node(doc, symbol) for symbol in relations.symbols(doc.object))]
     return [_state(relations, node) for node in nodes if len(node.key) <= MAX_ID]
@@ -182,18 +173,13 @@ def _state(relations: Relations, node: Node) -> NodeState:
 
 def _strike(db: apsw.Connection, due: Due) -> None:
     db.executemany("DELETE FROM graph_outbox WHERE number=?", ((number,) for number in due.numbers))
-    for id_, nodes in due.fed:
-        _set_fed(db, id_, nodes)
-
-
-def _set_fed(db: apsw.Connection, id_: int, nodes: Iterable[str]) -> None:
-    db.execute("DELETE FROM graph_fed WHERE document=?", (id_,))
-    db.executemany("INSERT INTO graph_fed(document, node) VALUES(?, ?)", ((id_, node) for node in nodes))
+    db.executemany("DELETE FROM graph_fed WHERE document=?", ((id_,) for id_, _ in due.fed))
+    schema.insert(db, "graph_fed(document, node)", [(id_, node) for id_, nodes in due.fed for node in nodes])
 
 
 def _epoch(db: apsw.Connection) -> str | None:
-    row = db.execute("SELECT value FROM setting WHERE name=?", (_EPOCH,)).fetchone()
-    return None if row is None else str(row[0])
+    found: str | None = db.execute("SELECT value FROM setting WHERE name=?", (_EPOCH,)).get
+    return found
 
 
 def _begin(db: apsw.Connection, epoch: str) -> None:

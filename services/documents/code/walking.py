@@ -11,12 +11,11 @@ from itertools import islice
 import apsw
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.graph import DocumentsGraph, GraphAnswer
+from proto.ops.documents.find import DocumentsGraph, GraphAnswer
 from proto.ops.documents.reading import GraphEdge, GraphNode
-from services.documents import reading
 from services.documents.code.imports import Doc
+from services.documents.code.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
 from services.documents.code.symbols import CALLS
-from services.documents.graph.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
 from services.documents.store import rows
 
 FAN_OUT = 1000
@@ -82,19 +81,14 @@ def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterat
 
 def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
     """As answers have it."""
-    hash_ = None
+    hash_ = path = None
     if node.doc is not None:
-        found = db.execute("SELECT hash FROM object WHERE id=?", (node.doc.object,)).get
-        hash_ = found.hex() if isinstance(found, bytes) else None
+        path = node.doc.path
+        hash_ = db.execute("SELECT lower(hex(hash)) FROM object WHERE id=?", (node.doc.object,)).get
     return GraphNode(
-        node_key=node.key,
-        type=node.type,
-        label=node.label,
-        distance=distance,
-        hash=hash_,
-        path=None if node.doc is None else node.doc.path,
+        node_key=node.key, type=node.type, label=node.label, distance=distance, hash=hash_, path=path,
         line=None if node.symbol is None else node.symbol.first,
-    )
+    )  # fmt: skip
 
 
 def told(db: apsw.Connection, found: Walk) -> tuple[list[GraphNode], list[GraphEdge]]:
@@ -102,14 +96,11 @@ def told(db: apsw.Connection, found: Walk) -> tuple[list[GraphNode], list[GraphE
     ordered = sorted(found.nodes.values(), key=lambda one: (one[1], one[0].doc is None))
     edges = [
         GraphEdge(
-            source=edge.source.key,
-            target=edge.target.key,
-            relation=edge.relation,
-            resolved=edge.certainty == RESOLVED if edge.certainty else None,
-            certainty=edge.certainty or None,
+            source=edge.source.key, target=edge.target.key, relation=edge.relation,
+            resolved=edge.certainty == RESOLVED if edge.certainty else None, certainty=edge.certainty or None,
         )
         for edge in found.edges.values()
-    ]
+    ]  # fmt: skip
     return [shown(db, node, distance) for node, distance in ordered], edges
 
 
@@ -142,15 +133,10 @@ def answer(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
     )  # fmt: skip
     nodes, edges = told(db, found)
     return GraphAnswer(
-        origin=shown(db, origin, 0),
-        connected_nodes=nodes,
-        nodes=nodes,
-        edges=edges,
-        node_type_counts=dict(Counter(node.type for node in nodes)),
-        total=len(nodes),
-        truncated=found.cut,
+        origin=shown(db, origin, 0), connected_nodes=nodes, nodes=nodes, edges=edges,
+        node_type_counts=dict(Counter(node.type for node in nodes)), total=len(nodes), truncated=found.cut,
         degraded=degraded,
-    )
+    )  # fmt: skip
 
 
 def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -> Node:
@@ -161,18 +147,16 @@ def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -
         return node
     if params.hash is None and params.name is None:
         raise InvalidParams("missing parameter: give `hash`, `name` or `node_key`", field="hash")
-    document = rows.pick(db, hash_=params.hash, name=params.name, path=None)[0]
+    document = rows.pick(db, hash_=params.hash, name=params.name)[0]
     doc = relations.paths.exact(document.path)
     assert doc is not None
     return file_node(doc)
 
 
 def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> GraphAnswer:
-    counts = {"file": reading.count(db, "SELECT count(*) FROM document")}
+    counts: dict[str, int] = {"file": db.execute("SELECT count(*) FROM document").get}
     joined = "FROM idx.symbol JOIN document ON document.object = symbol.object"
-    for kind, count in db.execute(f"SELECT kind, count(*) {joined} GROUP BY kind ORDER BY 2 DESC, 1"):
-        assert isinstance(count, int)
-        counts[str(kind)] = count
+    counts |= dict(db.execute(f"SELECT kind, count(*) {joined} GROUP BY kind ORDER BY 2 DESC, 1"))
     nodes: list[GraphNode] = []
     total = 0
     if params.list_type is not None:
@@ -185,25 +169,19 @@ def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
         listed = _files(db) if wanted == "file" else _symbols(db, wanted)
         nodes = [shown(db, node, 0) for node in islice(listed, params.limit)]
     return GraphAnswer(
-        origin=None,
-        connected_nodes=nodes,
-        nodes=nodes,
-        edges=[],
-        node_type_counts=counts,
-        total=total,
-        truncated=total > len(nodes),
-        degraded=degraded,
-    )
+        origin=None, connected_nodes=nodes, nodes=nodes, edges=[], node_type_counts=counts, total=total,
+        truncated=total > len(nodes), degraded=degraded,
+    )  # fmt: skip
 
 
 def _files(db: apsw.Connection) -> Iterator[Node]:
-    for id_, path, name, object_ in db.execute("SELECT id, path, name, object FROM document ORDER BY path"):
-        yield file_node(Doc(int(str(id_)), str(path), str(name), int(str(object_))))
+    for row in db.execute("SELECT id, path, name, object FROM document ORDER BY path"):
+        yield file_node(Doc(*row))
 
 
 def _symbols(db: apsw.Connection, kind: str) -> Iterator[Node]:
     relations = Relations(db)
     query = "SELECT DISTINCT symbol.object FROM idx.symbol WHERE kind=? ORDER BY 1"
     for (object_,) in db.execute(query, (kind,)):
-        for doc in relations.holders(int(str(object_))):
+        for doc in relations.holders(object_):
             yield from (symbol_node(doc, one) for one in relations.symbols(doc.object) if one.kind == kind)

@@ -35,7 +35,11 @@ _BUILTIN_METHODS = frozenset(
     name for type_ in (str, bytes, list, tuple, dict, set, int, float, io.TextIOWrapper, io.BytesIO)
     for name in dir(type_) if not name.startswith("__")
 )  # fmt: skip
-_SYMBOL = "SELECT symbol.id, symbol.object, symbol.name, qualified, kind, first, last, parent, family FROM idx.symbol"
+_USE = "SELECT object, symbol, kind, name, target, tentative FROM idx.reference"
+_SYMBOL = (
+    "SELECT symbol.id, symbol.object, symbol.name, qualified, kind, first, last, parent, family"
+    " FROM idx.symbol JOIN idx.code ON code.object=symbol.object"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +125,22 @@ class Relations:
             qualified, at, line = inner.rpartition("@")
             if doc is None:
                 return None
-            for symbol in self.symbols(doc.object):
-                if symbol.qualified == (qualified if at else inner) and (not at or str(symbol.first) == line):
-                    return symbol_node(doc, symbol)
-            return None
+            found = (
+                symbol_node(doc, symbol)
+                for symbol in self.symbols(doc.object)
+                if (symbol.qualified, str(symbol.first)) == (qualified, line) or (not at and symbol.qualified == inner)
+            )
+            return next(found, None)
         if kind == "module" and rest:
-            used = self._db.execute(
-                "SELECT 1 FROM idx.reference WHERE kind=? AND target=? LIMIT 1", (IMPORTS, rest)
-            ).fetchone()
-            return None if used is None else _module_node(rest)
+            query = "SELECT 1 FROM idx.reference WHERE kind=? AND target=? LIMIT 1"
+            return _module_node(rest) if self._db.execute(query, (IMPORTS, rest)).get else None
         doc = self.paths.exact(rest if kind == "file" else key)
         return None if doc is None else file_node(doc)
 
     def symbols(self, object_: int) -> list[Definition]:
         """What a content defines, in its order."""
         if object_ not in self._symbols:
-            query = f"{_SYMBOL} JOIN idx.code ON code.object=symbol.object WHERE symbol.object=? ORDER BY symbol.id"
+            query = f"{_SYMBOL} WHERE symbol.object=? ORDER BY symbol.id"
             self._symbols[object_] = [Definition(*row) for row in self._db.execute(query, (object_,))]
         return self._symbols[object_]
 
@@ -214,7 +218,7 @@ class Relations:
         on = re.sub(r"^new\s+", "", use.target)
         explicit = _SUPER_OF.match(on)
         if explicit is not None:
-            around = None if caller is None else self._class_around(caller)
+            around = self._class_around(caller)
             if around is None or around.name != explicit[1]:
                 # What another class than the one around extends.
                 return [], False
@@ -245,7 +249,7 @@ class Relations:
         Certain only where everything that is nearer is stored and known.
         """
         methods = [one for one in candidates if one.kind == "method"]
-        holder = self._class_around(caller) if caller is not None else None
+        holder = self._class_around(caller)
         if holder is None:
             owner = "" if caller is None else caller.qualified.rpartition(".")[0]
             here = [one for one in methods if owner and one.object == doc.object
@@ -272,13 +276,15 @@ class Relations:
         # What it extends is elsewhere: it may be any of that name there, which is none that is stored.
         return ([], False) if known or inherited else (methods, False)
 
-    def _class_around(self, caller: Definition) -> Definition | None:
+    def _around(self, caller: Definition | None) -> Iterator[Definition]:
+        """The definitions around one, outwards."""
+        by_id = {one.id: one for one in self.symbols(caller.object)} if caller is not None else {}
+        while caller is not None and (caller := by_id.get(caller.parent)) is not None:
+            yield caller
+
+    def _class_around(self, caller: Definition | None) -> Definition | None:
         """The innermost class that a definition stands in."""
-        by_id = {one.id: one for one in self.symbols(caller.object)}
-        at = by_id.get(caller.parent)
-        while at is not None and at.kind not in _CLASSES:
-            at = by_id.get(at.parent)
-        return at
+        return next((one for one in self._around(caller) if one.kind in _CLASSES), None)
 
     def _bases(self, doc: Doc, holder: Definition) -> list[tuple[Doc, Definition] | None]:
         """What a class extends, in order; None for what is not stored, or may be one of several."""
@@ -307,9 +313,8 @@ class Relations:
         usable = plain if family in ("java", "c") else [one for one in plain if one.kind != "method"]
         local = [one for one in usable if one.object == doc.object]
         if local:
-            around = self._around(caller) if caller is not None else set()
-            inner = [one for one in local if one.parent in around or (caller is not None and one.parent == caller.id)]
-            return inner or local, True
+            around = {one.id for one in (caller, *self._around(caller)) if one is not None}
+            return [one for one in local if one.parent in around] or local, True
         imported = self._imports_of(doc)
         objects = {one.object for _, docs in imported for one in docs}
         found = [one for one in usable if one.object in objects]
@@ -337,32 +342,18 @@ class Relations:
         objects = {one.object for _, docs in self._imports_of(doc) for one in docs}
         return [one for one in found if one.object in objects] or found
 
-    def _around(self, caller: Definition) -> set[int]:
-        """The definitions around one, outwards."""
-        parents = {one.id: one.parent for one in self.symbols(caller.object)}
-        found: set[int] = set()
-        at = caller.parent
-        while at and at not in found:
-            found.add(at)
-            at = parents.get(at, 0)
-        return found
-
     # Rows, read once
 
     def _uses_of(self, object_: int) -> list[Use]:
         if object_ not in self._uses:
-            query = (
-                "SELECT object, symbol, kind, name, target, tentative FROM idx.reference WHERE object=? ORDER BY number"
-            )
-            self._uses[object_] = [Use(*row) for row in self._db.execute(query, (object_,))]
+            rows = self._db.execute(f"{_USE} WHERE object=? ORDER BY number", (object_,))
+            self._uses[object_] = [Use(*row) for row in rows]
         return self._uses[object_]
 
     def _using(self, names: Sequence[str], kind: str) -> Iterator[Use]:
-        query = (
-            "SELECT object, symbol, kind, name, target, tentative FROM idx.reference WHERE name=? AND kind=? LIMIT ?"
-        )
         for name in names:
-            yield from [Use(*row) for row in self._db.execute(query, (name, kind, MAX_USES))]
+            rows = self._db.execute(f"{_USE} WHERE name=? AND kind=? LIMIT ?", (name, kind, MAX_USES))
+            yield from [Use(*row) for row in rows]
 
     def _imports_of(self, doc: Doc) -> list[tuple[Use, list[Doc]]]:
         if doc.id not in self._imported:
@@ -375,7 +366,7 @@ class Relations:
         if key not in self._definitions:
             # What no document holds any more is not there, though it may wait to be collected.
             query = (
-                f"{_SYMBOL} JOIN idx.code ON code.object=symbol.object WHERE symbol.name=? AND family=?"
+                f"{_SYMBOL} WHERE symbol.name=? AND family=?"
                 " AND EXISTS(SELECT 1 FROM document WHERE document.object=symbol.object) ORDER BY symbol.id LIMIT ?"
             )
             self._definitions[key] = [Definition(*row) for row in self._db.execute(query, (name, family, MAX_USES))]
@@ -384,8 +375,8 @@ class Relations:
     def holders(self, object_: int) -> list[Doc]:
         """The documents that hold a content."""
         if object_ not in self._holders:
-            rows = self._db.execute("SELECT path FROM document WHERE object=? ORDER BY id", (object_,)).fetchall()
-            docs = [self.paths.exact(str(path)) for (path,) in rows]
+            rows = self._db.execute("SELECT path FROM document WHERE object=? ORDER BY id", (object_,))
+            docs = [self.paths.exact(path) for (path,) in rows]
             self._holders[object_] = [doc for doc in docs if doc is not None]
         return self._holders[object_]
 

@@ -1,1 +1,0 @@
-"""How documents and their symbols are related, and their delivery to the graph service."""

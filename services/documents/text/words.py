@@ -1,0 +1,177 @@
+"""Words of a query: their places in texts that the search does not know yet, and the words that they may be instead."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import itertools
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import apsw
+
+from services.documents.store import texts
+from services.documents.store.compress import Codec
+from services.documents.store.store import is_complete
+from services.documents.text import pieces
+from services.documents.text.indexing import WORD
+from services.documents.text.passages import MAX_TEXT_CHARS, Passage, passages
+from services.runtime import literals
+
+MAX_RECENT = 4000
+MAX_SCANNED = 4000
+SCAN_LIMIT_S = 5.0
+MAX_CANDIDATES = 60_000
+MAX_WORDS = 16
+
+_TERM = re.compile(r"\w+")
+_STOP_WORDS = frozenset(
+    _TERM.findall(
+        """a an and are as at be by for from had has have how i if in into is it its of on or so that the their then
+        there these they this to was we were what when where which who why will with you your"""
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A content that was found: its score in [0, 1], and a passage of it with the passage's first line (0: none).
+
+    The passage is None where it was not asked for, and is made of the text where it is needed after all.
+    """
+
+    object: int
+    score: float
+    passage: str | None
+    line: int
+
+
+def terms_of(query: str) -> list[str]:
+    found = list(dict.fromkeys(term.casefold() for term in _TERM.findall(query)))
+    return [term for term in found if term not in _STOP_WORDS] or found
+
+
+def waiting_of(db: apsw.Connection) -> list[int]:
+    """Contents that wait for delivery to the search, the latest first; one more than are looked through."""
+    query = "SELECT object FROM search_outbox ORDER BY number DESC LIMIT ?"
+    return [object_ for (object_,) in db.execute(query, (MAX_RECENT + 1,))]
+
+
+def scan(
+    db: apsw.Connection, codec: Codec, terms: list[str], waiting: list[int], *, everything: bool
+) -> tuple[list[Scored], str]:
+    """Contents that have the terms, scored by BM25 over those that are looked at; and what was left out, if any.
+
+    Looked at is what is `waiting`; with `everything`, all that the index of trigrams admits as well.
+    """
+    began = time.monotonic()
+    cut = ""
+    if len(waiting) > MAX_RECENT:
+        cut = f"search: more than {MAX_RECENT} contents are still to be told of; the latest were looked through"
+    candidates = dict.fromkeys(waiting[:MAX_RECENT])
+    if everything:
+        wanted = literals.trigrams_of_any(terms, ignore_case=True)
+        expression = pieces.expression_of(db, wanted)
+        if expression is None or not is_complete(db):
+            readable = db.execute("SELECT id FROM object WHERE text_state IN (1, 2) LIMIT ?", (MAX_SCANNED + 1,))
+            indexed = [object_ for (object_,) in readable]
+        else:
+            having = itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1)
+            indexed = [object_ for object_, _ in having]
+        if len(indexed) > MAX_SCANNED:
+            cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were looked through"
+        queued = db.execute("SELECT object FROM index_outbox LIMIT ?", (MAX_SCANNED,))
+        candidates |= dict.fromkeys([*indexed[:MAX_SCANNED], *(object_ for (object_,) in queued)])
+    if not candidates:
+        return [], cut
+    pattern = re.compile("|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True)), re.IGNORECASE)
+    counted: list[tuple[int, Counter[str], int]] = []
+    documents: Counter[str] = Counter()
+    for object_ in candidates:
+        if time.monotonic() - began > SCAN_LIMIT_S:
+            cut = "search: looking through the texts took too long; not all were"
+            break
+        found = _count(db, codec, object_, pattern, terms)
+        if found is not None:
+            counted.append((object_, *found))
+            documents.update(found[0].keys())
+    if not counted:
+        return [], cut
+    average = sum(length for _, _, length in counted) / len(counted) or 1.0
+    weights = {term: math.log(1 + (len(candidates) - n + 0.5) / (n + 0.5)) for term, n in documents.items()}
+    most = sum(weights.get(term, math.log(1 + len(candidates) * 2)) for term in terms) * 2.2
+    scored = heapq.nlargest(
+        1000,
+        (
+            (sum(weights[term] * n * 2.2 / (n + 1.2 * (0.25 + 0.75 * length / average)) for term, n in held.items())
+             / most, -object_)
+            for object_, held, length in counted
+        ),
+    )  # fmt: skip
+    answer: list[Scored] = []
+    for score, negative in scored:
+        passage, line = best_passage(db, codec, -negative, terms) if len(answer) < 100 else ("", 0)
+        answer.append(Scored(-negative, min(1.0, score), passage, line))
+    return answer, cut
+
+
+def _count(
+    db: apsw.Connection, codec: Codec, object_: int, pattern: re.Pattern[str], terms: list[str]
+) -> tuple[Counter[str], int] | None:
+    """How often a content and its paths have each term, and their length; None where they have none."""
+    paths = " ".join(path for (path,) in db.execute("SELECT path FROM document WHERE object=? LIMIT 8", (object_,)))
+    text = f"{paths}\n{texts.beginning(db, codec, object_, MAX_TEXT_CHARS)[0]}"
+    held = Counter(match.casefold() for match in pattern.findall(text))
+    known = Counter({term: held[term] for term in terms if held[term]})
+    return (known, len(text)) if known else None
+
+
+def best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[str]) -> tuple[str, int]:
+    """The passage of a content that has the most of the terms, and its first line; '' and 0 where it has none."""
+    text, mime = texts.beginning(db, codec, object_, MAX_TEXT_CHARS)
+
+    def score(passage: Passage) -> float:
+        folded = passage.text.casefold()
+        return sum(1 + min(folded.count(term), 9) / 10 for term in terms if term in folded)
+
+    best = max(passages(text, mime), key=score, default=None)
+    return ("", 0) if best is None else (best.text, best.first)
+
+
+def corrections(db: apsw.Connection, query: str, similarity: float) -> dict[str, str]:
+    """For each misspelt word of the query, the most similar known one, where one is similar enough.
+
+    Similar is the ratio of matching characters (Ratcliff and Obershelp, 1988); the first letter is taken to be right.
+    """
+    found: dict[str, str] = {}
+    for word in list(dict.fromkeys(match.lower() for match in WORD.findall(query)))[:MAX_WORDS]:
+        if db.execute("SELECT 1 FROM idx.word WHERE word=?", (word,)).get:
+            continue
+        rows = db.execute(
+            "SELECT word, objects FROM idx.word WHERE word >= ? AND word < ? AND length(word) BETWEEN ? AND ? LIMIT ?",
+            (word[0], word[0] + "\U0010ffff", len(word) - 2, len(word) + 2, MAX_CANDIDATES),
+        )
+        best = _nearest(word, rows, similarity)
+        if best is not None:
+            found[word] = best
+    return found
+
+
+def _nearest(word: str, known: Iterable[tuple[str, int]], similarity: float) -> str | None:
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(word)
+    best: tuple[float, int, str] | None = None
+    for other, objects in known:
+        matcher.set_seq1(other)
+        least = max(similarity, best[0] if best else 0.0)
+        # The first two are upper bounds of the third, and much cheaper.
+        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
+            continue
+        ratio = matcher.ratio()
+        if ratio >= least and (best is None or (ratio, objects) > best[:2]):
+            best = (ratio, objects, other)
+    return best[2] if best else None
