@@ -72,11 +72,9 @@ def walk(relations: Relations, origin: Node, *, depth: int, limit: int, relation
 
 def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterator[tuple[Edge, Node]]:
     if out:
-        for edge in relations.out(node):
-            yield edge, edge.target
+        yield from ((edge, edge.target) for edge in relations.out(node))
     if into:
-        for edge in relations.into(node):
-            yield edge, edge.source
+        yield from ((edge, edge.source) for edge in relations.into(node))
 
 
 def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
