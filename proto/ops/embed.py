@@ -56,13 +56,8 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     """One vector for each text, in their order."""
 
     vectors: Annotated[Array, Meta(description="float32, shape (texts, dimensions), each row of length 1")]
-    fingerprint: Annotated[
-        str,
-        Meta(
-            description="Names the model, its weights and its pooling; vectors of two fingerprints are never compared"
-        ),
-    ]
-    truncated: Annotated[list[int], Meta(description="Indices of the texts that were longer than the model reads")] = []
+    fingerprint: Annotated[str, Meta(description="Of model, weights and pooling; vectors of two are never compared")]
+    truncated: Annotated[list[int], Meta(description="Indices of texts that were longer than the model reads")] = []
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
@@ -74,11 +69,7 @@ class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     kind: Annotated[TextKind, Meta(description="Whether these are queries or passages")] = TextKind.PASSAGE
     tokens: Annotated[
         list[list[int]],
-        Meta(
-            max_length=4096,
-            description="Instead of texts: the ids that the model's own tokenizer makes of them, with its prefix and "
-            "its special tokens",
-        ),
+        Meta(max_length=4096, description="Instead of texts: their ids by the model's own tokenizer, with all it adds"),
     ] = []
 
 

@@ -11,19 +11,13 @@ from proto.operation import Family, Params, Role
 from proto.ops.documents.change import NewTags
 from proto.ops.documents.reading import Collection, Metadata, Scalar
 
-SERVICE = "fetch"
-
-step = Family(SERVICE, role=Role.STEP, surfaces=("documents",))
-surfaceless_step = Family(SERVICE, role=Role.STEP)
-
+step = Family("fetch", role=Role.STEP, surfaces=("documents",))
+surfaceless_step = Family("fetch", role=Role.STEP)
 
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://"
 _CHECKSUM = r"^(sha256:[0-9A-Fa-f]{64}|sha512:[0-9A-Fa-f]{128}|md5:[0-9A-Fa-f]{32})$"
 
-Url = Annotated[
-    str,
-    Meta(min_length=8, max_length=4096, pattern=_URL, description="An address that begins with http:// or https://"),
-]
+Url = Annotated[str, Meta(min_length=8, max_length=4096, pattern=_URL, description="Begins with http:// or https://")]
 
 
 class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,30 +44,16 @@ class Download(Params[Downloaded], frozen=True, kw_only=True):
     """
 
     url: Url
-    checksum: (
-        Annotated[
-            str,
-            Meta(pattern=_CHECKSUM, description="sha256:, sha512: or md5: and the content's sum in hexadecimal digits"),
-        ]
-        | None
-    ) = None
-    name: (
-        Annotated[str, Meta(min_length=1, max_length=255, description="The document's name; by default the URL's")]
-        | None
-    ) = None
+    checksum: Annotated[str, Meta(pattern=_CHECKSUM, description="sha256:, sha512: or md5: and the sum")] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=255, description="By default the URL's")] | None = None
     tags: NewTags = []
     metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = msgspec.field(
         default_factory=dict[str, Scalar]
     )
     collection: Collection | None = None
     mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known better")] | None = None
-    timeout_s: (
-        Annotated[float, Meta(gt=0, le=86_400, description="For the whole download; the settings' limit by default")]
-        | None
-    ) = None
-    max_bytes: Annotated[int, Meta(ge=1, description="Longest content; never more than the settings' limit")] | None = (
-        None
-    )
+    timeout_s: Annotated[float, Meta(gt=0, le=86_400, description="By default the settings' limit")] | None = None
+    max_bytes: Annotated[int, Meta(ge=1, description="At most the settings' limit")] | None = None
 
 
 class DownloadAllowed(msgspec.Struct, frozen=True, kw_only=True):

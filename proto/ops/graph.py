@@ -14,21 +14,13 @@ from msgspec import Meta
 
 from proto.operation import Family, Params, Role
 
-SERVICE = "graph"
-SURFACES = ("knowledge",)
-
-internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
-tool = Family(SERVICE, surfaces=SURFACES)
+internal = Family("graph", role=Role.INTERNAL, callers=("*",))
+tool = Family("graph", surfaces=("knowledge",))
 
 NOTES = "notes"
 
-Corpus = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z][a-z0-9_-]{0,63}$",
-        description="The corpus of a node: a small letter, then small letters, digits, _ and -, 64 in all at most",
-    ),
-]
+_CORPUS = "The corpus of a node: a small letter, then small letters, digits, _ and -, 64 in all at most"
+Corpus = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description=_CORPUS)]
 NodeName = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a node, unique in its corpus")]
 Kind = Annotated[str, Meta(min_length=1, max_length=256, description="Type of an edge")]
 
@@ -48,9 +40,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     id: NodeName
     label: Annotated[str, Meta(max_length=1024, description="What people call it")] = ""
-    source: Annotated[
-        str, Meta(max_length=8192, description="Where it and its edges are stated: a file, an address")
-    ] = ""
+    source: Annotated[str, Meta(max_length=8192, description="Where it is stated: a file, an address")] = ""
     edges: Annotated[list[Outgoing], Meta(description="All of them; those that are not here are removed")] = []
 
 
@@ -125,9 +115,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str
     type: str
     target: str
-    stated_in: Annotated[
-        str, Meta(description="Where it is stated: a file (of a note relative to its root), an address")
-    ] = ""
+    stated_in: Annotated[str, Meta(description="A file (of a note relative to its root), or an address")] = ""
     source_corpus: str | None = None
     target_corpus: str | None = None
 
@@ -160,9 +148,7 @@ class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
 
     id: NodeName
     depth: Annotated[int, Meta(ge=1, le=10, description="Steps to follow")] = 1
-    direction: Annotated[Direction, Meta(description="Edges that start here (out), end here (in), or both")] = (
-        Direction.BOTH
-    )
+    direction: Annotated[Direction, Meta(description="Edges from here (out), to here (in), or both")] = Direction.BOTH
     kinds: Kinds = []
     corpus: Annotated[Corpus, Meta(description="The corpus of `id`")] = NOTES
     fan_out: Annotated[int, Meta(ge=1, le=10000, description="Edges to follow from one node at most")] = 100
@@ -176,9 +162,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     length: Annotated[int | None, Meta(description="Its number of edges")]
     nodes: list[Node]
     edges: list[Edge]
-    complete: Annotated[
-        bool, Meta(description="With nothing found: whether there is surely no path within `max_length`")
-    ]
+    complete: Annotated[bool, Meta(description="With nothing found: there is surely no path within `max_length`")]
     degraded: Annotated[list[str], Meta(description="What is still to be fed into the graph")]
 
 
@@ -188,9 +172,7 @@ class GraphPath(Params[Path], frozen=True, kw_only=True):
 
     source: NodeName
     target: NodeName
-    direction: Annotated[Direction, Meta(description="Follow edges forwards (out), backwards (in), or either way")] = (
-        Direction.BOTH
-    )
+    direction: Annotated[Direction, Meta(description="Edges forwards (out), backwards (in), or both")] = Direction.BOTH
     kinds: Kinds = []
     corpus: Annotated[Corpus, Meta(description="The corpus of `source`")] = NOTES
     target_corpus: Annotated[Corpus | None, Meta(description="The corpus of `target`, where it is another")] = None

@@ -13,20 +13,18 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import OPERATOR, Family, Params, Resource, Role
+from proto.ops.graph import Direction
 
-SURFACES = ("knowledge",)
-
-tool = Family("knowledge", surfaces=SURFACES)
-resource = Family("knowledge", role=Role.RESOURCE, surfaces=SURFACES)
+tool = Family("knowledge", surfaces=("knowledge",))
+resource = Family("knowledge", role=Role.RESOURCE, surfaces=("knowledge",))
 operator = Family("knowledge", callers=(OPERATOR,))
 
-
-NodeId = Annotated[
-    str,
-    Meta(min_length=1, max_length=1024, description="Id of a note, as search_documents answers it"),
-]
+NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, as search_documents answers")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
+
+
+_SINCE = "Only notes whose `date`, else last change, is this or later (RFC 3339, a date, Unix seconds)"
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,13 +35,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     preview: Annotated[str, Meta(description="Title of the note")]
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
     snippet: Annotated[str, Meta(description="The passage that matched")]
-    context: Annotated[
-        str,
-        Meta(
-            description="Its headings and lines, `Guide > Install (lines 10-24)`; with a language model and for the "
-            "best five also what it has to do with the query"
-        ),
-    ]
+    context: Annotated[str, Meta(description="Its headings and lines; of the best five also a language model's remark")]
 
 
 class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,23 +65,9 @@ class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 20
     tags: Annotated[list[str], Meta(max_length=32, description="Only notes that carry every one of these tags")] = []
     path: Annotated[str, Meta(max_length=4096, description="Only notes whose path starts with this, `guides/`")] = ""
-    since: Annotated[
-        Instant | None,
-        Meta(
-            description="Only notes of this time or later (RFC 3339, a date, or Unix seconds); a note's time is the "
-            "`date` of its front matter, else its last change"
-        ),
-    ] = None
-    until: Annotated[
-        Instant | None, Meta(description="Only notes of this time or earlier; a date means the whole day")
-    ] = None
-    max_tokens: (
-        Annotated[
-            int,
-            Meta(ge=1, le=2**31, description="About how long the answer may be; the best note is answered in any case"),
-        ]
-        | None
-    ) = None
+    since: Annotated[Instant | None, Meta(description=_SINCE)] = None
+    until: Annotated[Instant | None, Meta(description="Only notes of this time or earlier; a date: all of it")] = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31, description="About how long the answer may be")] | None = None
 
 
 class NodeContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,14 +81,6 @@ class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
     """Read the full Markdown text of a note, straight from its file."""
 
     id: NodeId
-
-
-class Direction(enum.StrEnum):
-    """Which edges to follow from a note."""
-
-    OUT = "out"
-    IN = "in"
-    BOTH = "both"
 
 
 class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,16 +100,8 @@ class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
     """Find the notes that a note links to, or that link to it; an unknown id has no links."""
 
     id: NodeId
-    relation: (
-        Annotated[
-            str,
-            Meta(max_length=256, description="Only this type, in either case; `similar`: close in meaning"),
-        ]
-        | None
-    ) = None
-    direction: Annotated[Direction, Meta(description="Edges that start here (out), end here (in), or both")] = (
-        Direction.OUT
-    )
+    relation: Annotated[str, Meta(max_length=256, description="Only this type; `similar`: by meaning")] | None = None
+    direction: Annotated[Direction, Meta(description="Edges from here (out), to here (in), or both")] = Direction.OUT
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps to follow")] = 1
 
 
@@ -164,9 +126,7 @@ class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
     """Add tags to a Markdown file, as a `<!-- tags: a, b -->` comment at its end or merged into the last such
     comment."""
 
-    file_path: Annotated[
-        str, Meta(min_length=1, max_length=4096, description="Path of the file, absolute or below a root")
-    ]
+    file_path: Annotated[str, Meta(min_length=1, max_length=4096, description="The file, absolute or below a root")]
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=256, description="The tags to add")]
 
 
@@ -187,10 +147,7 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     last_scan: Annotated[str | None, Meta(description="When the last scan ended, RFC 3339")]
     scan_ms: Annotated[float, Meta(description="How long it took, in milliseconds")]
     scan_interval_s: Annotated[float, Meta(description="Seconds between two scans of all folders")]
-    unwatched: Annotated[
-        str | None,
-        Meta(description="Why a change shows only with the next scan; null while a watcher reports changes at once"),
-    ]
+    unwatched: Annotated[str | None, Meta(description="Why a change shows only with the next scan, if so")]
     roots: list[str]
     problems: Annotated[list[Problem], Meta(description="What is not, or not wholly, indexed (the first 100)")]
     problem_count: int
@@ -289,10 +246,7 @@ class ReadingList(msgspec.Struct, frozen=True, kw_only=True):
 class SuggestReading(Params[ReadingList], frozen=True, kw_only=True):
     """Suggest notes to read for a task: those that match, and those that several of them are linked with."""
 
-    context: Annotated[
-        str,
-        Meta(min_length=1, max_length=65536, description="What is being worked on, in plain language, or a note's id"),
-    ]
+    context: Annotated[str, Meta(min_length=1, max_length=65536, description="The task in plain words, or a note's id")]
     limit: Annotated[int, Meta(ge=1, le=100, description="Notes to answer at most")] = 5
 
 
@@ -305,20 +259,18 @@ class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
     until: Annotated[str | None, Meta(description="To this moment (RFC 3339)")]
 
 
+_RANGES = (
+    "`2026-01-17`, `2026-01`, `2026`, `2026-01-01..2026-03-31` (either end may be left out), "
+    "`today`, `yesterday`, `this week`, `last month`, `last 7 days`; all in UTC"
+)
+
+
 @tool.read("temporal_search", deadline_s=30)
 class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
     """Search the notes of a time; a note's time is the `date` of its front matter, else its last change."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="What to look for, in plain language")]
-    date_range: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=128,
-            description="`2026-01-17`, `2026-01`, `2026`, `2026-01-01..2026-03-31` (either end may be left out), "
-            "`today`, `yesterday`, `this week`, `last month`, `last 7 days`; all in UTC",
-        ),
-    ]
+    date_range: Annotated[str, Meta(min_length=1, max_length=128, description=_RANGES)]
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 20
 
 
@@ -337,6 +289,10 @@ class ClusteredNote(msgspec.Struct, frozen=True, kw_only=True):
     title: str
 
 
+_METHODS = "`kmeans`: `count` topics by meaning; `similar`: chains of notes, each at `threshold`; `links`: linked notes"
+_MIN_SIZE = "Least notes of a cluster; by default 1 of `kmeans`, else 2: a note alone is no cluster"
+
+
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Notes about one thing."""
 
@@ -351,9 +307,7 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
     method: ClusterMethod
     clusters: list[Cluster]
     notes: Annotated[int, Meta(description="Notes that are in a cluster")]
-    left_out: Annotated[
-        int, Meta(description="Notes that are not: in none so large, too short for a vector, or not embedded yet")
-    ]
+    left_out: Annotated[int, Meta(description="Notes that are not: in none so large, too short, or not embedded yet")]
     degraded: Annotated[list[str], Meta(description="In what way this may fall short of the notes, and why")]
 
 
@@ -362,32 +316,10 @@ class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True
     """Put all notes into clusters by topic, each with a label of its most telling terms; the same notes always make
     the same clusters."""
 
-    method: Annotated[
-        ClusterMethod,
-        Meta(
-            description="`kmeans`: `count` topics by meaning; `similar`: chains of notes, each at `threshold` from the "
-            "next; `links`: notes that are linked, directly or through others"
-        ),
-    ] = ClusterMethod.KMEANS
-    count: (
-        Annotated[
-            int, Meta(ge=1, le=1000, description="Topics of `kmeans`; by default about the root of half the notes")
-        ]
-        | None
-    ) = None
+    method: Annotated[ClusterMethod, Meta(description=_METHODS)] = ClusterMethod.KMEANS
+    count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`; by default √(notes/2)")] | None = None
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity of `similar`")] = 0.8
-    min_size: (
-        Annotated[
-            int,
-            Meta(
-                ge=1,
-                le=10000,
-                description="Leave out clusters of fewer notes than this; by default 1 of `kmeans`, else 2: a note "
-                "that is linked with none, or similar to none, is no cluster",
-            ),
-        ]
-        | None
-    ) = None
+    min_size: Annotated[int, Meta(ge=1, le=10000, description=_MIN_SIZE)] | None = None
     notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each cluster at most")] = 20
 
 
@@ -403,12 +335,7 @@ class KnowledgeIngestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @operator.write("knowledge_ingest", idempotent=True, deadline_s=86_400)
 class KnowledgeIngest(Params[KnowledgeIngestResult], frozen=True, kw_only=True):
-    """Scan the folders now, and answer once every note below the paths is indexed.
+    """Scan the folders now, and answer once every note below the paths is indexed; the work needs no caller."""
 
-    The work goes on without a caller; a second call waits for the rest of it.
-    """
-
-    paths: Annotated[
-        list[str], Meta(max_length=1024, description="Absolute paths at or below roots; none: all roots")
-    ] = []
+    paths: Annotated[list[str], Meta(max_length=1024, description="Absolute paths in roots; none: all")] = []
     vectors: Annotated[bool, Meta(description="Wait also until every piece can be found by meaning")] = True

@@ -16,7 +16,6 @@ from proto.operation import Family, Params, Role
 
 internal = Family("llm", role=Role.INTERNAL, callers=("*",))
 
-
 MAX_TEXTS = 32
 
 
@@ -49,9 +48,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
     index: Annotated[int, Meta(ge=0, description="Which of the candidates that were given")]
     score: Annotated[float | None, Meta(description="How well it answers, in [0, 1], where the model said")] = None
-    context: Annotated[str, Meta(description="What it has to do with the query; empty where the model did not say")] = (
-        ""
-    )
+    context: Annotated[str, Meta(description="What it has to do with the query, where the model said")] = ""
 
 
 class Refinement(msgspec.Struct, frozen=True, kw_only=True):

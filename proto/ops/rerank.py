@@ -25,18 +25,13 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
     ranked: Annotated[list[Ranked], Meta(description="Best first; equal scores in the order given")]
     model: str
     truncated: Annotated[list[int], Meta(description="Indices of the texts that were longer than the model reads")] = []
-    query_truncated: Annotated[bool, Meta(description="Whether the query was cut to half of what the model reads")] = (
-        False
-    )
+    query_truncated: Annotated[bool, Meta(description="Whether it was cut to half of what the model reads")] = False
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
 @internal.read("rerank_pairs", deadline_s=120)
 class RerankPairs(Params[RerankResult], frozen=True, kw_only=True):
-    """Put texts in the order of how well they answer a query.
-
-    Unavailable where this machine has no such model; `rerank_model` says so beforehand.
-    """
+    """Put texts in the order of how well they answer a query; Unavailable where there is no such model."""
 
     query: Annotated[str, Meta(min_length=1, max_length=65536, description="What is asked")]
     texts: Annotated[list[str], Meta(min_length=1, max_length=4096, description="What may answer it")]

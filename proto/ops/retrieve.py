@@ -1,8 +1,7 @@
 """Operations of `retrieve`: named collections of text, found by words and by meaning.
 
-A collection holds *groups* (a note, a document, a conversation's turn); a group holds *items* (its sections), each
-with its text. Putting a group states its whole content at once, so that the write is idempotent and a crash can leave
-neither half.
+A collection holds *groups* (a note, a document, a turn); a group holds *items* (its sections), each with its text.
+Putting a group states its whole content, so that the write is idempotent and a crash can leave neither half.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ internal = Family("retrieve", role=Role.INTERNAL, callers=("*",))
 
 
 Collection = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z][a-z0-9_-]{0,63}$",
-        description="The collection's name: a small letter, then small letters, digits, _ and -, 64 in all at most",
-    ),
+    str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description="A small letter, then small letters, digits, _ and -")
 ]
 Value: TypeAlias = str | int | float | bool | list[str] | None
 """What metadata may hold."""
 Epoch: TypeAlias = Annotated[str, Meta(description="Another one stands for another database, to be fed from the start")]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Cosine: TypeAlias = Annotated[float, Meta(ge=-1, le=1, description="Least cosine")]
+Waiting: TypeAlias = Annotated[int, Meta(description="Items of the collection whose vector is still to come")]
 
 MAX_WAIT_S = 600
 
@@ -35,55 +33,39 @@ MAX_WAIT_S = 600
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One searchable piece of a group."""
 
-    key: Annotated[
-        str, Meta(min_length=1, max_length=1024, description="Unique in its group, stable while the piece is the same")
-    ]
+    key: Annotated[Name, Meta(description="Unique in its group, stable while the piece is the same")]
     text: Annotated[str, Meta(description="What is searched and embedded")]
     heading: Annotated[str, Meta(description="Heading path of the piece, found by words as the text is")] = ""
     metadata: Annotated[dict[str, Value], Meta(description="Given back with a hit (its lines, say)")] = {}
-    embed: Annotated[
-        bool, Meta(description="Whether the piece gets a vector; without one it is found by words alone")
-    ] = True
+    embed: Annotated[bool, Meta(description="Whether it gets a vector; without one it is found by words alone")] = True
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A group and all its items."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=1024, description="Unique in the collection")]
+    id: Annotated[Name, Meta(description="Unique in the collection")]
     items: Annotated[list[Item], Meta(description="All of its pieces; those that are not here are removed")]
     title: Annotated[str, Meta(description="Found by words, with more weight than the text")] = ""
     metadata: Annotated[dict[str, Value], Meta(description="What filters look at, and given back with a hit")] = {}
 
 
-class PutResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a put did; all of it is on disk and found by words."""
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """It is on disk: what was put is found by words, what was deleted by no means."""
 
-    groups: int
-    items_written: int
-    items_unchanged: int
-    items_removed: int
-    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")]
+    vectors_waiting: Waiting = 0
     epoch: Epoch = ""
 
 
 @internal.write("retrieve_put", idempotent=True, deadline_s=60)
-class RetrievePut(Params[PutResult], frozen=True, kw_only=True):
+class RetrievePut(Params[Written], frozen=True, kw_only=True):
     """Set the whole content of groups, in one transaction; unchanged items keep their vectors."""
 
     collection: Collection
     groups: Annotated[list[Group], Meta(min_length=1, max_length=1024, description="The groups to set")]
 
 
-class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How much went; it is found no more by any means."""
-
-    groups: int
-    items: int
-    epoch: Epoch = ""
-
-
 @internal.destroy("retrieve_delete", idempotent=True, deadline_s=60)
-class RetrieveDelete(Params[DeleteResult], frozen=True, kw_only=True):
+class RetrieveDelete(Params[Written], frozen=True, kw_only=True):
     """Remove groups; ids that are not there count for nothing."""
 
     collection: Collection
@@ -96,10 +78,7 @@ class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
 
 @internal.write("retrieve_scrub", idempotent=True, deadline_s=120)
 class RetrieveScrub(Params[Scrubbed], frozen=True, kw_only=True):
-    """Take out what deletions leave behind: words in parts of the word index that are not merged yet, pages in the log.
-
-    Takes a second for some hundred thousand pieces; for after deletions that are meant for good.
-    """
+    """Take out what deletions leave behind in files: words, vectors, pages of the log.  A second for 100,000 pieces."""
 
     collection: Collection
 
@@ -108,17 +87,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A condition on the groups' metadata; several must all hold."""
 
     field: Annotated[str, Meta(description="Name in the group's metadata")]
-    any_of: (
-        Annotated[list[str | int], Meta(description="Equal to one of these (for a list: holds one of them)")] | None
-    ) = None
-    prefix: Annotated[str, Meta(description="Text that starts with this")] | None = None
-    at_least: Annotated[float, Meta(description="Number not below this")] | None = None
-    at_most: Annotated[float, Meta(description="Number not above this")] | None = None
+    any_of: Annotated[list[str | int] | None, Meta(description="Equal to one of these, or a list with one")] = None
+    prefix: Annotated[str | None, Meta(description="Text that starts with this")] = None
+    at_least: Annotated[float | None, Meta(description="Number not below this")] = None
+    at_most: Annotated[float | None, Meta(description="Number not above this")] = None
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A group with its best piece; `score` is its best item's, in [0, 1]: of the fusion, or of the cross-encoder where
-    it ran."""
+    """A group with its best piece; `score`, in [0, 1], is the fusion's, or the cross-encoder's where it ran."""
 
     group: str
     key: str
@@ -136,12 +112,10 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Hits, best first, and the truth about how they were found."""
 
-    hits: list[Hit]
+    hits: list[Hit] = []
     stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank or maxsim")]
     degraded: Annotated[list[str], Meta(description="What should have run and did not, each with its reason")] = []
-    source: Annotated[
-        str, Meta(description="hybrid, vector or lexical, each with +rerank where the cross-encoder ran")
-    ] = "lexical"
+    source: Annotated[str, Meta(description="hybrid, vector or lexical, with +rerank where that ran")] = "lexical"
     reranked: Annotated[bool, Meta(description="Whether the cross-encoder decided the order of the best")] = False
     vectors_waiting: int = 0
 
@@ -149,9 +123,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
 class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the two orders become one."""
 
-    method: Annotated[
-        str, Meta(pattern="^(weighted|rrf|lexical|vector)$", description="weighted, rrf, lexical or vector")
-    ] = "weighted"
+    method: Annotated[str, Meta(pattern="^(weighted|rrf|lexical|vector)$")] = "weighted"
     vector_weight: Annotated[float, Meta(ge=0, le=1, description="Share of the vector score under `weighted`")] = 0.65
 
 
@@ -163,34 +135,24 @@ class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
     query: Annotated[str, Meta(min_length=1, max_length=65536, description="Any text; there is no query syntax")]
     limit: Annotated[int, Meta(ge=1, le=1000, description="Groups to answer at most")] = 20
     candidates: Annotated[int, Meta(ge=1, le=2000, description="Pieces that each stage hands on")] = 50
-    filters: Annotated[list[Filter], Meta(description="Conditions that all must hold")] = msgspec.field(
-        default_factory=list
-    )
-    fusion: Annotated[Fusion, Meta(description="How the two orders become one")] = Fusion()
-    texts: (
-        Annotated[
-            int,
-            Meta(ge=0, le=1000, description="So many hits come with title, heading, text and metadata, all by default"),
-        ]
-        | None
-    ) = None
+    filters: Annotated[list[Filter], Meta(description="Conditions that all must hold")] = []
+    fusion: Fusion = Fusion()
+    texts: Annotated[int, Meta(ge=0, le=1000, description="So many hits come with more than their ids")] | None = None
 
 
 class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How much a collection holds and how far its vectors are."""
 
     collection: str
-    groups: int
-    items: int
-    vectors: int
-    vectors_waiting: int
-    vectors_failed: Annotated[
-        int, Meta(description="Of those that wait: pieces that the model failed on; they are tried again")
-    ] = 0
-    fingerprint: str | None
-    size_bytes: int
-    index: Annotated[str, Meta(description="Kind of vector index in use")]
-    words: Annotated[str, Meta(description="Word index in use: fts5, or tantivy for large collections")] = "fts5"
+    groups: int = 0
+    items: int = 0
+    vectors: int = 0
+    vectors_waiting: int = 0
+    vectors_failed: Annotated[int, Meta(description="Of those: pieces that the model failed on; tried again")] = 0
+    fingerprint: str | None = None
+    size_bytes: int = 0
+    index: Annotated[str, Meta(description="Kind of vector index in use")] = "none"
+    words: Annotated[str, Meta(description="Word index in use: fts5, or tantivy where it is large")] = "fts5"
     epoch: Epoch = ""
     degraded: Annotated[list[str], Meta(description="Why the collection does not hold all that it should")] = []
 
@@ -205,8 +167,8 @@ class RetrieveStatus(Params[CollectionStatus], frozen=True, kw_only=True):
 class GroupIds(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of groups, sorted, and whether more follow the last one."""
 
-    ids: list[str]
-    more: bool
+    ids: list[str] = []
+    more: bool = False
     epoch: Epoch = ""
 
 
@@ -218,11 +180,9 @@ class CollectionEpoch(msgspec.Struct, frozen=True, kw_only=True):
 
 @internal.write("retrieve_epoch", idempotent=False, deadline_s=MAX_WAIT_S + 15)
 class RetrieveEpoch(Params[CollectionEpoch], frozen=True, kw_only=True):
-    """Wait until a collection is in another epoch than `filled`: a damaged one is begun again, empty, for its corpus to
-    feed it again.
+    """Wait until a collection is in another epoch than `filled`: a damaged one is begun again, empty, to be fed again.
 
-    To name an epoch in `filled` says that all that the corpus has is in the collection; until then a collection that
-    was begun again answers `degraded`.
+    To name an epoch in `filled` says that all that the corpus has is in the collection; until then it is `degraded`.
     """
 
     collection: Collection
@@ -249,9 +209,9 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
 class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     """The nearest groups, nearest first."""
 
-    neighbours: list[Neighbour]
-    has_vector: Annotated[bool, Meta(description="Whether the group that was asked for has a vector to compare")]
-    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
+    neighbours: list[Neighbour] = []
+    has_vector: Annotated[bool, Meta(description="Whether the group that was asked for has one to compare")] = False
+    vectors_waiting: Waiting = 0
 
 
 @internal.read("retrieve_similar", deadline_s=30)
@@ -262,9 +222,9 @@ class RetrieveSimilar(Params[Neighbours], frozen=True, kw_only=True):
     """
 
     collection: Collection
-    group: Annotated[str, Meta(min_length=1, max_length=1024, description="Id of the group")]
+    group: Name
     limit: Annotated[int, Meta(ge=1, le=10000, description="Groups to answer at most")] = 10
-    threshold: Annotated[float, Meta(ge=-1, le=1, description="Least cosine")] = -1.0
+    threshold: Cosine = -1.0
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -278,34 +238,31 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """The most similar pairs, most similar first, those of one similarity in the order of ids."""
 
-    pairs: list[Pair]
-    more: Annotated[bool, Meta(description="Whether further pairs reach the threshold")]
-    groups: Annotated[int, Meta(description="Groups that have a vector; all pairs of these were compared")]
-    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
+    pairs: list[Pair] = []
+    more: Annotated[bool, Meta(description="Whether further pairs reach the threshold")] = False
+    groups: Annotated[int, Meta(description="Groups that have a vector; all pairs of these were compared")] = 0
+    vectors_waiting: Waiting = 0
 
 
 @internal.read("retrieve_pairs", deadline_s=120)
 class RetrievePairs(Params[Pairs], frozen=True, kw_only=True):
-    """The most similar pairs of groups of a collection, over all pairs and exactly, each unordered pair once.
-
-    Vectors are those of `retrieve_similar`.
-    """
+    """The most similar pairs of groups, over all pairs and exactly, each once; by the vectors of `retrieve_similar`."""
 
     collection: Collection
-    threshold: Annotated[float, Meta(ge=-1, le=1, description="Least cosine")]
+    threshold: Cosine
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Pairs to answer at most")] = 1000
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of a collection put together by what they are about; each is in exactly one list."""
 
-    clusters: Annotated[list[list[str]], Meta(description="Ids, the most typical first; the largest cluster first")]
-    groups: Annotated[int, Meta(description="Groups that have a vector")]
-    vectors_waiting: Annotated[int, Meta(description="Items of the collection whose vector is still to come")] = 0
+    clusters: Annotated[list[list[str]], Meta(description="Ids, the most typical first; the largest first")] = []
+    groups: Annotated[int, Meta(description="Groups that have a vector")] = 0
+    vectors_waiting: Waiting = 0
 
 
 class Clustering(enum.StrEnum):
-    """How groups are put together."""
+    """Spherical k-means, or chains of groups, each at `threshold` from the next."""
 
     KMEANS = "kmeans"
     SIMILAR = "similar"
@@ -313,18 +270,9 @@ class Clustering(enum.StrEnum):
 
 @internal.read("retrieve_clusters", deadline_s=120)
 class RetrieveClusters(Params[Grouping], frozen=True, kw_only=True):
-    """Put the groups of a collection together by their vectors (those of `retrieve_similar`); the same state of the
-    collection always has the same answer."""
+    """Put groups together by their vectors (those of `retrieve_similar`), always in the same way."""
 
     collection: Collection
-    method: Annotated[
-        Clustering,
-        Meta(description="kmeans: spherical k-means; similar: chains of groups, each at `threshold` from the next"),
-    ] = Clustering.KMEANS
-    count: (
-        Annotated[
-            int, Meta(ge=1, le=1000, description="Clusters of kmeans; by default about the root of half the groups")
-        ]
-        | None
-    ) = None
-    threshold: Annotated[float, Meta(ge=-1, le=1, description="Least cosine of `similar`")] = 0.8
+    method: Clustering = Clustering.KMEANS
+    count: Annotated[int, Meta(ge=1, le=1000, description="Of kmeans; by default by the groups")] | None = None
+    threshold: Annotated[Cosine, Meta(description="Of `similar`")] = 0.8

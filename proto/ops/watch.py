@@ -17,20 +17,12 @@ from msgspec import Meta
 
 from proto.operation import Family, Params, Role
 
-SERVICE = "watch"
-
-internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
-
+internal = Family("watch", role=Role.INTERNAL, callers=("*",))
 
 MAX_WAIT_S = 60.0
 
-SubscriptionName = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$",
-        description="Name of the subscription, unique among the caller's own: letters, digits and _.:-",
-    ),
-]
+_NAME = "Name of the subscription, unique among the caller's own: letters, digits and _.:-"
+SubscriptionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$", description=_NAME)]
 
 
 class EntryKind(enum.StrEnum):
@@ -98,10 +90,7 @@ class WatchSubscribe(Params[Subscribed], frozen=True, kw_only=True):
     ] = []
     include: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=1024)]],
-        Meta(
-            max_length=256,
-            description="Only files whose name matches one of these (`*.md`, either case); directories always",
-        ),
+        Meta(max_length=256, description="Only files of these names (`*.md`, either case); directories always"),
     ] = []
 
 
@@ -119,18 +108,13 @@ class WatchUnsubscribe(Params[Unsubscribed], frozen=True, kw_only=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed, in order.
-
-    With `resync` there are none: rescan, then read on after `sequence`.
-    """
+    """What changed, in order; nothing with `resync`: rescan, then read on after `sequence`."""
 
     changes: list[Change]
     sequence: Annotated[int, Meta(description="What to give as `after` once these are dealt with")]
     more: Annotated[bool, Meta(description="Whether more are there already")]
     resync: Annotated[bool, Meta(description="Whether the log does not reach back to `after`")]
-    complete: Annotated[
-        bool, Meta(description="False while the first scan is under way; until it is through there are no changes")
-    ]
+    complete: Annotated[bool, Meta(description="False while the first scan is under way: there are no changes yet")]
 
 
 @internal.read("watch_changes", deadline_s=MAX_WAIT_S + 15)
@@ -169,9 +153,7 @@ class WatchStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     watches: Annotated[int, Meta(description="Folders from which the operating system tells of changes")]
     watch_limit: Annotated[int, Meta(description="How many that may be for this user, on all programs together")]
     polled: Annotated[int, Meta(description="Folders past that limit; they are looked at every few seconds")]
-    overflows: Annotated[
-        int, Meta(description="How often the system's queue overflowed; all folders were looked at again")
-    ]
+    overflows: Annotated[int, Meta(description="How often the system's queue overflowed, for a look at all folders")]
     queue_limit: Annotated[int, Meta(description="Events that fit into that queue")]
     events: Annotated[int, Meta(description="Events since the start")]
     dirty: Annotated[int, Meta(description="Folders that are still to be looked at")]
@@ -187,9 +169,7 @@ class WatchStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[FolderProblem]
     problem_count: int
     size_bytes: int
-    rebuilt: Annotated[
-        bool, Meta(description="Whether the database was found damaged and begun again, since the process started")
-    ]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was damaged and begun again, since the start")]
 
 
 @internal.read("watch_status", deadline_s=30)

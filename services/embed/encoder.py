@@ -12,52 +12,121 @@ here, and nowhere else:
 
 from __future__ import annotations
 
+import abc
 import enum
-import importlib
 import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from proto.errors import OperationError
-from services.embed.weights import ModelFiles
+from services.embed.weights import ModelFiles, Pooling
+from services.runtime.models.batcher import Rows
 from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision, require_device
 
 Vectors = npt.NDArray[np.float32]
-"""Unit vectors, shape (texts, dimensions)."""
+"""Unit vectors, shape (texts, dimensions); or the states of a text's tokens, shape (tokens, dimensions)."""
 
 
-class Encoder(Protocol):
+class Encoder(abc.ABC):
     """Token ids in, unit vectors out; several threads may call it.
 
     Attributes:
         precision: resolved, never `auto`.
         width: the dimensions of its vectors.
+        device: `cpu` or `cuda`.
     """
 
     precision: Precision
     width: int
+    device: str
+    pooling: Pooling
+    first_lengths: tuple[int, ...] = (8,)
+    """Tokens of the shapes that come first, and whose computation takes preparation."""
 
-    @property
-    def device(self) -> str:
-        """`cpu` or `cuda`."""
+    @abc.abstractmethod
+    def states(self, sequences: Sequence[Ids]) -> list[Vectors]:
+        """The last hidden states of each sequence, shape (tokens, dimensions); sequences come by rising length."""
+
+    @abc.abstractmethod
+    def recover(self, error: Exception) -> bool:
+        """Make ready for the next batch after `error`; False where the process must end instead."""
 
     def compute(self, sequences: Sequence[Ids]) -> Vectors:
         """Unit vectors of the sequences, in their order."""
+        return unit(np.stack([pool(states, self.pooling) for states in self._in_order(sequences)]))
 
     def token_vectors(self, sequences: Sequence[Ids]) -> list[Vectors]:
         """Of each sequence the unit vectors of its tokens, shape (tokens, dimensions), without the special ones."""
+        return [unit(states[1:-1] if len(states) > 2 else states) for states in self._in_order(sequences)]
 
     def warm_up(self, max_tokens: int) -> None:
-        """Real forward passes of the shapes that come first, so that no caller waits for their preparation."""
+        """Real forward passes, so that no caller waits for the preparation of those shapes."""
+        for length in (*self.first_lengths, max_tokens):
+            self.compute([np.ones(min(length, max_tokens), dtype=np.int32)])
 
-    def recover(self, error: Exception) -> bool:
-        """Make ready for the next batch after `error`; False where the process must end instead."""
+    def _in_order(self, sequences: Sequence[Ids]) -> list[Vectors]:
+        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+        found = self.states([sequences[index] for index in order])
+        return [states for _, states in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+
+
+def pool(states: Vectors, pooling: Pooling) -> Vectors:
+    """One vector of the states of one text, not normalised: (tokens, dimensions) to (dimensions)."""
+    match pooling:
+        case Pooling.CLS:
+            pooled: Vectors = states[0]
+        case Pooling.LAST_TOKEN:
+            pooled = states[-1]
+        case Pooling.MAX:
+            pooled = states.max(axis=0)
+        case Pooling.MEAN | Pooling.MEAN_SQRT_LEN:
+            # The square root of the length is undone by the normalisation that follows.
+            pooled = states.mean(axis=0)
+    return pooled
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Each row scaled to length 1."""
+    units: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    return units
+
+
+class LatePair(msgspec.Struct, frozen=True):
+    """A query and a text, as token ids; as long as the text is."""
+
+    query: Ids
+    text: Ids
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+class LateInteraction:
+    """How well each word of a query is matched by some word of a text: the mean over the query's tokens of the best
+    cosine with any of the token vectors of the text (MaxSim: Khattab and Zaharia, ColBERT, SIGIR 2020).
+
+    Several threads may call it.  An option, since each text is computed again for each query.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.device = encoder.device
+        self.recover = encoder.recover
+
+    def compute(self, pairs: Sequence[LatePair]) -> Rows:
+        """Shape (pairs, 1), each in [-1, 1]."""
+        queries = {id(pair.query): pair.query for pair in pairs}
+        vectors = self._encoder.token_vectors([*queries.values(), *(pair.text for pair in pairs)])
+        asked = dict(zip(queries, vectors, strict=False))
+        texts = zip(pairs, vectors[len(queries) :], strict=True)
+        scores = [(asked[id(pair.query)] @ text.T).max(axis=1).mean() for pair, text in texts]
+        return np.array(scores, dtype=np.float32)[:, None]
 
 
 class Backend(enum.StrEnum):
@@ -84,46 +153,27 @@ def open_encoder(
         OperationError: `device` is `cuda` and there is none, or the backend is not installed or lacks the precision.
     """
     if backend is Backend.TORCH:
+        import torch
+
         from services.embed.torch_encoder import TorchEncoder
 
         require_device(device)
-        use_threads(backend, threads)
+        torch.set_num_threads(threads)
         return TorchEncoder(files, device=device, precision=precision)
-    if not _onnx_is_here():
+    if not onnx_is_here():
         raise OperationError(
             "services.embed.backend is onnx, and onnxruntime, onnx or onnx_ir cannot be imported: start once as "
             "`LINCKIA_EXTRA=onnx scripts/linckia …`, or install linckia[onnx]"
         )
     if precision is Precision.BF16:
         raise OperationError("the precision bf16 is torch's; with the backend onnx it is auto, int8 or fp32")
-    _disable_telemetry()
     from services.embed.onnx_encoder import OnnxEncoder
 
     return OnnxEncoder(files, folder, precision=precision, threads=threads)
 
 
-def use_threads(backend: Backend, threads: int) -> None:
-    """Of a batch that this thread computes: with torch the number is each thread's own."""
-    if backend is Backend.TORCH:
-        import torch
-
-        torch.set_num_threads(threads)
-
-
-def load_code(files: ModelFiles, backend: Backend) -> None:
-    """Import the model's code, as far as the zygote has not."""
-    if backend is Backend.ONNX:
-        if _onnx_is_here():
-            _disable_telemetry()
-            importlib.import_module("services.embed.onnx_encoder")
-    elif not importlib.import_module("services.embed.bert").supports(files.config):
-        importlib.import_module("transformers")
-
-
-def _onnx_is_here() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx", "onnx_ir"))
-
-
-def _disable_telemetry() -> None:
+def onnx_is_here() -> bool:
+    """Whether the backend `onnx` is installed."""
     # From 1.29 on ONNX Runtime would report to its maker; another version than ours may be installed.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx", "onnx_ir"))

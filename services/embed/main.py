@@ -7,6 +7,7 @@ setting `workers` the kernel makes as many processes, which share one queue of c
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,13 +28,20 @@ from proto.ops.embed import (
     TextKind,
     pack,
 )
-from services.embed.encoder import Backend, Encoder, Vectors, load_code, open_encoder, use_threads
-from services.embed.late import LateInteraction, LatePair
+from services.embed.encoder import (
+    Backend,
+    Encoder,
+    LateInteraction,
+    LatePair,
+    Vectors,
+    onnx_is_here,
+    open_encoder,
+)
 from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
-from services.runtime.models.checkpoint import TOKENIZE_AT_ONCE, Ids, ModelMissing
+from services.runtime.models.checkpoint import Ids, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once
 
 _INLINE_CHARACTERS = 2000
@@ -96,38 +104,31 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
     )
     tokenizer = TextTokenizer(files)
     # Two batches on a core each are a third faster than one batch on both, and none waits where a core is taken away.
-    encoder = open_encoder(
-        files,
-        settings.backend,
-        device=device,
-        precision=settings.precision,
-        threads=settings.threads,
-        folder=folder,
-    )
+    backend, precision, threads = settings.backend, settings.precision, settings.threads
+    encoder = open_encoder(files, backend, device=device, precision=precision, threads=threads, folder=folder)
     encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
     return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.compute([canary])[0])
 
 
 def rehearse(root: Path, settings: Mapping[str, Any]) -> None:
-    """Import the model's code alone, since its weights would be in memory twice."""
+    """Import the model's code alone, as far as the zygote has not: its weights would be in memory twice."""
     with contextlib.suppress(ModelMissing, ValueError):
-        load_code(resolve(str(settings.get("model", AUTO))), Backend(settings.get("backend", Backend.TORCH)))
+        files = resolve(str(settings.get("model", AUTO)))
+        if Backend(settings.get("backend", Backend.TORCH)) is Backend.ONNX:
+            if onnx_is_here():
+                importlib.import_module("services.embed.onnx_encoder")
+        elif not importlib.import_module("services.embed.bert").supports(files.config):
+            importlib.import_module("transformers")
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the model has answered."""
-    try:
-        settings = msgspec.convert(env.settings, Settings)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"settings of embed: {error}") from None
+    settings = env.settings_as(Settings)
     device = (env.mode or "cpu") if settings.backend is Backend.TORCH else "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
-    # A single query is computed in this thread: more threads than it is worth would have to be woken first.
-    use_threads(settings.backend, settings.threads)
     service = EmbedService(env.background, settings, loaded)
-    service.start()
     model = service.model
     env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
     yield Handlers(service)
@@ -137,45 +138,41 @@ class EmbedService:
     """The operations of `embed`.
 
     Args:
-        background: runs the batches, the watch over the model's health.
+        background: runs the batches, and the watch over the model's health.
     """
 
     def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
-        self._background = background
-        self._settings = settings
-        self._loaded = loaded
-        self._encoder, self._tokenizer = loaded.encoder, loaded.tokenizer
-        self._on_gpu = loaded.encoder.device == "cuda"
-        limits = _limits(settings, self._on_gpu)
-        self._batcher: Batcher[Ids] = Batcher(self._encoder.width, limits, verb="embedded")
+        encoder = loaded.encoder
+        on_gpu = encoder.device == "cuda"
+        # On a GPU a query may have to wait for a batch.
+        limits = BatchLimits(
+            target_s=(settings.batch_ms or (80 if on_gpu else 400)) / 1000,
+            first_tokens=16384 if on_gpu else 1024,
+            max_tokens=65536 if on_gpu else _MOST_TOKENS_ON_A_CPU,
+            max_waiting_tokens=settings.max_waiting_tokens,
+        )
+        self._tokenizer = loaded.tokenizer
+        self._batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
         self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
         # Queries have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
         self._limiters = {kind: trio.CapacityLimiter(1) for kind in TextKind}
-
-    @property
-    def model(self) -> EmbedModel:
-        loaded = self._loaded
-        return EmbedModel(
+        self.model = EmbedModel(
             model=loaded.files.name,
             fingerprint=loaded.fingerprint,
-            dimensions=loaded.encoder.width,
+            dimensions=encoder.width,
             max_tokens=loaded.files.max_tokens,
-            device=loaded.encoder.device,
-            precision=loaded.encoder.precision.value,
+            device=encoder.device,
+            precision=encoder.precision.value,
         )
-
-    def start(self) -> None:
-        """Compute batches and watch the model's health from now on."""
-        settings, encoder, start_soon = self._settings, self._encoder, self._background.start_soon
         at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
         for _ in range(settings.batches or at_once):
-            start_soon(self._batcher.run, encoder)
-        if not self._on_gpu:
+            background.start_soon(self._batcher.run, encoder)
+        if not on_gpu:
             # A query waits for no batch of passages, but shares the processors with them.
-            start_soon(self._batcher.run, encoder, Lane.PROMPT)
-        start_soon(self._late.run, LateInteraction(encoder))
-        canary, expected = self._loaded.canary, self._loaded.canary_vector
-        start_soon(partial(watch_health, self._batcher, canary, expected, alike, every_s=settings.health_every_s))
+            background.start_soon(self._batcher.run, encoder, Lane.PROMPT)
+        background.start_soon(self._late.run, LateInteraction(encoder))
+        health = partial(watch_health, every_s=settings.health_every_s)
+        background.start_soon(health, self._batcher, loaded.canary, loaded.canary_vector, alike)
 
     @handles(EmbedTexts)
     async def embed_texts(self, params: EmbedTexts, ctx: Context) -> EmbedResult:
@@ -188,7 +185,7 @@ class EmbedService:
         ids.extend(tokens.ids)
         return EmbedResult(
             vectors=pack(await self._batcher.compute(ids, lane)),
-            fingerprint=self._loaded.fingerprint,
+            fingerprint=self.model.fingerprint,
             truncated=tokens.truncated,
             tokens=sum(map(len, ids)),
         )
@@ -210,27 +207,10 @@ class EmbedService:
         Args:
             line: whose thread does it, where not that of `kind`.
         """
-        found = Tokens([], [])
-        for start in range(0, len(texts), TOKENIZE_AT_ONCE):
-            some = texts[start : start + TOKENIZE_AT_ONCE]
-            if sum(map(len, some)) <= _INLINE_CHARACTERS:
-                tokens = self._tokenizer.encode(some, kind)
-            else:
-                limiter = self._limiters[line or kind]
-                tokens = await trio.to_thread.run_sync(self._tokenizer.encode, some, kind, limiter=limiter)
-            found.ids.extend(tokens.ids)
-            found.truncated.extend(start + index for index in tokens.truncated)
-        return found
-
-
-def _limits(settings: Settings, on_gpu: bool) -> BatchLimits:
-    # On a GPU a query may have to wait for a batch.
-    target_s = (settings.batch_ms or (80 if on_gpu else 400)) / 1000
-    if on_gpu:
-        return BatchLimits(target_s=target_s, max_waiting_tokens=settings.max_waiting_tokens, first_tokens=16384)
-    return BatchLimits(
-        target_s=target_s, max_waiting_tokens=settings.max_waiting_tokens, max_tokens=_MOST_TOKENS_ON_A_CPU
-    )
+        encode = partial(self._tokenizer.encode, texts, kind)
+        if sum(map(len, texts)) <= _INLINE_CHARACTERS:
+            return encode()
+        return await trio.to_thread.run_sync(encode, limiter=self._limiters[line or kind])
 
 
 def alike(left: Vectors, right: Vectors) -> bool:

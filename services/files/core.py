@@ -1,20 +1,26 @@
-"""What the families of operations share: the open index, its roots, its jobs, and what was changed beside them."""
+"""What the families of operations share: the open index, its roots, its jobs, and how a handler reads and writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import apsw
 import msgspec
 from msgspec import Meta
 
+from proto.operation import Params
 from services.files.index.jobs import Jobs
-from services.files.index.listing import Ignored
-from services.files.index.tree import Invalidations
+from services.files.index.tree import Tree
 from services.files.paths import Roots
 from services.runtime.database import Database
-from services.runtime.handlers import Environment
+from services.runtime.handlers import Context, Environment, handles
+
+P = TypeVar("P", bound=Params[Any])
+A = TypeVar("A")
+R = TypeVar("R")
+F = TypeVar("F", bound="Family")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +45,46 @@ class Core:
     env: Environment
     settings: Settings
     database: Database
+    tree: Tree
     roots: Roots
-    invalidations: Invalidations
-    ignored: Ignored | None
     jobs: Jobs
+
+
+class Family:
+    """Operations that need nothing but the core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def told(self, params: Any) -> None:
+        """A change was stored: tell clients that subscribed."""
+
+
+Query = Callable[[F, apsw.Connection, P], R]
+Handler = Callable[[F, A, Context], Awaitable[R]]
+
+
+def reads(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:
+    """Have the decorated query of a `Family` handle an operation, in a thread that reads the database."""
+
+    def handler_of(query: Query[F, P, R]) -> Handler[F, P, R]:
+        async def handler(self: F, given: P, ctx: Context) -> R:
+            return await self._core.database.read(lambda db: query(self, db, given))
+
+        return handles(params)(handler)
+
+    return handler_of
+
+
+def writes(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:
+    """Have the decorated change of a `Family` handle an operation, in a transaction, and `told` after it."""
+
+    def handler_of(change: Query[F, P, R]) -> Handler[F, P, R]:
+        async def handler(self: F, given: P, ctx: Context) -> R:
+            changed = await self._core.database.write(lambda db: change(self, db, given))
+            self.told(given)
+            return changed
+
+        return handles(params)(handler)
+
+    return handler_of

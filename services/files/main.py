@@ -13,7 +13,6 @@ from typing import Any
 import trio
 
 from proto.errors import Unavailable
-from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
 from proto.operation import Params
 from proto.ops.files.index import Index, ListJobs
 from proto.ops.files.reading import Inspect, Navigate
@@ -24,20 +23,19 @@ from services.files.browse.uris import Uris
 from services.files.changes import following
 from services.files.changes.changes import Changes
 from services.files.changes.changing import Changing, rejoin
-from services.files.changes.following import Follow
 from services.files.core import Core, read_settings
 from services.files.index.comparing import COLLECTIONS, CompareClient
 from services.files.index.jobs import Jobs
 from services.files.index.listing import ignore_rules
-from services.files.index.tree import Invalidations
+from services.files.index.tree import Invalidations, Tree
 from services.files.paths import Roots
-from services.files.plans.classifying import ClassifierTools, Classifying
+from services.files.plans.classifying import Classifying
 from services.files.plans.executions import Executions
 from services.files.plans.followers import Followers
 from services.files.plans.outcomes import Doing
 from services.files.plans.plans import PlanTools
 from services.files.plans.sources import SourceTools, resume_sources
-from services.files.query.entries import node_uri
+from services.files.query import named
 from services.files.query.grouping import Grouping
 from services.files.query.queries import Queries
 from services.files.query.resources import SetSearch
@@ -64,11 +62,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.at_rest(database.give_back)
     try:
         async with trio.open_nursery() as tasks:
-            invalidations = Invalidations()
-            compare_client = CompareClient(env, tasks, chosen.ignore)
-            jobs = Jobs(env, database, invalidations, ignored, tasks, compare_client, partial(_tell, env))
-            core = Core(env, chosen, database, roots, invalidations, ignored, jobs)
-            changes = Changes(database, roots, Follow(invalidations, ignored), env.data_dir)
+            tree = Tree(database, Invalidations(), ignored)
+            jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_tell, env))
+            core = Core(env, chosen, database, tree, roots, jobs)
+            changes = Changes(tree, roots, env.data_dir)
             await _take_up(core, changes, tasks)
             tasks.start_soon(recovery.run, core)
             followers = Followers(core, tasks)
@@ -173,14 +170,11 @@ def handlers_of(
         Grouping(core),
         SourceTools(core, followers),
         PlanTools(core, executions),
-        ClassifierTools(core, classifying),
+        classifying,
     )
 
 
 def _tell(env: Environment, job: int, status: str, root: str) -> None:
     """Tell clients that subscribed which resources read otherwise now."""
-    uris = [f"synthesis://jobs/{job}", "synthesis://jobs", f"synthesis://jobs/{status}"]
-    if status not in ("pending", "running"):
-        uris += ["synthesis://nodes", node_uri(root)]
-    for uri in uris:
-        env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=uri))
+    nodes = () if status in ("pending", "running") else ("nodes", f"nodes{root}")
+    named.tell(env, f"jobs/{job}", "jobs", f"jobs/{status}", *nodes)

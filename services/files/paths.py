@@ -44,11 +44,8 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def clean(path: str, field: str) -> str:
-    """An absolute path without `.`, `..`, doubled and trailing slashes; no link is looked at.
-
-    Raises:
-        InvalidParams: it is not absolute, or no path at all.
-    """
+    """An absolute path without `.`, `..`, doubled and trailing slashes; no link is looked at. Raises InvalidParams
+    where it is not absolute, or no path at all."""
     if not path.startswith("/"):
         raise InvalidParams(f"`{field}`: {shown(path)} is not an absolute path", field=field)
     if "\0" in path or len(path) > _MAX_CHARS:
@@ -116,19 +113,13 @@ class Roots:
         self.paths = tuple(to_text(str(root)) for root in roots)
 
     def real(self, path: str, field: str) -> str:
-        """The real path of a clean path, every link followed; what is not there is taken as it is written.
-
-        Raises:
-            InvalidParams: it leads out of the roots.
-        """
+        """The real path of a clean path, every link followed; what is not there is taken as it is written. Raises
+        InvalidParams where it leads out of the roots."""
         return self._checked(to_text(os.path.realpath(to_os(path))), path, field)
 
     def place(self, path: str, field: str) -> str:
-        """The path with every link but the last followed: the entry itself, which may be a link.
-
-        Raises:
-            InvalidParams: it leads out of the roots.
-        """
+        """The path with every link but the last followed: the entry itself, which may be a link. Raises InvalidParams
+        where it leads out of the roots."""
         folder, name = split(path)
         if not folder:
             return self._checked(path, path, field)

@@ -17,7 +17,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MAX_NS = 2**63 - 1
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _TIME = re.compile(
-    r"(?P<date>\d{4}-\d{2}-\d{2})[Tt ](?P<hour>\d{2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<part>\d+))?)?"
+    r"(?P<date>\d{4}-\d{2}-\d{2})[Tt ](?P<clock>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<part>\d+))?)?"
     r" ?(?P<zone>[Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})?"
 )
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -26,11 +26,8 @@ EXAMPLES = "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15` or Unix sec
 
 
 def parse(given: str | int | float, *, end: bool = False) -> int:
-    """Nanoseconds since 1970; a date is its first instant, or with `end` its last.
-
-    Raises:
-        ValueError: it is no time.
-    """
+    """Nanoseconds since 1970; a date is its first instant, or with `end` its last. Raises ValueError where it is no
+    time."""
     if isinstance(given, int | float):
         return _unix(str(given))
     text = given.strip()
@@ -60,18 +57,17 @@ def _midnight(date: str) -> int:
 
 
 def _instant(match: re.Match[str]) -> int:
-    hour, minute, second = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
+    _midnight(match["date"])
+    second = int(match["second"] or 0)
+    try:
+        minute = datetime.datetime.fromisoformat(f"{match['date']}T{match['clock']}{(match['zone'] or 'Z').upper()}")
+    except ValueError:
+        raise ValueError(f"there is no time {match[0]}") from None
     # A leap second is the last one of its minute.
-    if hour > 23 or minute > 59 or second > 60:
+    if second > 60:
         raise ValueError(f"there is no time {match[0]}")
-    ns = _midnight(match["date"]) + ((hour * 60 + minute) * 60 + second) * NS
-    if match["part"]:
-        ns += int(match["part"][:9].ljust(9, "0"))
-    zone = (match["zone"] or "Z").replace(":", "")
-    if zone not in "Zz":
-        offset = int(zone[1:3]) * 60 + int(zone[3:] or 0)
-        ns -= (-offset if zone[0] == "-" else offset) * 60 * NS
-    return ns
+    since = minute - _EPOCH
+    return since.days * DAY_NS + (since.seconds + second) * NS + int((match["part"] or "")[:9].ljust(9, "0"))
 
 
 def _bounded(ns: int) -> int:

@@ -16,6 +16,7 @@ import trio
 from proto.errors import OperationError, Unavailable
 from proto.operation import Params
 from proto.ops import knowledge as ops
+from proto.ops.graph import Direction
 from proto.ops.retrieve import RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, graph_feed, nodes
 from services.knowledge.graph_feed import Due, GraphFeed
@@ -26,9 +27,7 @@ from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files, tags
 from services.knowledge.notes.dates import rfc3339
 from services.knowledge.schema import open_database
-from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.operations import Search
-from services.knowledge.search.refinement import Refiner
 from services.runtime.database import Database
 from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -56,19 +55,17 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         feed = GraphFeed(env, database)
         outbox = Outbox(env, "the graph", feed)
         ingest = Ingest(env, database, outbox.hurry)
-        refiner = Refiner()
         follower = Follower(env, "notes", ingest)
         if ingest.roots:
             ignored = [*(f"{name}/" for name in sorted(SKIPPED_FOLDERS)), ".*/"]
             follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
         else:
             ingest.unwatched("there is no folder to be watched")
-        search = Search(database, ingest, refiner)
         async with trio.open_nursery() as tasks:
             for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
                 tasks.start_soon(task)
             tasks.start_soon(outbox.watch_epoch, feed.epoch)
-            yield Handlers(search, Discovery(database, ingest, search, refiner), Notes(database, ingest, outbox))
+            yield Handlers(Search(database, ingest), Notes(database, ingest, outbox))
             tasks.cancel_scope.cancel()
     finally:
         database.close()
@@ -113,7 +110,7 @@ class Notes:
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:
         if params.relation is not None and params.relation.casefold() == "similar":
             return await self._similar(params.id, ctx)
-        out, into = params.direction is not ops.Direction.IN, params.direction is not ops.Direction.OUT
+        out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
             lambda db: edges.explore(db, params.id, params.relation, out=out, into=into, depth=params.depth)
         )

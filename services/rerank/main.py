@@ -17,14 +17,13 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import InvalidParams, Unavailable
+from proto.errors import Unavailable
 from proto.operation import Params
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from services.rerank.pairs import Pair, PairTokenizer
-from services.rerank.weights import AUTO, NONE, PREFERRED, resolve
+from services.rerank.checkpoint import AUTO, NONE, PREFERRED, Pair, PairTokenizer, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
-from services.runtime.models.checkpoint import TOKENIZE_AT_ONCE, Checkpoint, ModelMissing
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision, batches_at_once, require_device
 
 if TYPE_CHECKING:
@@ -112,75 +111,56 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] |
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the model has answered, or once it is known that there is none."""
-    try:
-        settings = msgspec.convert(env.settings, Settings)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"settings of rerank: {error}") from None
+    settings = env.settings_as(Settings)
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
         env.info(model="none")
         yield Handlers(WithoutModel())
         return
-    service = RerankService(settings, loaded)
-    service.start(env.background)
-    env.info(model=loaded.files.name, device=loaded.encoder.device, precision=loaded.encoder.precision.value)
-    yield Handlers(service)
+    encoder = loaded.encoder
+    env.info(model=loaded.files.name, device=encoder.device, precision=encoder.precision.value)
+    yield Handlers(RerankService(env.background, settings, loaded))
 
 
 class RerankService:
-    """The operations of `rerank` with a model."""
+    """The operations of `rerank` with a model.
 
-    def __init__(self, settings: Settings, loaded: Loaded) -> None:
-        self._settings = settings
+    Args:
+        background: runs the batches, and the watch over the model's health.
+    """
+
+    def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
         self._loaded = loaded
-        encoder = loaded.encoder
-        target_s = settings.batch_ms / 1000
-        self._batcher: Batcher[Pair] = Batcher(
-            encoder.width,
-            BatchLimits(
-                target_s=target_s,
-                first_tokens=max(1, int(loaded.tokens_per_s * target_s)),
-                max_waiting_tokens=settings.max_waiting_tokens,
-            ),
-            verb="ranked",
+        encoder, target_s = loaded.encoder, settings.batch_ms / 1000
+        limits = BatchLimits(
+            target_s=target_s,
+            first_tokens=max(1, int(loaded.tokens_per_s * target_s)),
+            max_waiting_tokens=settings.max_waiting_tokens,
         )
-        self._runners = settings.batches or batches_at_once(
-            encoder.device, processes=settings.workers, threads=settings.threads
-        )
+        self._batcher: Batcher[Pair] = Batcher(encoder.width, limits, verb="ranked")
+        at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
+        self._runners = settings.batches or at_once
         # Searches have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
         self._limiters = {lane: trio.CapacityLimiter(1) for lane in Lane}
-
-    def start(self, background: trio.Nursery) -> None:
-        """Compute batches, and watch the model's health, until `background` is cancelled."""
         for _ in range(self._runners):
-            background.start_soon(self._batcher.run, self._loaded.encoder)
-        canary, expected = self._loaded.canary, self._loaded.canary_score
-        background.start_soon(
-            partial(watch_health, self._batcher, canary, expected, alike, every_s=self._settings.health_every_s)
-        )
+            background.start_soon(self._batcher.run, encoder)
+        health = partial(watch_health, every_s=settings.health_every_s)
+        background.start_soon(health, self._batcher, loaded.canary, loaded.canary_score, alike)
 
     @handles(RerankPairs)
     async def rerank_pairs(self, params: RerankPairs, ctx: Context) -> RerankResult:
         lane = Lane.BULK if params.bulk else Lane.PROMPT
         self._batcher.admit(lane, len(params.texts))
-        encode, limiter = self._loaded.tokenizer.encode, self._limiters[lane]
-        pairs: list[Pair] = []
-        truncated: list[int] = []
-        query_truncated = False
-        for start in range(0, len(params.texts), TOKENIZE_AT_ONCE):
-            texts = params.texts[start : start + TOKENIZE_AT_ONCE]
-            some = await trio.to_thread.run_sync(encode, params.query, texts, limiter=limiter)
-            pairs.extend(some.pairs)
-            truncated.extend(start + index for index in some.truncated)
-            query_truncated = some.query_truncated
-        scores: list[float] = (await self._batcher.compute(pairs, lane))[:, 0].tolist()
+        encode = partial(self._loaded.tokenizer.encode, params.query, params.texts)
+        found = await trio.to_thread.run_sync(encode, limiter=self._limiters[lane])
+        scores: list[float] = (await self._batcher.compute(found.pairs, lane))[:, 0].tolist()
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         return RerankResult(
             ranked=[Ranked(index=index, score=scores[index]) for index in order[: params.limit]],
             model=self._loaded.files.name,
-            truncated=truncated,
-            query_truncated=query_truncated,
-            tokens=sum(len(pair) for pair in pairs),
+            truncated=found.truncated,
+            query_truncated=found.query_truncated,
+            tokens=sum(map(len, found.pairs)),
         )
 
     @handles(RerankModelParams)

@@ -7,14 +7,16 @@ nothing is fetched.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from services.rerank.pairs import Pair
+from services.rerank.checkpoint import Pair
 from services.runtime.models.batcher import Rows
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer
 from services.runtime.models.device import Precision, resolve_precision, survives
@@ -30,7 +32,8 @@ class CrossEncoder:
 
     def __init__(self, files: Checkpoint, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:
         self._device = torch.device(device)
-        self.precision = resolve_precision(precision, self._device.type)
+        self.device = self._device.type
+        self.precision = resolve_precision(precision, self.device)
         dtype = torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
         self._model = load_transformer(files, "AutoModelForSequenceClassification", dtype).to(self._device)
         config = self._model.config
@@ -42,10 +45,6 @@ class CrossEncoder:
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         self._typed = int(getattr(config, "type_vocab_size", None) or 0) > 1
         _make_head_exact(self._model)
-
-    @property
-    def device(self) -> str:
-        return self._device.type
 
     def compute(self, pairs: Sequence[Pair]) -> Rows:
         """The score of each pair, shape (pairs, 1): the logistic function of the model's answer."""
@@ -69,19 +68,19 @@ class CrossEncoder:
         return max_tokens / max(elapsed_s, 1e-6)
 
     def recover(self, error: Exception) -> bool:
-        return survives(error, self._device.type)
+        return survives(error, self.device)
 
     def _logits(self, pairs: Sequence[Pair]) -> Tensor:
-        shape = (len(pairs), max(len(pair) for pair in pairs))
-        ids = torch.full(shape, self._padding, dtype=torch.int64)
-        mask, types = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
-        for row, pair in enumerate(pairs):
-            ids[row, : len(pair)] = torch.from_numpy(pair.ids)
-            types[row, : len(pair)] = torch.from_numpy(pair.types)
-            mask[row, : len(pair)] = 1
-        given = {"input_ids": ids.to(self._device), "attention_mask": mask.to(self._device)}
+        def padded(rows: Iterable[npt.NDArray[np.int32]], padding: int = 0) -> Tensor:
+            tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
+            return pad_sequence(tensors, batch_first=True, padding_value=padding).to(self._device)
+
+        given = {
+            "input_ids": padded((pair.ids for pair in pairs), self._padding),
+            "attention_mask": padded(np.ones_like(pair.ids) for pair in pairs),
+        }
         if self._typed:
-            given["token_type_ids"] = types.to(self._device)
+            given["token_type_ids"] = padded(pair.types for pair in pairs)
         logits: Tensor = self._model(**given).logits
         return logits
 

@@ -15,7 +15,7 @@ import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.ops.retrieve import CollectionStatus, Group, GroupIds
+from proto.ops.retrieve import CollectionStatus, Group
 from services.retrieve import lexical, schema, store
 from services.retrieve.filters import Where, allowed_items
 from services.retrieve.lexical import WordsDamaged
@@ -203,7 +203,7 @@ class Collection:
         if model is None or model.fingerprint != fingerprint:
             return 0
         kept = await self.write(
-            lambda db: store.settle(db, model, done), lambda kept: self._follow(Change(reused=kept))
+            lambda db: store.settle(db, model, done), lambda kept: self._follow(Change(stored=kept))
         )
         return len(kept)
 
@@ -279,14 +279,6 @@ class Collection:
         with self._database.reader() as db:
             return self._of_this_epoch(work)(db)
 
-    async def group_ids(self, after: str, limit: int) -> GroupIds:
-        """A page of ids."""
-        return await self.read(lambda db: store.group_ids(db, after, limit))
-
-    async def due(self, now: float, limit: int) -> list[Waiting]:
-        """See `store.waiting`."""
-        return await self.read(lambda db: store.waiting(db, now, limit))
-
     async def count_waiting(self) -> int:
         """Items whose vector is still to come; `waiting` holds the last count."""
         self.waiting = await self.read(store.count_waiting)
@@ -299,15 +291,14 @@ class Collection:
 
     async def status(self) -> CollectionStatus:
         """How much there is."""
-        counts = await self.read(store.counts)
-        self.waiting = counts.waiting
+        groups, items, vectors, self.waiting, failed = await self.read(store.counts)
         return CollectionStatus(
             collection=self.name,
-            groups=counts.groups,
-            items=counts.items,
-            vectors=counts.vectors,
-            vectors_waiting=counts.waiting,
-            vectors_failed=counts.failed,
+            groups=groups,
+            items=items,
+            vectors=vectors,
+            vectors_waiting=self.waiting,
+            vectors_failed=failed,
             fingerprint=self.fingerprint,
             size_bytes=self._database.size_bytes() + self.vectors.size_bytes + self.words.size_bytes(),
             index=self.vectors.kind,

@@ -30,8 +30,8 @@ def weighted(
     Args:
         least: what some items count for in meaning at least, in [0, 1].
     """
-    words = _normalised(dict(lexical))
-    meaning = _normalised(cosines)
+    words = normalised(dict(lexical))
+    meaning = normalised(cosines)
     # On SciFact with the vectors of a tenth / of three tenths left out, nDCG@10 is .727 / .713 so, and .719 / .687 with
     # the average alone; words alone have .689.
     average = sum(meaning.values()) / len(meaning) if meaning else 0.0
@@ -73,12 +73,8 @@ def reciprocal_rank(*orders: Scored) -> dict[int, float]:
     return fused
 
 
-def single(order: Scored) -> dict[int, float]:
-    """The scores of the only stage that ran, in [0, 1], its best at 1."""
-    return _normalised(dict(order))
-
-
-def _normalised(scores: Mapping[int, float]) -> dict[int, float]:
+def normalised(scores: Mapping[int, float]) -> dict[int, float]:
+    """The scores in [0, 1], the best at 1."""
     if not scores:
         return {}
     low, high = min(scores.values()), max(scores.values())

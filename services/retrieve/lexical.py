@@ -44,15 +44,6 @@ def _noticing_damage() -> Iterator[None]:
         raise WordsDamaged(str(error)) from error
 
 
-class Words(NamedTuple):
-    """What one item is found by, as it is written."""
-
-    item_id: int
-    title: str
-    heading: str
-    text: str
-
-
 class Row(NamedTuple):
     """What one item is found by, as terms parted by spaces."""
 
@@ -62,9 +53,9 @@ class Row(NamedTuple):
     text: str
 
 
-def row_of(words: Words) -> Row:
-    """`words` as an index reads them."""
-    return Row(words.item_id, indexed(words.title), indexed(words.heading), indexed(words.text))
+def row_of(item_id: int, title: str, heading: str, text: str) -> Row:
+    """What an item is found by, as an index reads it."""
+    return Row(item_id, indexed(title), indexed(heading), indexed(text))
 
 
 class Fts5:
@@ -77,11 +68,11 @@ class Fts5:
         with _noticing_damage():
             self._db.executemany("INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", rows)
 
-    def remove(self, items: Iterable[Words]) -> None:
-        """`items` as they were added."""
+    def remove(self, rows: Iterable[Row]) -> None:
+        """`rows` as they were added."""
         sql = "INSERT INTO words (words, rowid, title, heading, text) VALUES ('delete', ?, ?, ?, ?)"
         with _noticing_damage():
-            self._db.executemany(sql, map(row_of, items))
+            self._db.executemany(sql, rows)
 
     def search(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
         """Item ids and BM25 scores (greater is better), best first; any text is a query."""
@@ -139,7 +130,7 @@ def rebuild(db: apsw.Connection, readable: bool = True) -> None:
     """
     _drop(db, readable)
     create(db)
-    Fts5(db).add(row_of(Words(*each)) for each in db.execute(_INDEXED))
+    Fts5(db).add(row_of(*each) for each in db.execute(_INDEXED))
 
 
 def merge(db: apsw.Connection) -> None:
@@ -151,7 +142,7 @@ def merge(db: apsw.Connection) -> None:
 def rows(db: apsw.Connection, ids: Sequence[int]) -> list[Row]:
     """Those of `ids` (500 at most) that are there."""
     found = db.execute(f"{_INDEXED} WHERE item_id IN ({', '.join('?' * len(ids))})", ids)
-    return [row_of(Words(*each)) for each in found]
+    return [row_of(*each) for each in found]
 
 
 def check(db: apsw.Connection) -> str:

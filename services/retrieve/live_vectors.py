@@ -55,7 +55,6 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int
     fingerprint: str
-    dimensions: int
     segment: Record | None
 
 
@@ -71,11 +70,6 @@ class VectorIndex:
         self.segment = part
         self.tail = tail
         self.missing = missing
-
-    @property
-    def kind(self) -> str:
-        kind = "flat" if self.segment is None else "rabitq+flat" if len(self.tail) else "rabitq"
-        return f"{kind}, rebuilding" if self.missing else kind
 
     def __len__(self) -> int:
         return len(self.tail) + (0 if self.segment is None else len(self.segment))
@@ -132,7 +126,10 @@ class LiveVectors:
     @property
     def kind(self) -> str:
         """For `status`."""
-        return "none" if self.index is None else self.index.kind
+        if (index := self.index) is None:
+            return "none"
+        kind = "flat" if index.segment is None else "rabitq+flat" if len(index.tail) else "rabitq"
+        return f"{kind}, rebuilding" if index.missing else kind
 
     @property
     def size_bytes(self) -> int:
@@ -178,7 +175,7 @@ class LiveVectors:
         """What was committed a moment ago."""
         if self.index is not None:
             self.index.remove(change.gone)
-            self.index.add(change.reused)
+            self.index.add(change.stored)
 
     def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
         """Item ids (among `allowed`, where given) and cosines, best first.  Raises VectorsLoading."""
@@ -268,19 +265,15 @@ class LiveVectors:
             return collection.read_here(lambda db: _vectors_by_id(db, model, some))
 
         record = segment.write(self._folder, ids, read, model.dimensions, trio.from_thread.check_cancelled)
-        return Segment(self._folder, record, model.dimensions)
+        return None if record is None else Segment(self._folder, record, model.dimensions)
 
     async def _switch(self, collection: Collection, index: VectorIndex, built: Segment | None) -> None:
         def save(db: apsw.Connection) -> apsw.Connection | None:
             if self.index is not index:
                 # Another model was adopted meanwhile.
                 return None
-            saved = _Saved(
-                format=FORMAT,
-                fingerprint=index.model.fingerprint,
-                dimensions=index.model.dimensions,
-                segment=None if built is None else built.record,
-            )
+            record = None if built is None else built.record
+            saved = _Saved(format=FORMAT, fingerprint=index.model.fingerprint, segment=record)
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_KEY, msgspec.json.encode(saved).decode()))
             return db
 
@@ -293,13 +286,11 @@ class LiveVectors:
     def _open_saved(self, db: apsw.Connection, model: Model) -> Segment | None:
         try:
             saved = msgspec.json.decode(meta(db, _KEY) or "", type=_Saved)
-            if (saved.format, saved.fingerprint, saved.dimensions) != (FORMAT, model.fingerprint, model.dimensions):
-                return None
-            if saved.segment is None:
-                return None
-            return Segment(self._folder, saved.segment, model.dimensions)
+            if saved.segment is not None and (saved.format, saved.fingerprint) == (FORMAT, model.fingerprint):
+                return Segment(self._folder, saved.segment, model.dimensions)
         except (msgspec.DecodeError, Damaged):
-            return None
+            pass
+        return None
 
 
 def _vector_ids(db: apsw.Connection, model: Model) -> ItemIds:

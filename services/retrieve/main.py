@@ -16,17 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.errors import LinckiaError, Unavailable
 from proto.operation import Params
 from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import (
     CollectionEpoch,
     CollectionStatus,
-    DeleteResult,
     Fusion,
     Group,
     GroupIds,
@@ -34,7 +32,6 @@ from proto.ops.retrieve import (
     Item,
     Neighbours,
     Pairs,
-    PutResult,
     RetrieveClusters,
     RetrieveDelete,
     RetrieveEpoch,
@@ -47,7 +44,9 @@ from proto.ops.retrieve import (
     RetrieveStatus,
     Scrubbed,
     SearchResult,
+    Written,
 )
+from services.retrieve import store
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import VectorFeed, run_outbox
@@ -72,14 +71,10 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="auto: where `rerank` has a model; maxsim: by the embedder's own token vectors"),
     ] = "auto"
     rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for its reranking")] = 2.0
-    large_words: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Pieces of a collection from which words are looked up by tantivy instead of SQLite's FTS5; at "
-            "the default a broad query begins to take longer there than all else that a search does",
-        ),
-    ] = 5_000
+    # From about here on a broad query takes FTS5 longer than all else that a search does.
+    large_words: Annotated[int, Meta(ge=1, description="Pieces from which tantivy is asked for words, not FTS5")] = (
+        5_000
+    )
     passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
 
 
@@ -131,21 +126,18 @@ class Collections:
         self._env.info(collections=", ".join(sorted(self._open)))
         return opened
 
-    async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T) -> T:
-        """The answer of a collection, or `otherwise` where it was never written.
+    async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T | None = None) -> T:
+        """The answer of a collection, or `otherwise` where it was never written; with none it is made.
 
         One that is found damaged meanwhile is begun again, and answers `question` as it is then.
         """
-        if (collection := await self.find(name)) is None:
+        if (collection := await self.find(name, make=otherwise is None)) is None:
+            assert otherwise is not None
             return otherwise
-        return await self.ask_existing(collection, question)
-
-    async def ask_existing(self, collection: Collection, question: Callable[[Collection], Awaitable[T]]) -> T:
-        """As `ask`."""
         try:
             return await question(collection)
         except Unavailable:
-            if not collection.begun_again or (again := await self.find(collection.name)) is None:
+            if not collection.begun_again or (again := await self.find(name)) is None:
                 raise
             return await question(again)
 
@@ -267,42 +259,40 @@ class RetrieveService:
         self._nearby: dict[str, GroupNeighbours] = {}
 
     @handles(RetrievePut)
-    async def put(self, params: RetrievePut, ctx: Context) -> PutResult:
-        async def put(collection: Collection) -> PutResult:
+    async def put(self, params: RetrievePut, ctx: Context) -> Written:
+        async def put(collection: Collection) -> Written:
             change = await collection.put(params.groups)
-            return PutResult(
-                groups=change.groups,
-                items_written=change.written,
-                items_unchanged=change.unchanged,
-                items_removed=change.removed,
-                vectors_waiting=change.waiting,
-                epoch=collection.epoch,
-            )
+            return Written(vectors_waiting=change.waiting, epoch=collection.epoch)
 
-        return await self._collections.ask_existing(await self._made(params.collection), put)
+        return await self._collections.ask(params.collection, put)
 
     @handles(RetrieveDelete)
-    async def delete(self, params: RetrieveDelete, ctx: Context) -> DeleteResult:
-        async def delete(collection: Collection) -> DeleteResult:
+    async def delete(self, params: RetrieveDelete, ctx: Context) -> Written:
+        async def delete(collection: Collection) -> Written:
             change = await collection.delete(params.groups)
-            return DeleteResult(groups=change.groups, items=change.removed, epoch=collection.epoch)
+            return Written(vectors_waiting=change.waiting, epoch=collection.epoch)
 
-        return await self._collections.ask(params.collection, delete, DeleteResult(groups=0, items=0))
+        return await self._collections.ask(params.collection, delete, Written())
 
     @handles(RetrieveScrub)
     async def scrub(self, params: RetrieveScrub, ctx: Context) -> Scrubbed:
-        await self._collections.ask(params.collection, Collection.scrub, None)
-        return Scrubbed()
+        async def scrub(collection: Collection) -> Scrubbed:
+            await collection.scrub()
+            return Scrubbed()
+
+        return await self._collections.ask(params.collection, scrub, Scrubbed())
 
     @handles(RetrieveEpoch)
     async def epoch(self, params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:
-        collection = await self._made(params.collection)
-        if collection.epoch == params.filled:
-            await self._collections.filled(collection)
-            with trio.move_on_after(params.wait_s):
-                await collection.ended.wait()
-            collection = await self._made(params.collection)
-        return CollectionEpoch(epoch=collection.epoch)
+        async def epoch(collection: Collection) -> CollectionEpoch:
+            if collection.epoch == params.filled:
+                await self._collections.filled(collection)
+                with trio.move_on_after(params.wait_s):
+                    await collection.ended.wait()
+            now = await self._collections.find(params.collection) or collection
+            return CollectionEpoch(epoch=now.epoch)
+
+        return await self._collections.ask(params.collection, epoch)
 
     @handles(RetrieveSearch)
     async def search(self, params: RetrieveSearch, ctx: Context) -> SearchResult:
@@ -318,50 +308,35 @@ class RetrieveService:
             repair = partial(self._env.background.start_soon, self._collections.repair, collection)
             return await search(collection, params, embed, self._patience, repair, reranker)
 
-        nothing = SearchResult(hits=[], stages=["lexical"], source="lexical")
-        return await self._collections.ask(params.collection, find, nothing)
+        return await self._collections.ask(params.collection, find, SearchResult(stages=["lexical"]))
 
     @handles(RetrieveStatus)
     async def status(self, params: RetrieveStatus, ctx: Context) -> CollectionStatus:
-        nothing = CollectionStatus(
-            collection=params.collection,
-            groups=0,
-            items=0,
-            vectors=0,
-            vectors_waiting=0,
-            fingerprint=None,
-            size_bytes=0,
-            index="none",
-        )
-        return await self._collections.ask(params.collection, Collection.status, nothing)
+        name = params.collection
+        return await self._collections.ask(name, Collection.status, CollectionStatus(collection=name))
 
     @handles(RetrieveGroups)
     async def groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
-        nothing = GroupIds(ids=[], more=False)
-        return await self._collections.ask(
-            params.collection, lambda each: each.group_ids(params.after, params.limit), nothing
-        )
+        page = partial(store.group_ids, after=params.after, limit=params.limit)
+        return await self._collections.ask(params.collection, lambda each: each.read(page), GroupIds())
 
     @handles(RetrieveSimilar)
     async def similar(self, params: RetrieveSimilar, ctx: Context) -> Neighbours:
-        nothing = Neighbours(neighbours=[], has_vector=False)
         asked = (params.group, params.limit, params.threshold)
-        return await self._collections.ask(params.collection, lambda each: self._near(each).similar(*asked), nothing)
+        return await self._collections.ask(
+            params.collection, lambda each: self._near(each).similar(*asked), Neighbours()
+        )
 
     @handles(RetrievePairs)
     async def pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:
-        asked, nothing = (params.threshold, params.limit), Pairs(pairs=[], more=False, groups=0)
-        return await self._collections.ask(params.collection, lambda each: self._near(each).pairs(*asked), nothing)
+        asked = (params.threshold, params.limit)
+        return await self._collections.ask(params.collection, lambda each: self._near(each).pairs(*asked), Pairs())
 
     @handles(RetrieveClusters)
     async def clusters(self, params: RetrieveClusters, ctx: Context) -> Grouping:
-        nothing = Grouping(clusters=[], groups=0)
-        return await self._collections.ask(params.collection, lambda each: self._near(each).clusters(params), nothing)
-
-    async def _made(self, name: str) -> Collection:
-        collection = await self._collections.find(name, make=True)
-        assert collection is not None
-        return collection
+        return await self._collections.ask(
+            params.collection, lambda each: self._near(each).clusters(params), Grouping()
+        )
 
     def _near(self, collection: Collection) -> GroupNeighbours:
         found = self._nearby.get(collection.name)
@@ -381,10 +356,7 @@ def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once all databases are open."""
-    try:
-        settings = msgspec.convert(env.settings, Settings)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"settings of retrieve: {error}") from None
+    settings = env.settings_as(Settings)
     collections = Collections(env, settings)
     await collections.open_all()
     env.at_rest(collections.give_back)

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import apsw
 import faiss
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import trio
@@ -39,10 +38,6 @@ _PLACES = 1_000_000
 """Similarities are compared and answered to six places: what differs less is rounding of the products."""
 
 _SLACK = 1e-4
-_SAMPLE = 2048
-_DENSE = 0.02
-"""Share of a block's pairs above which one product of matrices costs less than single products."""
-
 _ROUNDS = 25
 _FITTED = 200_000
 """Rows that the centres of k-means are fitted to, or 256 for each centre."""
@@ -58,17 +53,12 @@ class GroupVectors(NamedTuple):
     waiting: int
 
 
-class _Kept(msgspec.Struct):
-    version: int
-    vectors: GroupVectors
-
-
 class GroupNeighbours:
     """The group vectors of one collection, and what is asked of them."""
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
-        self._kept: _Kept | None = None
+        self._kept: tuple[int, GroupVectors] | None = None
         # One at a time: each keeps a core busy, and the second of two finds the vectors that the first has read.
         self._turn = trio.CapacityLimiter(1)
 
@@ -76,12 +66,12 @@ class GroupNeighbours:
         """The vectors as they are stored now."""
         # Taken before the snapshot: what is committed meanwhile makes the kept vectors stale, never the reverse.
         version = self.collection.version
-        if self._kept is not None and self._kept.version == version:
-            return self._kept.vectors
+        if self._kept is not None and self._kept[0] == version:
+            return self._kept[1]
         self._kept = None
         loaded = await self.collection.read(load)
         if loaded.matrix.nbytes <= KEPT_BYTES:
-            self._kept = _Kept(version, loaded)
+            self._kept = (version, loaded)
         return loaded
 
     async def similar(self, group: str, limit: int, threshold: float) -> Neighbours:
@@ -181,11 +171,8 @@ def _nearest(vectors: GroupVectors, group: str, limit: int, threshold: float) ->
         return None
     scores = _places(vectors.matrix @ vectors.matrix[row])
     keys = _keys(scores, np.zeros(len(scores), dtype=np.int64), np.arange(len(scores)), len(scores))
-    keys = np.delete(keys, row)[np.delete(scores, row) >= _least(threshold)]
-    return [
-        Neighbour(group=vectors.ids[j], similarity=similarity)
-        for _, j, similarity in _unpack(_smallest(keys, limit), len(scores))
-    ]
+    keys = np.sort(np.delete(keys, row)[np.delete(scores, row) >= _least(threshold)])[:limit]
+    return [Neighbour(group=vectors.ids[j], similarity=score) for _, j, score in _unpack(keys, len(scores))]
 
 
 class _Best:
@@ -226,54 +213,18 @@ class _Best:
 
 def best_pairs(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple[int, int, float]], bool]:
     """The `limit` most similar pairs of rows at or above `threshold`, and whether there are more; blocks, in a thread
-    of trio's.
-
-    By Cauchy and Schwarz no product of two vectors is above the product of their beginnings plus that of the lengths of
-    their rests. Turned to their principal axes, a third of the numbers says most, and few pairs are left to be
-    multiplied in full.
-    """
+    of trio's."""
     count = len(matrix)
     best = _Best(count, threshold, limit)
-    if count < 2:
-        return [], False
-    bounds = _bounds(matrix)
     for top in range(0, count, BLOCK):
         for left in range(top, count, BLOCK):
             trio.from_thread.check_cancelled()
-            _compare(matrix, bounds, top, left, best)
+            _compare(matrix, top, left, best)
     return list(best.answer()), best.more
 
 
-def _bounds(matrix: Matrix) -> Matrix | None:
-    """Short vectors whose products are no less than those of `matrix`; None where they would not pay."""
-    count, dimensions = matrix.shape
-    kept = dimensions // 3
-    if count <= BLOCK or kept < 8:
-        return None
-    sample = matrix[:: max(1, count // _SAMPLE)]
-    _, axes = np.linalg.eigh(sample.T @ sample)
-    # The largest eigenvalues come last.
-    short: Matrix = matrix @ np.ascontiguousarray(axes[:, ::-1][:, :kept], dtype=np.float32)
-    rest = np.sqrt(np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", short, short)))
-    bounds: Matrix = np.concatenate((short, rest[:, None].astype(np.float32)), axis=1)
-    return bounds
-
-
-def _compare(matrix: Matrix, bounds: Matrix | None, top: int, left: int, best: _Best) -> None:
-    rows, columns = slice(top, top + BLOCK), slice(left, left + BLOCK)
-    if bounds is not None:
-        upper = bounds[rows] @ bounds[columns].T
-        width = upper.shape[1]
-        places = np.flatnonzero(upper >= best.cutoff - _SLACK)
-        if len(places) <= upper.size * _DENSE:
-            first, second = places // width + top, places % width + left
-            above = first < second
-            first, second = first[above], second[above]
-            for start in range(0, len(first), _FETCH):
-                i, j = first[start : start + _FETCH], second[start : start + _FETCH]
-                best.offer(i, j, np.einsum("ij,ij->i", matrix[i], matrix[j]))
-            return
-    products = matrix[rows] @ matrix[columns].T
+def _compare(matrix: Matrix, top: int, left: int, best: _Best) -> None:
+    products = matrix[top : top + BLOCK] @ matrix[left : left + BLOCK].T
     places = np.flatnonzero(products >= best.cutoff)
     first, second = places // products.shape[1] + top, places % products.shape[1] + left
     above = first < second
@@ -293,10 +244,6 @@ def _places(products: Matrix) -> Integers:
 def _keys(scores: Integers, first: Integers, second: Integers, count: int) -> Integers:
     # Below 2**63 up to two million groups.
     return (_PLACES - scores) * count**2 + first * count + second
-
-
-def _smallest(keys: Integers, limit: int) -> Integers:
-    return np.sort(np.partition(keys, limit - 1)[:limit] if len(keys) > limit else keys)
 
 
 def _unpack(keys: Integers, count: int) -> Iterator[tuple[int, int, float]]:

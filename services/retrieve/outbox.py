@@ -15,6 +15,7 @@ import trio
 
 from proto.errors import Kind, LinckiaError
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
+from services.retrieve import store
 from services.retrieve.collection import Collection
 from services.retrieve.store import Waiting
 from services.runtime.handlers import Environment
@@ -58,7 +59,7 @@ class VectorFeed(Feed[list[Waiting]]):
 
     async def take(self) -> list[Waiting] | None:
         """The items that have waited longest."""
-        due = await self._collection.due(self._now(), BATCH)
+        due = await self._collection.read(lambda db: store.waiting(db, self._now(), BATCH))
         if not due:
             await self._collection.count_waiting()
         return due or None

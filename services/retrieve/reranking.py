@@ -63,10 +63,6 @@ class Pace:
         self._share = self.MOST
 
     @property
-    def is_fresh(self) -> bool:
-        return trio.current_time() < self._fresh_until
-
-    @property
     def is_paused(self) -> bool:
         return trio.current_time() < self._paused_until
 
@@ -79,6 +75,9 @@ class Pace:
         """Of so many texts those that are tried, where their reader's speed is not known: fewer after each that came
         too late."""
         return min(count, max(self.LEAST_TEXTS, round(count * self._share / self.MOST)))
+
+    def is_fresh(self) -> bool:
+        return trio.current_time() < self._fresh_until
 
     def learn(self, model: RerankModel) -> None:
         self.model = model
@@ -128,7 +127,7 @@ class Reranker:
     def may_run(self) -> bool:
         """False where it is known that this machine has no such model."""
         model = self._pace.model
-        return model is None or model.available or not self._pace.is_fresh
+        return model is None or model.available or not self._pace.is_fresh()
 
     async def rank(self, query: str, texts: Sequence[str], scores: Sequence[float] = ()) -> Order:
         """`texts`, best candidate first, in the order of the cross-encoder.  Never raises a LinckiaError.
@@ -158,11 +157,11 @@ class Reranker:
         return Order(order.ranked, _only(count, len(texts)))
 
     async def _model(self) -> RerankModel:
-        if self._pace.model is None or not self._pace.is_fresh:
+        if (model := self._pace.model) is None or not self._pace.is_fresh():
             with trio.fail_after(_MODEL_WAIT_S):
-                self._pace.learn(await self._call(RerankModelParams(), timeout_s=_MODEL_WAIT_S))
-        assert self._pace.model is not None
-        return self._pace.model
+                model = await self._call(RerankModelParams(), timeout_s=_MODEL_WAIT_S)
+            self._pace.learn(model)
+        return model
 
     def _fitting(self, query: str, texts: Sequence[str], model: RerankModel) -> int:
         """How many of the texts, from the first, fit into the time there is."""

@@ -24,7 +24,7 @@ from services.retrieve.lexical import Fts5, WordsDamaged
 from services.retrieve.live_vectors import VectorsLoading
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
-from services.retrieve.vectors import ItemIds, Matrix
+from services.retrieve.vectors import Matrix
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """Embeds a query within so many seconds."""
@@ -84,10 +84,14 @@ async def search(
     """
     if reranker is not None and (not reranker.may_run or params.fusion.method == LEXICAL):
         reranker = None
-    this = _Search(collection, params, embed, patience, repair)
+    this = _Search(collection, params, embed, patience)
     # The reranker reads the texts of all candidates.
     this.wanted, this.texts = (params.limit, params.texts) if reranker is None else (this.depth, None)
-    candidates = await this.candidates()
+    try:
+        candidates = await this.candidates()
+    finally:
+        if this.words_failed:
+            repair()
     if reranker is not None and candidates.best:
         candidates = await this.rerank(candidates, reranker)
     return this.result(candidates, reranker)
@@ -96,19 +100,11 @@ async def search(
 class _Search:
     """One search: what its stages have found so far, and what became of them."""
 
-    def __init__(
-        self,
-        collection: Collection,
-        params: RetrieveSearch,
-        embed: QueryCall,
-        patience: Patience,
-        repair: Callable[[], object],
-    ) -> None:
+    def __init__(self, collection: Collection, params: RetrieveSearch, embed: QueryCall, patience: Patience) -> None:
         self.collection = collection
         self.params = params
         self.embed = embed
         self.patience = patience
-        self.repair = repair
         self.where = compile_filters(params.filters)
         self.depth = max(params.candidates, params.limit)
         """Pieces that each stage hands on, at first."""
@@ -119,6 +115,7 @@ class _Search:
         self.lexical: list[tuple[int, float]] | None = None
         self.unchecked = False
         """Whether words may be missing from that."""
+        self.words_failed = False
         self.vector: list[tuple[int, float]] | None = None
         self.query: Matrix | None = None
         self.reranked: dict[int, float] = {}
@@ -138,16 +135,16 @@ class _Search:
             Unavailable: none answers.
         """
         method = self.params.fusion.method
-        if method == LEXICAL and (found := await self._words_in_one_turn()) is not None:
-            return found
-        if method in (LEXICAL, VECTOR):
-            await self._embed_query()
-            if method == VECTOR and self.query is None:
-                await self._find_words()
-        else:
-            async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
+            if method != VECTOR:
                 nursery.start_soon(self._find_words)
+            if method != LEXICAL:
                 nursery.start_soon(self._embed_query)
+        # One stage stands in for the other.
+        if method == LEXICAL and self.lexical is None:
+            await self._embed_query()
+        if method == VECTOR and self.query is None:
+            await self._find_words()
         if self.query is None and self.lexical is None:
             raise self._unanswered()
         found = await self.collection.read(self._choose)
@@ -155,23 +152,6 @@ class _Search:
             # The words were left out for the vectors, and these cannot be read.
             raise self._unanswered()
         return found
-
-    async def _words_in_one_turn(self) -> _Candidates | None:
-        """The candidates by words alone, which wait for no other service: found and chosen by one thread in one turn.
-
-        None where the words do not answer.
-        """
-
-        def find(db: apsw.Connection) -> _Candidates:
-            self._search_words(db, self.depth)
-            return self._choose(db)
-
-        await self.collection.words.trust()
-        try:
-            return await self.collection.read(find)
-        except WordsDamaged as error:
-            self._words_failed(error)
-            return None
 
     async def _find_words(self) -> None:
         try:
@@ -182,12 +162,10 @@ class _Search:
         except LinckiaError as error:
             self.degraded.append(f"lexical: {error.failure.message}")
 
-    def _search_words(self, db: apsw.Connection, depth: int) -> None:
-        self.lexical, self.unchecked = self.collection.words.search(db, self.params.query, depth, self.where)
-
     def _words_failed(self, error: WordsDamaged) -> None:
-        self.repair()
-        self.degraded.append(f"lexical: {error}")
+        self.words_failed = True
+        if (reason := f"lexical: {error}") not in self.degraded:
+            self.degraded.append(reason)
 
     async def _embed_query(self) -> None:
         """Make the query's vector; what keeps it from being made, or compared, is `degraded`."""
@@ -240,7 +218,12 @@ class _Search:
         depth = self.depth
         looked_again = False
         while True:
-            self._search_vectors(depth, allowed)
+            if self.query is not None:
+                try:
+                    self.vector = self.collection.vectors.near(self.query, depth, allowed)
+                except VectorsLoading:
+                    self.degraded.append(_LOADING)
+                    self.query = None
             found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
             groups = store.groups_of(db, list(found))
             fused = self._fuse(db, groups)
@@ -264,28 +247,16 @@ class _Search:
         cosines = {} if self.query is None else self.collection.vectors.cosines(self.query, ids)
         return _Candidates(best, store.items(db, ids, self.texts), cosines)
 
-    def _search_vectors(self, depth: int, allowed: ItemIds | None) -> None:
-        if self.query is not None:
-            try:
-                self.vector = self.collection.vectors.near(self.query, depth, allowed)
-            except VectorsLoading:
-                self.degraded.append(_LOADING)
-                self.query = None
-
     def _search_words_again(self, db: apsw.Connection, depth: int) -> None:
         try:
-            self._search_words(db, depth)
+            self.lexical, self.unchecked = self.collection.words.search(db, self.params.query, depth, self.where)
         except WordsDamaged as error:
             # They answered a moment ago, and that counts.
-            self._words_failed_again(error)
-
-    def _words_failed_again(self, error: WordsDamaged) -> None:
-        if (reason := f"lexical: {error}") not in self.degraded:
-            self.degraded.append(reason)
+            self._words_failed(error)
 
     def _fuse(self, db: apsw.Connection, groups: Mapping[int, int]) -> dict[int, float]:
         if self.lexical is None or self.vector is None:
-            return fusion.single(self.lexical or self.vector or ())
+            return fusion.normalised(dict(self.lexical or self.vector or ()))
         if self.params.fusion.method == "rrf":
             return fusion.reciprocal_rank(self.lexical, self.vector)
         cosines = dict(self.vector)
@@ -304,7 +275,7 @@ class _Search:
             held = Fts5(db).shares_held(self.params.query, list(least))
             least = {item: share * held[item] for item, share in least.items()}
         except WordsDamaged as error:
-            self._words_failed_again(error)
+            self._words_failed(error)
         return fusion.weighted(self.lexical, cosines, self.params.fusion.vector_weight, least)
 
     def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:

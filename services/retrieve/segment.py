@@ -64,39 +64,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What of `[services.retrieve]` is about vectors."""
 
-    flat_vectors: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Vectors searched one by one before they are made a segment; at the default that takes a few "
-            "milliseconds, and building the segment less than a second",
-        ),
-    ] = 32_768
-    overfetch: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Vectors that each segment's one-bit codes fetch at least, to be ranked by the exact ones; at "
-            "the default nothing of the first ten is lost, below 100 a good deal is",
-        ),
-    ] = 400
-    exact_rows: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Where a filter leaves a segment no more vectors than this, they are all compared; more take "
-            "longer than the codes do",
-        ),
-    ] = 20_000
-    struck_share: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=1,
-            description="Share of a segment's vectors whose removal has it rewritten; until then searches fetch "
-            "that much more",
-        ),
-    ] = 0.25
+    # 32,768 are compared in a few milliseconds, and made a segment in less than a second.
+    flat_vectors: Annotated[int, Meta(ge=1, description="Vectors compared one by one before they make a segment")] = (
+        32_768
+    )
+    # Nothing of the first ten is lost; below 100 a good deal is.
+    overfetch: Annotated[int, Meta(ge=1, description="Vectors that the codes fetch at least, to be ranked exactly")] = (
+        400
+    )
+    # To compare more takes longer than the codes do.
+    exact_rows: Annotated[int, Meta(ge=0, description="Vectors that a filter may leave to be all compared")] = 20_000
+    # Until then searches fetch that much more.
+    struck_share: Annotated[float, Meta(gt=0, le=1, description="Share whose removal has a segment rewritten")] = 0.25
 
 
 DEFAULT_LIMITS = Limits()
@@ -114,17 +93,17 @@ class Segment:
         self.record = record
         self._folder = folder / record.name
         self._dimensions = dimensions
-        ids = self._read(_IDS, record.count * 8, record.ids_crc)
-        codes = self._read(_CODES, record.codes_bytes, record.codes_crc)
-        self._check_rows()
-        self._rows: HalfMatrix = np.memmap(self._folder / _ROWS, np.dtype("<f2"), "r", shape=self._shape)
-        self.ids: ItemIds = np.frombuffer(ids, dtype="<i8")
+        ids = self._checked(_IDS, record.count * 8, record.ids_crc)
+        rows = self._checked(_ROWS, record.count * dimensions * 2, record.rows_crc)
+        codes = self._checked(_CODES, record.codes_bytes, record.codes_crc)
+        self._rows: HalfMatrix = np.memmap(rows, np.dtype("<f2"), "r", shape=self._shape)
+        self.ids: ItemIds = np.fromfile(ids, dtype="<i8")
         """Sorted; of those that were struck out as well."""
         try:
-            self._codes = faiss.deserialize_index(np.frombuffer(codes, dtype=np.uint8))
+            self._codes = faiss.deserialize_index(np.fromfile(codes, dtype=np.uint8))
         except RuntimeError as error:
             # Another version of FAISS wrote it.
-            raise Damaged(f"{self._folder / _CODES} is not understood: {error}") from None
+            raise Damaged(f"{codes} is not understood: {error}") from None
         if (self._codes.ntotal, self._codes.d) != self._shape:
             raise Damaged(f"{self._folder / _CODES} is of {self._codes.ntotal} vectors of {self._codes.d} numbers")
         self._struck: Mask = np.zeros(record.count, dtype=np.bool_)
@@ -227,34 +206,27 @@ class Segment:
             found.extend(zip(ids.tolist(), scores[0].tolist(), strict=True))
         return best_first(found, limit)
 
-    def _read(self, name: str, size: int, crc: int) -> bytes:
+    def _checked(self, name: str, size: int, crc: int) -> Path:
+        # Read, not mapped: a disk that fails is then an error, not a signal that ends the process.
         path = self._folder / name
+        found = (0, 0)
         try:
-            content = path.read_bytes()
+            with path.open("rb", buffering=0) as file:
+                while part := file.read(_READ_BYTES):
+                    found = (found[0] + len(part), zlib.crc32(part, found[1]))
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error}") from None
-        if (len(content), zlib.crc32(content)) != (size, crc):
+        if found != (size, crc):
             raise Damaged(f"{path} is not what was written")
-        return content
-
-    def _check_rows(self) -> None:
-        # Read, not mapped: a disk that fails is then an error, not a signal that ends the process.
-        crc = size = 0
-        try:
-            with (self._folder / _ROWS).open("rb", buffering=0) as file:
-                while part := file.read(_READ_BYTES):
-                    crc, size = zlib.crc32(part, crc), size + len(part)
-        except OSError as error:
-            raise Damaged(f"{self._folder / _ROWS} cannot be read: {error}") from None
-        if (size, crc) != (self.record.count * self._dimensions * 2, self.record.rows_crc):
-            raise Damaged(f"{self._folder / _ROWS} is not what was written")
+        return path
 
 
-def write(folder: Path, ids: ItemIds, read: ReadVectors, dimensions: int, checkpoint: Callable[[], None]) -> Record:
-    """Write the vectors of `ids` (sorted, one of them there at least) as a segment below `folder`.
+def write(
+    folder: Path, ids: ItemIds, read: ReadVectors, dimensions: int, checkpoint: Callable[[], None]
+) -> Record | None:
+    """Write the vectors of `ids` (sorted) as a segment below `folder`; None where none of them is there any more.
 
-    Blocks; on disk when it returns. The codes are made of the rotated vectors: a rotation spreads what a few numbers
-    of a vector say over all of them, without which one bit a number finds too few of the nearest.
+    Blocks; on disk when it returns.
 
     Args:
         checkpoint: called every few thousand vectors; may raise, to end this early.
@@ -266,7 +238,7 @@ def write(folder: Path, ids: ItemIds, read: ReadVectors, dimensions: int, checkp
     aside = folder / f"{ASIDE}{name}"
     aside.mkdir(parents=True)
     try:
-        found: list[ItemIds] = []
+        found = [ids[:0]]
 
         def blocks() -> Iterator[bytes]:
             for start in range(0, len(ids), _BLOCK):
@@ -277,10 +249,20 @@ def write(folder: Path, ids: ItemIds, read: ReadVectors, dimensions: int, checkp
 
         rows_crc = _write(aside / _ROWS, blocks())
         there: ItemIds = np.concatenate(found)
+        if not len(there):
+            aside.joinpath(_ROWS).unlink()
+            aside.rmdir()
+            return None
         rows: HalfMatrix = np.memmap(aside / _ROWS, np.dtype("<f2"), "r", shape=(len(there), dimensions))
         codes = faiss.serialize_index(_encode(rows, checkpoint)).tobytes()
-        ids_crc = _write(aside / _IDS, (there.astype("<i8").tobytes(),))
-        codes_crc = _write(aside / _CODES, (codes,))
+        record = Record(
+            name=name,
+            count=len(there),
+            ids_crc=_write(aside / _IDS, (there.astype("<i8").tobytes(),)),
+            rows_crc=rows_crc,
+            codes_crc=_write(aside / _CODES, (codes,)),
+            codes_bytes=len(codes),
+        )
         sync_folder(aside)
         aside.rename(folder / name)
         sync_folder(folder)
@@ -288,14 +270,7 @@ def write(folder: Path, ids: ItemIds, read: ReadVectors, dimensions: int, checkp
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    return Record(
-        name=name,
-        count=len(there),
-        ids_crc=ids_crc,
-        rows_crc=rows_crc,
-        codes_crc=codes_crc,
-        codes_bytes=len(codes),
-    )
+    return record
 
 
 def remove_others(folder: Path, keep: str | None) -> None:
@@ -306,24 +281,21 @@ def remove_others(folder: Path, keep: str | None) -> None:
 
 
 def _encode(rows: HalfMatrix, checkpoint: Callable[[], None]) -> faiss.Index:
+    """Codes of rotated vectors: a rotation spreads what a few numbers of a vector say over all of them, without which
+    one bit a number finds too few of the nearest."""
     count, dimensions = rows.shape
     _one_thread()
-    # The same for every segment of this size; it is stored with the codes, so it need not be so everywhere.
-    gauss = np.random.default_rng(dimensions).standard_normal((dimensions, dimensions))
-    rotation = np.ascontiguousarray(np.linalg.qr(gauss)[0], dtype=np.float32)
     codes = faiss.IndexRaBitQFastScan(dimensions, faiss.METRIC_INNER_PRODUCT)
-    sample = rows[:: -(-count // _SAMPLE)].astype(np.float32)
-    codes.train(sample @ rotation)
+    index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dimensions, dimensions), codes)
+    index.train(rows[:: -(-count // _SAMPLE)].astype(np.float32))
     # A vector that lies on the very centre has no direction from it, and FAISS 1.15 never finds it: there must be none.
-    beside = faiss.vector_to_array(codes.center) + np.float32(_BESIDE) * rotation[0]
-    faiss.copy_array_to_vector(beside, codes.center)
+    centre = faiss.vector_to_array(codes.center)
+    centre[0] += _BESIDE
+    faiss.copy_array_to_vector(centre, codes.center)
     for start in range(0, count, _BLOCK):
         checkpoint()
-        codes.add(rows[start : start + _BLOCK].astype(np.float32) @ rotation)
-    transform = faiss.LinearTransform(dimensions, dimensions, False)
-    faiss.copy_array_to_vector(np.ascontiguousarray(rotation.T).ravel(), transform.A)
-    transform.is_trained = True
-    return faiss.IndexPreTransform(transform, codes)
+        index.add(rows[start : start + _BLOCK].astype(np.float32))
+    return index
 
 
 def _write(path: Path, parts: Iterable[bytes]) -> int:

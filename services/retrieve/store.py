@@ -16,7 +16,7 @@ import msgspec
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve.filters import check_metadata, filterable, select_ids
-from services.retrieve.lexical import Fts5, Row, Words, row_of
+from services.retrieve.lexical import Fts5, Row, row_of
 from services.retrieve.vectors import ItemIds
 
 Metadata: TypeAlias = dict[str, Value]
@@ -34,14 +34,14 @@ class Stored(NamedTuple):
 class Change(msgspec.Struct):
     """What a write did, and what the vectors in memory must follow."""
 
-    groups: int = 0
-    written: int = 0
-    unchanged: int = 0
-    gone: list[int] = []
-    reused: list[Stored] = []
     rows: list[Row] = []
-    removed: int = 0
+    """Words of items that are new."""
+    gone: list[int] = []
+    """Items that went."""
+    stored: list[Stored] = []
+    """Vectors that are new."""
     waiting: int = 0
+    """Items of the collection whose vector is still to come."""
 
 
 class Waiting(NamedTuple):
@@ -76,26 +76,27 @@ class Model(NamedTuple):
 
 def check(groups: Sequence[Group]) -> None:
     """Raises InvalidParams where a group or a key stands twice, or metadata hold what JSON cannot."""
-    seen: set[str] = set()
+    _check_once([group.id for group in groups], "groups[{}].id")
     for index, group in enumerate(groups):
-        if group.id in seen:
-            raise InvalidParams(
-                f"parameter `groups[{index}].id`: {group.id!r} stands twice", field=f"groups[{index}].id"
-            )
-        seen.add(group.id)
-        check_metadata(group.metadata, f"groups[{index}].metadata")
-        keys: set[str] = set()
+        at = f"groups[{index}]"
+        check_metadata(group.metadata, f"{at}.metadata")
+        _check_once([item.key for item in group.items], f"{at}.items[{{}}].key")
         for position, item in enumerate(group.items):
-            at = f"groups[{index}].items[{position}]"
-            if item.key in keys:
-                raise InvalidParams(f"parameter `{at}.key`: {item.key!r} stands twice in its group", field=f"{at}.key")
-            keys.add(item.key)
-            check_metadata(item.metadata, f"{at}.metadata")
+            check_metadata(item.metadata, f"{at}.items[{position}].metadata")
+
+
+def _check_once(names: Sequence[str], field: str) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            at = field.format(index)
+            raise InvalidParams(f"parameter `{at}`: {name!r} stands twice", field=at)
+        seen.add(name)
 
 
 def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
     """Set the whole content of `groups` (those that `check` lets pass)."""
-    change = Change(groups=len(groups))
+    change = Change()
     model = current_model(db)
     # Taken before anything is removed: a piece that only moved, to another group too, keeps its vector.
     vectors = _vectors_of(db, {_hash(group.title, item) for group in groups for item in group.items}, model)
@@ -114,10 +115,8 @@ def delete(db: apsw.Connection, ids: Sequence[str]) -> Change:
             continue
         items = [item_id for (item_id,) in db.execute("SELECT item_id FROM items WHERE group_id = ?", (row[0],))]
         _remove_items(db, row[1], items, change)
-        change.removed += len(items)
         db.execute("DELETE FROM group_values WHERE group_id = ?", (row[0],))
         db.execute("DELETE FROM groups WHERE group_id = ?", (row[0],))
-        change.groups += 1
     change.waiting = count_waiting(db)
     return change
 
@@ -129,14 +128,11 @@ def _put_group(
     row = db.execute("SELECT group_id, title, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
     if row is None:
         db.execute("INSERT INTO groups (id, title, metadata) VALUES (?, ?, ?)", (group.id, group.title, metadata))
-        group_id, title = db.last_insert_rowid(), group.title
-    else:
-        group_id, title = int(row[0]), str(row[1])
-        if (title, bytes(row[2])) != (group.title, metadata):
-            db.execute(
-                "UPDATE groups SET title = ?, metadata = ? WHERE group_id = ?", (group.title, metadata, group_id)
-            )
-    if row is None or bytes(row[2]) != metadata:
+        row = (db.last_insert_rowid(), group.title, None)
+    elif row[1:] != (group.title, metadata):
+        db.execute("UPDATE groups SET title = ?, metadata = ? WHERE group_id = ?", (group.title, metadata, row[0]))
+    group_id, title, held = row
+    if held != metadata:
         db.execute("DELETE FROM group_values WHERE group_id = ?", (group_id,))
         db.executemany(
             "INSERT INTO group_values (group_id, field, value) VALUES (?, ?, ?)",
@@ -146,28 +142,24 @@ def _put_group(
         str(key): (int(item_id), bytes(content))
         for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
     }
-    hashes = [_hash(group.title, item) for item in group.items]
-    fresh = [
-        position for position, item in enumerate(group.items) if old.get(item.key, (0, b""))[1] != hashes[position]
-    ]
-    kept = {item.key for item in group.items}
-    replaced = [old[group.items[position].key][0] for position in fresh if group.items[position].key in old]
-    gone = [item_id for key, (item_id, _) in old.items() if key not in kept]
-    _remove_items(db, title, replaced + gone, change)
-    change.removed += len(gone)
-    fresh_positions = set(fresh)
-    words: list[Words] = []
+    hashes = {item.key: _hash(group.title, item) for item in group.items}
+    gone = [item_id for key, (item_id, content) in old.items() if hashes.get(key) != content]
+    _remove_items(db, title, gone, change)
+    rows: list[Row] = []
     for position, item in enumerate(group.items):
-        if position in fresh_positions:
-            item_id = _insert(db, group_id, position, item, hashes[position])
-            words.append(Words(item_id, group.title, item.heading, item.text))
-            change.written += 1
-            _queue(db, item_id, item, vectors.get(hashes[position]), model, change)
-        elif _update(db, old[item.key][0], position, item, change):
-            change.written += 1
+        content = hashes[item.key]
+        item_id, same = old.get(item.key, (0, b""))
+        if same == content:
+            _update(db, item_id, position, item, change)
         else:
-            change.unchanged += 1
-    rows = [row_of(each) for each in words]
+            item_id = _insert(db, group_id, position, item, content)
+            rows.append(row_of(item_id, group.title, item.heading, item.text))
+            if item.embed and model is not None and content in vectors:
+                stored = Stored(item_id, vectors[content])
+                _keep(db, model, stored)
+                change.stored.append(stored)
+            elif item.embed:
+                db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
     Fts5(db).add(rows)
     change.rows += rows
 
@@ -182,27 +174,20 @@ def _insert(db: apsw.Connection, group_id: int, position: int, item: Item, conte
     return db.last_insert_rowid()
 
 
-def _queue(
-    db: apsw.Connection, item_id: int, item: Item, vector: bytes | None, model: Model | None, change: Change
-) -> None:
-    if not item.embed:
-        return
-    if vector is not None and model is not None:
-        db.execute(
-            "INSERT INTO vectors (item_id, model_id, vector) VALUES (?, ?, ?)", (item_id, model.model_id, vector)
-        )
-        change.reused.append(Stored(item_id, vector))
-    else:
-        db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
+def _keep(db: apsw.Connection, model: Model, stored: Stored) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO vectors (item_id, model_id, vector) VALUES (?, ?, ?)",
+        (stored.item_id, model.model_id, stored.vector),
+    )
 
 
-def _update(db: apsw.Connection, item_id: int, position: int, item: Item, change: Change) -> bool:
-    """Bring what is no part of the words up to date; whether anything but the position differed."""
+def _update(db: apsw.Connection, item_id: int, position: int, item: Item, change: Change) -> None:
+    """Bring what is no part of the words up to date."""
     metadata = msgspec.json.encode(item.metadata)
     held = db.execute("SELECT position, metadata, embed FROM items WHERE item_id = ?", (item_id,)).get
-    old_position, old_metadata, embedded = held
-    if (old_position, old_metadata, bool(embedded)) == (position, metadata, item.embed):
-        return False
+    embedded = bool(held[2])
+    if held == (position, metadata, int(item.embed)):
+        return
     db.execute(
         "UPDATE items SET position = ?, metadata = ?, embed = ? WHERE item_id = ?",
         (position, metadata, int(item.embed), item_id),
@@ -213,13 +198,12 @@ def _update(db: apsw.Connection, item_id: int, position: int, item: Item, change
         change.gone.append(item_id)
     elif item.embed and not embedded:
         db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
-    return old_metadata != metadata or bool(embedded) != item.embed
 
 
 def _remove_items(db: apsw.Connection, title: str, items: Sequence[int], change: Change) -> None:
     """Remove items of one group, whose words were indexed under `title`."""
     rows = _for_each(db, "SELECT item_id, heading, text FROM items WHERE item_id IN ({marks})", items)
-    Fts5(db).remove([Words(item_id, title, heading, text) for item_id, heading, text in rows])
+    Fts5(db).remove([row_of(item_id, title, heading, text) for item_id, heading, text in rows])
     for table in ("vectors", "outbox", "items"):
         list(_for_each(db, f"DELETE FROM {table} WHERE item_id IN ({{marks}})", items))
     change.gone.extend(items)
@@ -278,25 +262,15 @@ def has_items(db: apsw.Connection, count: int) -> bool:
     return db.execute("SELECT 1 FROM items LIMIT 1 OFFSET ?", (count - 1,)).fetchone() is not None
 
 
-class Counts(NamedTuple):
-    """How much a collection holds: vectors of the current model, items that wait, those of them that failed before."""
-
-    groups: int
-    items: int
-    vectors: int
-    waiting: int
-    failed: int
-
-
-def counts(db: apsw.Connection) -> Counts:
-    """How much there is."""
-    row = db.execute(
+def counts(db: apsw.Connection) -> tuple[int, int, int, int, int]:
+    """Groups, items, vectors of the current model, items that wait, those of them that failed before."""
+    row: tuple[int, int, int, int, int] = db.execute(
         "SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM items), "
         "(SELECT count(*) FROM vectors WHERE model_id = "
         "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')), "
         "(SELECT count(*) FROM outbox), (SELECT count(*) FROM outbox WHERE attempts > 0)"
     ).get
-    return Counts(*row)
+    return row
 
 
 def group_ids(db: apsw.Connection, after: str, limit: int) -> GroupIds:
@@ -421,12 +395,9 @@ def settle(db: apsw.Connection, model: Model, done: Sequence[tuple[Waiting, byte
         ).fetchone()
         if same is None:
             continue
-        db.execute(
-            "INSERT OR REPLACE INTO vectors (item_id, model_id, vector) VALUES (?, ?, ?)",
-            (item.item_id, model.model_id, vector),
-        )
-        db.execute("DELETE FROM outbox WHERE item_id = ?", (item.item_id,))
         kept.append(Stored(item.item_id, vector))
+        _keep(db, model, kept[-1])
+        db.execute("DELETE FROM outbox WHERE item_id = ?", (item.item_id,))
     return kept
 
 

@@ -43,17 +43,13 @@ STOP_WORDS = frozenset(
 """Left out of queries that hold anything else: they decide nothing and make the index read most of itself."""
 
 
-def terms(text: str) -> Iterator[str]:
-    """The terms of `text` in order; a compound comes whole (its parts joined by `_`) and then part by part."""
-    yield from _terms(text)
-
-
 def indexed(text: str) -> str:
     """`text` as the index reads it."""
-    return " ".join(_terms(text))
+    return " ".join(terms(text))
 
 
-def _terms(text: str) -> list[str]:
+def terms(text: str) -> list[str]:
+    """The terms of `text` in order; a compound comes whole (its parts joined by `_`) and then part by part."""
     runs = _ASCII_RUN.findall(text) if text.isascii() else _RUN.findall(unicodedata.normalize("NFKC", text))
     found: list[str] = []
     for run in runs:

@@ -94,15 +94,6 @@ class FlatIndex:
             if item_id == holder
         }
 
-    def content(self) -> tuple[ItemIds, Matrix]:
-        """A copy of what is there."""
-        kept = np.flatnonzero(self._ids[: self._used] != _STRUCK)
-        return self._ids[kept], self._matrix[kept]
-
-    def ids(self) -> ItemIds:
-        """Ids that are there."""
-        return np.fromiter(self._row_of, dtype=np.int64, count=len(self._row_of))
-
     def _copy(self, capacity: int) -> None:
         kept = np.flatnonzero(self._ids[: self._used] != _STRUCK)
         matrix: Matrix = np.empty((max(256, capacity), self._dimensions), dtype=np.float32)

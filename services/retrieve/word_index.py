@@ -198,14 +198,15 @@ class WordIndex:
             while True:
                 changed = self._changed = trio.Event()
                 try:
-                    if not await self._is_large(collection):
+                    least = self._large_from
+                    if least is None or not await collection.read(partial(store.has_items, count=least)):
                         self._settled.set()
                         await in_thread(self._discard)
                         await changed.wait()
                         await trio.sleep(count_every_s)
                         continue
-                    await in_thread(self._open)
-                    await in_thread(self._fill, collection)
+                    large = await in_thread(self._open)
+                    await in_thread(self._fill, collection, large)
                     self._ready.set()
                     self._settled.set()
                     report("")
@@ -215,7 +216,7 @@ class WordIndex:
                         if not self.pending:
                             await changed.wait()
                         await trio.sleep(COMMIT_EVERY_S)
-                        await in_thread(self._flush)
+                        await in_thread(large.flush)
                 except (Lost, OSError, apsw.Error, LinckiaError) as error:
                     report(str(error))
                     self._settled.set()
@@ -229,13 +230,9 @@ class WordIndex:
             with trio.CancelScope(shield=True):
                 await in_thread(self._end)
 
-    async def _is_large(self, collection: Collection) -> bool:
-        least = self._large_from
-        return least is not None and await collection.read(lambda db: store.has_items(db, least))
-
     # In the thread of `keep`
 
-    def _open(self) -> None:
+    def _open(self) -> LargeWords:
         """Open what was kept of tantivy's index, or begin a new one; from here on `follow` tells it."""
         self._lost = ""
         try:
@@ -244,11 +241,10 @@ class WordIndex:
             _log.warning("the index of words in %s is rebuilt: %s", self._folder, error)
             large_words.remove(self._folder)
             self._following = LargeWords(self._folder)
+        return self._following
 
-    def _fill(self, collection: Collection) -> None:
+    def _fill(self, collection: Collection, large: LargeWords) -> None:
         """Bring the index to what the database holds, and ask it from then on."""
-        large = self._following
-        assert large is not None
         large.verify(trio.from_thread.check_cancelled)
         ids, held = collection.read_here(store.item_ids), large.ids()
         large.drop(np.setdiff1d(held, ids, assume_unique=True).tolist())
@@ -263,10 +259,6 @@ class WordIndex:
         large.flush()
         self._fail_if_lost()
         self._asked = large
-
-    def _flush(self) -> None:
-        if self._following is not None:
-            self._following.flush()
 
     def _end(self) -> None:
         """Ask and tell tantivy no more; its files stay."""

@@ -28,6 +28,7 @@ import trio
 
 from proto import frames
 from proto.birth import Birth
+from proto.errors import InvalidParams
 from proto.frames import Call, Event, Log, Progress
 from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
@@ -35,6 +36,7 @@ from services.runtime.calls import Outgoing
 P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")
 S = TypeVar("S")
+T = TypeVar("T")
 
 PROGRESS_INTERVAL_S = 0.05
 """A person cannot read it more often than twenty times a second."""
@@ -130,6 +132,13 @@ class Environment:
         self.shown: dict[str, str] = {}
         self.resting: list[GiveBack] = []
         self._outgoing = outgoing
+
+    def settings_as(self, kind: type[T]) -> T:
+        """The settings as a Struct.  Raises InvalidParams that names what does not fit."""
+        try:
+            return msgspec.convert(self.settings, kind)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"settings of {self.service}: {error}") from None
 
     async def after_the_rush(self) -> None:
         """Until the calls that waited for a restart have had a moment to be answered: work in the background that no

@@ -8,8 +8,8 @@ empties the log of this database, and has the search scrub its files.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import apsw
@@ -43,11 +43,6 @@ GATHER_S = 0.1
 """How long a first new turn waits for more of them, unless a search waits for it: a hundred turns cost the search
 little more than one."""
 
-READER_PAUSE_S = 0.25
-
-CALLS = "calls"
-"""Key of the piece that names the tools which a turn called: found by words alone."""
-
 
 @dataclass(frozen=True, slots=True)
 class Due:
@@ -72,16 +67,14 @@ class SearchFeed(Feed[Due]):
         """Until the search knows all that is kept now, at most `patience_s`; answers how much it does not know."""
         if not (last := (await self._database.read(behind)).last):
             return 0
-        await self.outbox.until(self._holds(lambda db: not 0 < behind(db).first <= last), patience_s)
+        told = partial(self._database.read, lambda db: not 0 < behind(db).first <= last)
+        await self.outbox.until(told, patience_s)
         return await self._database.read(lambda db: behind(db, last).waiting)
 
     async def forgotten(self, patience_s: float) -> bool:
         """Until no file of the search holds what has been deleted by now, at most `patience_s`; answers whether so."""
         mine = (await self._database.read(scrubs))[0]
-        return await self.outbox.until(self._holds(lambda db: scrubs(db)[1] >= mine), patience_s)
-
-    def _holds(self, condition: Callable[[apsw.Connection], bool]) -> Callable[[], Awaitable[bool]]:
-        return lambda: self._database.read(condition)
+        return await self.outbox.until(partial(self._database.read, lambda db: scrubs(db)[1] >= mine), patience_s)
 
     async def epoch(self, delivered: str) -> str:
         """See `Outbox.watch_epoch`."""
@@ -103,7 +96,7 @@ class SearchFeed(Feed[Due]):
                 if await self._database.checkpoint():
                     break
                 # A reader still needs the log; it ends.
-                await trio.sleep(READER_PAUSE_S)
+                await trio.sleep(0.25)
             await self._env.call(RetrieveScrub(collection=COLLECTION))
         if due.put:
             await self._env.call(RetrievePut(collection=COLLECTION, groups=due.put))
@@ -137,13 +130,8 @@ def behind(db: apsw.Connection, last: int = 2**62) -> Behind:
 
 def told(db: apsw.Connection) -> int:
     """How many turns the search has been told of."""
-    (count,) = next(
-        db.execute(
-            "SELECT (SELECT count(*) FROM node WHERE found)"
-            " - (SELECT count(*) FROM outbox JOIN node USING(node_id) WHERE found)"
-        )
-    )
-    return int(count)
+    waiting = "SELECT count(*) FROM outbox JOIN node USING(node_id) WHERE found"
+    return int(db.execute(f"SELECT (SELECT count(*) FROM node WHERE found) - ({waiting})").get)
 
 
 def put_right(db: apsw.Connection, theirs: set[str]) -> None:
@@ -164,13 +152,14 @@ def take(db: apsw.Connection, strip: Stripper) -> Due | None:
         owed, done = scrubs(db)
         return None if owed == done else Due(scrub=owed)
     held = {node.node_id: node for node in forest.nodes(db, [node_id for _, node_id, _ in rows if node_id])}
-    roots = _root_hashes(db, {node.root for node in held.values()})
     numbers: list[int] = []
     told: dict[str, Group | None] = {}  # what came last of one hash is what counts
     chars = 0
     for number, node_id, hash_ in rows:
         node = held.get(node_id)
-        group = None if node is None else group_of(node, roots[node.root], strip)
+        group = None
+        if node is not None and (root := forest.place(db, node.root)) is not None:
+            group = group_of(node, root.hash.hex(), strip)
         told.pop(hash_.hex(), None)
         told[hash_.hex()] = group if group is not None and group.items else None
         chars += sum(len(item.text) for item in group.items) if group is not None else 0
@@ -197,12 +186,6 @@ def _set(db: apsw.Connection, name: str, value: int) -> None:
     db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (name, str(value)))
 
 
-def _root_hashes(db: apsw.Connection, roots: set[int]) -> dict[int, str]:
-    marks = ",".join("?" * len(roots))
-    rows = db.execute(f"SELECT node_id, hash FROM node WHERE node_id IN ({marks})", list(roots))
-    return {int(node_id): hash_.hex() for node_id, hash_ in rows}
-
-
 def group_of(node: forest.Node, root: str, strip: Stripper) -> Group:
     """A turn as the search has it."""
     blocks = node.blocks
@@ -211,7 +194,8 @@ def group_of(node: forest.Node, root: str, strip: Stripper) -> Group:
         for index, (text, embedded) in enumerate(pieces(strip(spoken_text(blocks))))
     ]
     if called := calls_text(blocks):
-        items.append(Item(key=CALLS, text=called[:16_000], heading=node.role, embed=False))
+        # Found by words alone.
+        items.append(Item(key="calls", text=called[:16_000], heading=node.role, embed=False))
     return Group(
         id=node.hash,
         items=items,

@@ -259,16 +259,17 @@ def digest_of(hash_: str) -> bytes | None:
     return digest if len(digest) == 32 and len(hash_) == 64 else None
 
 
-def lineage(db: apsw.Connection, node_id: int, columns: str, limit: int = -1) -> list[tuple[Any, ...]]:
+def lineage(db: apsw.Connection, node_id: int, columns: str, limit: int = 0) -> list[tuple[Any, ...]]:
     """The nodes from the root to this one, the root first; of each these columns, and no object of its own: paths are
-    long. `limit`: only that many, the last ones."""
+    long. `limit`: only that many, the last ones; 0: all."""
+    last = f" LIMIT {limit}" if limit else ""
     # A node is always younger than its parent, so that the ids alone are sorted, and no text is.
     rows = db.execute(
         f"SELECT {columns} FROM node WHERE node_id IN ("
-        "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=?1 UNION ALL"
-        " SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above LIMIT ?2)"
+        "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
+        f" SELECT node.node_id, node.parent FROM up CROSS JOIN node ON node.node_id=up.above{last})"
         " SELECT node_id FROM up) ORDER BY node_id",
-        (node_id, limit),
+        (node_id,),
     )
     return list(rows)
 

@@ -50,8 +50,6 @@ CHARS_PER_TOKEN = 4
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
 
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-
 
 class Searching:
     """The operations that search."""
@@ -66,7 +64,7 @@ class Searching:
     async def search(self, params: TranscriptsSearch, ctx: Context) -> Written:
         _require_words(params.query)
         conditions = filters(params)
-        count = wanted(params)
+        count = min(params.top_k, MAX_TOP_K) if params.top_k > 0 else DEFAULT_TOP_K
         degraded: list[str] = []
         left = await self._caught_up(degraded, "index")
         limit = min(MAX_TOP_K, count * PER_CONVERSATION if params.distinct else count)
@@ -168,20 +166,14 @@ def _written(params: TranscriptsSearch, found: list[TranscriptHit], degraded: li
     return written(TranscriptSearchResult(query=params.query, count=len(kept), results=kept, degraded=degraded))
 
 
-def wanted(params: TranscriptsSearch) -> int:
-    """How many results."""
-    return min(params.top_k, MAX_TOP_K) if params.top_k > 0 else DEFAULT_TOP_K
-
-
 def filters(params: TranscriptsSearch) -> list[Filter]:
     """The conditions that `params` states.
 
     Raises:
         InvalidParams: a time that cannot be read.
     """
-    found = [
-        Filter(field=name, any_of=[value]) for name in ("role", "agent", "project") if (value := getattr(params, name))
-    ]
+    named = {name: getattr(params, name) for name in ("role", "agent", "project")}
+    found = [Filter(field=name, any_of=[value]) for name, value in named.items() if value]
     if params.since is not None:
         found.append(Filter(field="at", at_least=seconds(params.since, "since")))
     if params.until is not None:
@@ -197,7 +189,7 @@ def seconds(value: Instant, name: str) -> float:
         moment = datetime.datetime.fromisoformat(value)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)
-        if name == "until" and _DATE.fullmatch(value):
+        if name == "until" and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
             moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
         return moment.timestamp()
     except (ValueError, OverflowError):

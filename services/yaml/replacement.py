@@ -230,7 +230,7 @@ class _Candidates:
         if slot.column < 0:
             yield tree.column(slot.node) if self.below else 0
             return
-        in_mapping = not slot.compact or slot.at < 0
+        in_mapping = not slot.compact
         if self.below:
             own = tree.column(slot.node)
             if tree.is_sequence(slot.node) == sequence or own > slot.column:

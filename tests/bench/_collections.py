@@ -22,7 +22,7 @@ from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Stamp
 from services.knowledge.schema import open_database as open_notes
 from services.retrieve import lexical, store
-from services.retrieve.lexical import Fts5, Words, row_of
+from services.retrieve.lexical import Fts5, row_of
 from services.retrieve.schema import SCHEMA
 from services.retrieve.vectors import Matrix
 
@@ -113,7 +113,7 @@ def fill_retrieve(
                 lines = msgspec.json.encode({"first": 10 * position + 1, "last": 10 * position + 9})
                 key, heading = mark.hex()[:24], f"Part {position}"
                 items.append((item_id, group + 1, key, position, heading, text, lines, mark, int(vectors)))
-                words.append(row_of(Words(item_id, f"Note {group}", f"Part {position}", text)))
+                words.append(row_of(item_id, f"Note {group}", f"Part {position}", text))
             db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", items)
             if vectors:
                 db.executemany(

@@ -21,7 +21,7 @@ import apsw
 
 from services.retrieve import store
 from services.retrieve.large_words import LargeWords
-from services.retrieve.lexical import Fts5, Words, row_of, rows
+from services.retrieve.lexical import Fts5, row_of, rows
 from services.retrieve.terms import query_terms
 from tests.bench._collections import Corpus, fill_retrieve, notes_of, open_database, word
 
@@ -71,7 +71,7 @@ def measure(folder: Path, size: int, count: int) -> None:
             figures.append(f"{ours:8.2f} {theirs:8.2f} {theirs / ours:6.1f}")
         found, commits = [], []
         for n in range(20):
-            some = [row_of(Words(size + 10 * n + part, "New", "", f"zebra{n} {word(part)}")) for part in range(1, 11)]
+            some = [row_of(size + 10 * n + part, "New", "", f"zebra{n} {word(part)}") for part in range(1, 11)]
             began = time.perf_counter()
             large.note(some, [])
             hits = large.search([f"zebra{n}"], LIMIT, None)

@@ -28,12 +28,16 @@ class Relocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     to: Annotated[Path, Meta(description="Its new path, its own name included; nothing may be there yet")]
 
 
-class _Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of an item."""
+
     status: ItemStatus
     error: Annotated[str | None, Meta(description="Why it was not done")] = None
 
 
-class _Outcomes(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Outcomes(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of all."""
+
     total: int
     succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
     failed: int
@@ -41,14 +45,14 @@ class _Outcomes(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
 
 
-class RelocationOutcome(_Outcome, frozen=True, kw_only=True, rename="camel"):
+class RelocationOutcome(Outcome, frozen=True, kw_only=True, rename="camel"):
     """What became of one of them."""
 
     from_: str = msgspec.field(name="from")
     to: str
 
 
-class Relocations(_Outcomes, frozen=True, kw_only=True):
+class Relocations(Outcomes, frozen=True, kw_only=True):
     """What became of each, in the order given."""
 
     results: list[RelocationOutcome]
@@ -76,14 +80,14 @@ class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     )
 
 
-class DeletionOutcome(_Outcome, frozen=True, kw_only=True, rename="camel"):
+class DeletionOutcome(Outcome, frozen=True, kw_only=True, rename="camel"):
     """What became of one of them."""
 
     path: str
     trash_id: Annotated[int | None, Meta(description="For restore-files, where deleted files are kept")] = None
 
 
-class Deletions(_Outcomes, frozen=True, kw_only=True):
+class Deletions(Outcomes, frozen=True, kw_only=True):
     """What became of each, in the order given."""
 
     results: list[DeletionOutcome]

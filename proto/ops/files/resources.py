@@ -108,7 +108,7 @@ class SetEntryPage(EntryPage, frozen=True, kw_only=True):
     resource_set: str
 
 
-class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """A set, and how much of it."""
 
     name: SetName
@@ -118,7 +118,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @tool.read("resource-time-range", deadline_s=60)
-class ResourceTimeRange(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
+class ResourceTimeRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set whose time lies in a range, latest first. Both ends are inclusive; a date as
     `max` means the whole day."""
 
@@ -128,7 +128,7 @@ class ResourceTimeRange(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True
 
 
 @tool.read("resource-metric-range", deadline_s=60)
-class ResourceMetricRange(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
+class ResourceMetricRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set whose metric lies in a range, both ends inclusive, largest first."""
 
     metric: Annotated[
@@ -139,7 +139,7 @@ class ResourceMetricRange(_Wanted, Params[SetEntryPage], frozen=True, kw_only=Tr
 
 
 @tool.read("resource-is", deadline_s=60)
-class ResourceIs(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
+class ResourceIs(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set of which a field has exactly this value."""
 
     field: Annotated[ExactField, Meta(description="Field to compare")]
@@ -147,7 +147,7 @@ class ResourceIs(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
 
 
 @tool.read("resource-fuzzy-match", deadline_s=60)
-class ResourceFuzzyMatch(_Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
+class ResourceFuzzyMatch(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find the entries of a resource set of which a field matches a pattern. `contains`, `prefix` and `suffix` take it
     literally; `regex` (RE2) finds it anywhere; `glob` must match the whole field, its `*` crosses `/`."""
 

@@ -1,1 +1,1 @@
-"""Tools and resources that show the index: `index`, `navigate`, `inspect`, `synthesis://…`."""
+"""Tools and resources that show the index, and where the space goes."""

@@ -7,22 +7,13 @@ import time
 import trio
 
 from proto.errors import OperationError
-from proto.ops.files.index import (
-    CancelJob,
-    CancelledJob,
-    Index,
-    IndexResult,
-    Job,
-    JobList,
-    JobProgress,
-    ListJobs,
-)
+from proto.ops.files import index as ops
 from services.files import paths
 from services.files.core import Core
-from services.files.index.history import skip_reason
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.scan import Counts
+from services.files.index.tree import skip_reason
 from services.files.query.entries import MAX_BYTES, fitting
 from services.runtime.handlers import Context, handles
 
@@ -33,15 +24,15 @@ class Indexing:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    @handles(Index)
-    async def index(self, params: Index, ctx: Context) -> IndexResult:
+    @handles(ops.Index)
+    async def index(self, params: ops.Index, ctx: Context) -> ops.IndexResult:
         began = time.monotonic()
         asked = paths.clean(params.root, "root")
         root = await trio.to_thread.run_sync(self._core.roots.real, asked, "root")
         if not params.force and params.max_age:
             reason = await self._core.database.read(lambda db: skip_reason(db, root, params.max_age, time.time_ns()))
             if reason:
-                return IndexResult(
+                return ops.IndexResult(
                     root=root, status="completed", files=0, directories=0, total_size=0,
                     duration_ms=int((time.monotonic() - began) * 1000), skipped=True, skip_reason=reason,
                 )  # fmt: skip
@@ -51,7 +42,7 @@ class Indexing:
             raise OperationError(f"{paths.shown(root)} does not exist")
         job = await self._core.jobs.start(root, background=params.async_, force=params.force, max_age_s=params.max_age)
         if params.async_:
-            return IndexResult(root=root, status="pending", job_id=job.id, status_url=f"synthesis://jobs/{job.id}")
+            return ops.IndexResult(root=root, status="pending", job_id=job.id, status_url=f"synthesis://jobs/{job.id}")
 
         def on_progress(counts: Counts) -> None:
             ctx.progress(counts.progress, 100, f"{counts.files + counts.directories} entries")
@@ -60,7 +51,7 @@ class Indexing:
         ended = await self._core.jobs.get(job.id)
         if ended.status == "failed":
             raise OperationError(f"{paths.shown(root)} was not indexed: {ended.error}")
-        return IndexResult(
+        return ops.IndexResult(
             root=root,
             status=ended.status,
             files=ended.files,
@@ -73,12 +64,12 @@ class Indexing:
             problems=ended.problems,
         )
 
-    @handles(JobProgress)
-    async def job_progress(self, params: JobProgress, ctx: Context) -> Job:
+    @handles(ops.JobProgress)
+    async def job_progress(self, params: ops.JobProgress, ctx: Context) -> ops.Job:
         return await self._core.jobs.get(int(params.job_id))
 
-    @handles(ListJobs)
-    async def list_jobs(self, params: ListJobs, ctx: Context) -> JobList:
+    @handles(ops.ListJobs)
+    async def list_jobs(self, params: ops.ListJobs, ctx: Context) -> ops.JobList:
         statuses: tuple[str, ...] = (params.status,) if params.status is not None else ()
         if params.active_only:
             statuses = tuple(status for status in ACTIVE if not statuses or status in statuses) or ("none",)
@@ -88,10 +79,10 @@ class Indexing:
             f"{total} jobs match; these are the {len(shown)} newest, as many as fit into {MAX_BYTES} bytes. Narrow it"
             " by status or progress, or read synthesis://jobs page by page."
         )
-        return JobList(jobs=shown, total=total, summary=summary if cut else None)
+        return ops.JobList(jobs=shown, total=total, summary=summary if cut else None)
 
-    @handles(CancelJob)
-    async def cancel_job(self, params: CancelJob, ctx: Context) -> CancelledJob:
+    @handles(ops.CancelJob)
+    async def cancel_job(self, params: ops.CancelJob, ctx: Context) -> ops.CancelledJob:
         id_ = int(params.job_id)
         await self._core.jobs.cancel(id_)
-        return CancelledJob(job_id=id_, status="cancelled", message=f"job {id_} was cancelled")
+        return ops.CancelledJob(job_id=id_, status="cancelled", message=f"job {id_} was cancelled")

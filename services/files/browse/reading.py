@@ -6,33 +6,22 @@ import json
 import mimetypes
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import apsw
 import msgspec
-import trio
 
-from proto.errors import InvalidParams
-from proto.ops.files.reading import (
-    DbDiagnose,
-    Diagnosis,
-    Inspect,
-    InspectResult,
-    Navigate,
-    NavigateEntry,
-    NavigateResult,
-    Preferences,
-    SessionInfo,
-    SessionInfoResult,
-    SessionSetPreferences,
-)
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.http import CONTENT_PATH
+from proto.ops import media
+from proto.ops.files import reading as ops
+from proto.ops.kernel import KernelContentUrl
 from services.files import paths, times
-from services.files.browse import media
-from services.files.core import Core
-from services.files.index.history import last_scan
+from services.files.core import Family, reads
 from services.files.index.listing import birth_ns
-from services.files.query.entries import MAX_BYTES, find_indexed, fitting, node_uri
+from services.files.index.tree import last_scan
+from services.files.query.entries import ENOUGH, MAX_BYTES, find_indexed, fitting, node_uri
 from services.files.query.matching import EXTENSIONS
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
@@ -50,63 +39,65 @@ PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
 _ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
 
-class Reading:
+class Reading(Family):
     """The operations of `proto.ops.files.reading`."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    @handles(ops.Navigate)
+    async def navigate(self, params: ops.Navigate, ctx: Context) -> ops.NavigateResult:
+        order = f"{_ORDERS[params.sort]} {'DESC' if params.desc else 'ASC'}, {key('name')}, name"
 
-    @handles(Navigate)
-    async def navigate(self, params: Navigate, ctx: Context) -> NavigateResult:
-        column = _ORDERS[params.sort]
-        path, folder = await self._core.database.read(lambda db: find_indexed(db, params.path, follow=True))
-        if folder.kind != schema.DIRECTORY:
-            raise InvalidParams(
-                f"`path`: {paths.shown(path)} is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it",
-                field="path",
-            )
-        direction = "DESC" if params.desc else "ASC"
-
-        pictured: list[tuple[int, str]] = []
-
-        def query(db: apsw.Connection) -> NavigateResult:
+        def query(db: apsw.Connection) -> tuple[ops.NavigateResult, dict[int, str]]:
+            path, folder = find_indexed(db, params.path, follow=True)
+            if folder.kind != schema.DIRECTORY:
+                why = f"is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it"
+                raise InvalidParams(f"`path`: {paths.shown(path)} {why}", field="path")
             total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
-            rows = db.execute(
-                "SELECT name, path, size, kind, mtime, extension, device, inode, ctime FROM node WHERE parent = ?"
-                f" ORDER BY {column} {direction}, {key('name')}, name LIMIT ? OFFSET ?",
-                (folder.id, params.limit, params.offset),
+            rows = fetch_all(
+                db,
+                "SELECT name, path, size, kind, mtime, extension, format('%d-%d-%d-%d-%d', device, inode, size, mtime,"
+                f" ctime) FROM node WHERE parent = ? ORDER BY {order} LIMIT ? OFFSET ?",
+                (folder.id, min(params.limit, ENOUGH), params.offset),
             )
-            entries, cut = fitting(_navigated(pictured, n, *row) for n, row in enumerate(rows))
+            entries, cut = fitting(
+                ops.NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
+                for name, path, size, kind, mtime, *_ in rows
+            )
             end = params.offset + len(entries)
             summary = (
                 f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
                 f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
             )
-            return NavigateResult(
-                path=path,
-                entries=entries,
-                total=total,
-                has_more=end < total,
-                scanning=job.id if (job := self._core.jobs.scanning(path)) else None,
-                summary=summary if cut else None,
-            )
+            job = self._core.jobs.scanning(path)
+            result = ops.NavigateResult(
+                path=path, entries=entries, total=total, has_more=end < total,
+                scanning=None if job is None else job.id, summary=summary if cut else None,
+            )  # fmt: skip
+            pictured = {
+                at: version
+                for at, (_, _, _, kind, _, extension, version) in enumerate(rows[: len(entries)])
+                if kind == schema.FILE and extension in PICTURED
+            }
+            return result, pictured
 
-        found = await self._core.database.read(query)
-        return await _with_thumbnails(ctx, found, pictured) if pictured else found
+        found, pictured = await self._core.database.read(query)
+        if pictured:
+            made = await known_thumbnails(ctx, list(pictured.values()))
+            for at, url in zip(pictured, made, strict=True):
+                found.entries[at] = msgspec.structs.replace(found.entries[at], thumbnail_url=url)
+        return found
 
-    @handles(Inspect)
-    async def inspect(self, params: Inspect, ctx: Context) -> InspectResult:
-        path, entry = await self._core.database.read(lambda db: find_indexed(db, params.path))
-        within = paths.is_within(path, self._core.roots.paths)
-        born = await trio.to_thread.run_sync(birth_ns, path) if within else None
-        target = await trio.to_thread.run_sync(_target, path) if within and entry.kind == schema.SYMLINK else None
-
-        def query(db: apsw.Connection) -> InspectResult:
+    @handles(ops.Inspect)
+    async def inspect(self, params: ops.Inspect, ctx: Context) -> ops.InspectResult:
+        def query(db: apsw.Connection) -> tuple[ops.InspectResult, bool]:
+            path, entry = find_indexed(db, params.path)
+            within = paths.is_within(path, self._core.roots.paths)
+            born = birth_ns(path) if within else None
+            target = _target(path) if within and entry.kind == schema.SYMLINK else None
             scanned = max(entry.scanned, last_scan(db, path) or 0)
             is_folder = entry.kind == schema.DIRECTORY
             problem = fetch_value(db, "SELECT problem FROM folder WHERE id = ?", (entry.id,)) if is_folder else None
             uri = node_uri(path)
-            return InspectResult(
+            found = ops.InspectResult(
                 path=path,
                 kind=schema.KINDS[entry.kind],
                 size=entry.size,
@@ -128,49 +119,42 @@ class Reading:
                 target=target,
                 problem=problem,
             )
+            return found, within and entry.kind == schema.FILE and entry.size > 0
 
-        found = await self._core.database.read(query)
-        if not within or entry.kind != schema.FILE or not entry.size:
+        found, has_content = await self._core.database.read(query)
+        if not has_content:
             return found
-        made = await media.artifacts(ctx, path)
+        made = await artifacts(ctx, found.path)
         return msgspec.structs.replace(
             found,
             metadata_count=len(made),
             metadata=made,
-            thumbnail_uri=media.first(made, media.THUMBNAIL),
-            timeline_uri=media.first(made, media.TIMELINE),
+            thumbnail_uri=_first(made, media.THUMBNAIL),
+            timeline_uri=_first(made, media.TIMELINE),
         )
 
-    @handles(DbDiagnose)
-    async def diagnose(self, params: DbDiagnose, ctx: Context) -> Diagnosis:
-        size = await trio.to_thread.run_sync(self._core.database.size_bytes)
+    @reads(ops.DbDiagnose)
+    def diagnose(self, db: apsw.Connection, params: ops.DbDiagnose) -> ops.Diagnosis:
+        wrong = [row[0] for row in fetch_all(db, "PRAGMA integrity_check(10)")]
+        orphaned = fetch_value(db, "SELECT count(*) FROM entry WHERE parent NOT IN (SELECT id FROM folder)")
+        return ops.Diagnosis(
+            database_path=str(self._core.database.path),
+            database_size=self._core.database.size_bytes(),
+            integrity_check="; ".join(wrong),
+            entry_count=_count(db, "node"),
+            resource_set_count=_count(db, "resource_set"),
+            orphaned_entries=orphaned,
+            stale_entries=_stale(db, time.time_ns() - STALE_S * times.NS),
+            wrong_sums=fetch_value(db, _WRONG_SUMS),
+            rebuilt=bool(self._core.database.rebuilt),
+        )
 
-        def query(db: apsw.Connection) -> Diagnosis:
-            wrong = [row[0] for row in fetch_all(db, "PRAGMA integrity_check(10)")]
-            return Diagnosis(
+    @handles(ops.SessionInfo)
+    async def session_info(self, params: ops.SessionInfo, ctx: Context) -> ops.SessionInfoResult:
+        def query(db: apsw.Connection) -> ops.SessionInfoResult:
+            return ops.SessionInfoResult(
                 database_path=str(self._core.database.path),
-                database_size=size,
-                integrity_check="; ".join(wrong),
-                entry_count=_count(db, "node"),
-                resource_set_count=_count(db, "resource_set"),
-                orphaned_entries=fetch_value(
-                    db, "SELECT count(*) FROM entry WHERE parent NOT IN (SELECT id FROM folder)"
-                ),
-                stale_entries=_stale(db, time.time_ns() - STALE_S * times.NS),
-                wrong_sums=fetch_value(db, _WRONG_SUMS),
-                rebuilt=bool(self._core.database.rebuilt),
-            )
-
-        return await self._core.database.read(query)
-
-    @handles(SessionInfo)
-    async def session_info(self, params: SessionInfo, ctx: Context) -> SessionInfoResult:
-        size = await trio.to_thread.run_sync(self._core.database.size_bytes)
-
-        def query(db: apsw.Connection) -> SessionInfoResult:
-            return SessionInfoResult(
-                database_path=str(self._core.database.path),
-                database_size=size,
+                database_size=self._core.database.size_bytes(),
                 entry_count=_count(db, "node"),
                 resource_set_count=_count(db, "resource_set"),
                 source_count=_count(db, "source"),
@@ -182,11 +166,11 @@ class Reading:
 
         return await self._core.database.read(query)
 
-    @handles(SessionSetPreferences)
-    async def set_preferences(self, params: SessionSetPreferences, ctx: Context) -> Preferences:
+    @handles(ops.SessionSetPreferences)
+    async def set_preferences(self, params: ops.SessionSetPreferences, ctx: Context) -> ops.Preferences:
         now = time.time_ns()
 
-        def change(db: apsw.Connection) -> Preferences:
+        def change(db: apsw.Connection) -> ops.Preferences:
             for name, value in params.preferences.items():
                 if value is None:
                     db.execute("DELETE FROM session_preference WHERE session = ? AND name = ?", (ctx.session, name))
@@ -197,29 +181,9 @@ class Reading:
                     )
             # The end of a session is not announced.
             db.execute("DELETE FROM session_preference WHERE session <> '' AND at < ?", (now - PREFERENCES_KEPT_NS,))
-            return Preferences(preferences=_preferences(db, ctx.session))
+            return ops.Preferences(preferences=_preferences(db, ctx.session))
 
         return await self._core.database.write(change)
-
-
-def _navigated(
-    pictured: list[tuple[int, str]], at: int, name: str, path: str, size: int, kind: int, mtime: int, extension: str,
-    device: int, inode: int, ctime: int,
-) -> NavigateEntry:  # fmt: skip
-    """An entry of a directory, `at` its place on the page; what may have a thumbnail is noted in `pictured`."""
-    if kind == schema.FILE and extension in PICTURED:
-        pictured.append((at, f"{device}-{inode}-{size}-{mtime}-{ctime}"))
-    return NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
-
-
-async def _with_thumbnails(ctx: Context, result: NavigateResult, pictured: Sequence[tuple[int, str]]) -> NavigateResult:
-    """With where the thumbnails are that were made already."""
-    entries = list(result.entries)
-    some = [(at, version) for at, version in pictured if at < len(entries)]
-    made = await media.known_thumbnails(ctx, [version for _, version in some])
-    for (at, _), url in zip(some, made, strict=True):
-        entries[at] = msgspec.structs.replace(entries[at], thumbnail_url=url)
-    return msgspec.structs.replace(result, entries=entries)
 
 
 def _target(path: str) -> str | None:
@@ -257,3 +221,72 @@ def _stale(db: apsw.Connection, since: int) -> int:
     bindings = [part for folder in fresh for part in (folder, folder[:-1] + "0", folder)]
     row = fetch_one(db, f"SELECT count(*) FROM node n WHERE n.scanned < ? AND {outside}", (since, *bindings))
     return row[0] if row is not None else 0
+
+
+# What `media` makes of a file; nothing where it is away
+
+LIMIT_S = 45.0
+"""Less than `inspect` has: a slow decoder must not cost the rest of the answer."""
+
+KNOWN_LIMIT_S = 1.0
+"""A directory is shown without thumbnails rather than late."""
+
+
+async def artifacts(ctx: Context, path: str) -> list[ops.Artifact]:
+    """Pictures and metadata of a file's content."""
+    try:
+        found = await ctx.call(media.MediaInspect(path=path), timeout_s=LIMIT_S)
+    except LinckiaError as error:
+        ctx.log("info", f"no media of {path}: {error}")
+        return []
+    url = await _content_url(ctx)
+    told = [_artifact(each, url) for each in found.artifacts]
+    said = found.metadata | ({"problem": found.problem} if found.problem else {})
+    if said:
+        told.append(ops.Artifact(type="metadata", mime_type=found.mime_type, url=_of(url, path), metadata=said))
+    return told
+
+
+async def thumbnail(ctx: Context, path: str) -> bytes:
+    """A JPEG. Raises LinckiaError where there is none, and says why."""
+    found = await ctx.call(media.MediaInspect(path=path), timeout_s=LIMIT_S)
+    made = next((each for each in found.artifacts if each.type == media.THUMBNAIL), None)
+    if made is None or found.hash is None:
+        raise OperationError(f"there is no thumbnail of {path[:200]!r}: {found.problem or f'it is {found.mime_type}'}")
+    return (await ctx.call(media.MediaArtifactParams(hash=found.hash, name=made.name))).data
+
+
+async def known_thumbnails(ctx: Context, versions: list[str]) -> list[str | None]:
+    """Where the thumbnail is, of each file that has one already; `media` knows files by these versions."""
+    try:
+        found = await ctx.call(media.MediaThumbnails(versions=versions), timeout_s=KNOWN_LIMIT_S)
+    except LinckiaError as error:
+        ctx.log("info", f"no thumbnails: {error}")
+        return [None] * len(versions)
+    if not any(found.paths):
+        return [None] * len(versions)
+    url = await _content_url(ctx)
+    return [_of(url, path) if path else None for path in found.paths]
+
+
+def _first(of: list[ops.Artifact], kind: str) -> str | None:
+    """Where the first artefact of a type is."""
+    return next((each.url for each in of if each.type == kind), None)
+
+
+def _artifact(made: media.MediaArtifact, url: str) -> ops.Artifact:
+    metadata = made.metadata | {"width": made.width, "height": made.height, "size": made.size}
+    return ops.Artifact(type=made.type, mime_type=made.mime_type, url=_of(url, made.path), metadata=metadata)
+
+
+async def _content_url(ctx: Context) -> str:
+    """Where files are served; its path alone where that is nowhere, for it may be so later."""
+    try:
+        return (await ctx.call(KernelContentUrl())).url or CONTENT_PATH
+    except LinckiaError as error:
+        ctx.log("info", f"the address where files are served is unknown: {error}")
+        return CONTENT_PATH
+
+
+def _of(url: str, path: str) -> str:
+    return f"{url}?path={quote(path)}"

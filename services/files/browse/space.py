@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import mimetypes
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import apsw
 import trio
 
 from proto.errors import InvalidParams
 from proto.mcp import Content, Image, Text
-from proto.ops.files.space import (
-    CompareScans,
-    Comparison,
-    DiskFree,
-    DiskTreemap,
-    DuplicateGroups,
-    Duplicates,
-    FileSystem,
-    FileSystems,
-    FindDuplicates,
-    Growth,
-    Share,
-    SpaceSummary,
-    SpaceSummaryOf,
-    TopDirectories,
-    TopEntries,
-    TopFiles,
-)
+from proto.ops.files import space as ops
 from services.files import paths, times
 from services.files.browse import treemap
-from services.files.browse.duplicates import File, Search
-from services.files.core import Core
-from services.files.index import history
+from services.files.changes.disk import Refused, open_at, opened
+from services.files.core import Family, reads
 from services.files.index.listing import holds_files, mounts
-from services.files.index.tree import Stored, below
+from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now
 from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting, instant
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_value
@@ -56,24 +40,15 @@ AGES = (
 """Names and days; older files come last."""
 
 
-class Space:
+class Space(Family):
     """The operations of `proto.ops.files.space`."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def _folder(self, given: str) -> tuple[str, Stored]:
-        path, entry = await self._core.database.read(lambda db: find_indexed(db, given, follow=True))
-        if entry.kind != schema.DIRECTORY:
-            raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
-        return path, entry
-
-    @handles(DiskTreemap)
-    async def disk_treemap(self, params: DiskTreemap, ctx: Context) -> Content:
-        path, entry = await self._folder(params.path)
+    @handles(ops.DiskTreemap)
+    async def disk_treemap(self, params: ops.DiskTreemap, ctx: Context) -> Content:
         column = "size" if params.measure == "apparent" else "disk"
 
         def query(db: apsw.Connection) -> list[treemap.Box]:
+            path, entry = _folder(db, params.path)
             top = treemap.Item(path, entry.size if column == "size" else entry.disk, True, "", entry.id)
             return treemap.draw(top, lambda id_: _largest(db, id_, column), params.width, params.height, params.depth)
 
@@ -89,62 +64,28 @@ class Space:
             image = Image(data=data, mime_type="image/png")
         return Content(content=[image, Text(text=words)])
 
-    async def _top(
-        self,
-        path: str,
-        conditions: str,
-        bindings: Sequence[object],
-        params: TopFiles | TopDirectories,
-        total: int | None,
-    ) -> TopEntries:
-        """`total`: how many there are, where that is known without counting."""
+    @reads(ops.TopFiles)
+    def top_files(self, db: apsw.Connection, params: ops.TopFiles) -> ops.TopEntries:
+        path, entry = _folder(db, params.path)
+        from_ = "node n JOIN folder f ON f.id = n.parent"
+        bounds = below(paths.as_folder(path))
+        return _top(db, path, from_, "n.kind = 0 AND f.path >= ? AND f.path < ?", bounds, params, entry.files)
 
-        def query(db: apsw.Connection) -> TopEntries:
-            from_ = f"node n JOIN folder f ON f.id = n.{'id' if isinstance(params, TopDirectories) else 'parent'}"
-            if total is not None and total * SEQUENTIAL > fetch_value(db, "SELECT max(id) FROM entry"):
-                # In the order of the rows: twice as fast as folder by folder.
-                from_ = from_.replace(" JOIN ", " CROSS JOIN ")
-            by = "size" if params.measure == "apparent" else "disk"
-            rows = db.execute(
-                f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
-                (*bindings, min(params.limit, ENOUGH), params.offset),
-            )
-            found, cut = fitting(map(entry_of, rows))
-            end = params.offset + len(found)
-            count = total
-            if count is None:
-                count = int(fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings))
-            summary = (
-                f"These are {len(found)} of {count}, as many as fit into {MAX_BYTES} bytes. Go on with offset={end}."
-            )
-            return TopEntries(
-                path=path, entries=found, total=count, has_more=end < count, summary=summary if cut else None
-            )
-
-        return await self._core.database.read(query)
-
-    @handles(TopFiles)
-    async def top_files(self, params: TopFiles, ctx: Context) -> TopEntries:
-        path, entry = await self._folder(params.path)
-        inside = below(paths.as_folder(path))
-        return await self._top(path, "n.kind = 0 AND f.path >= ? AND f.path < ?", inside, params, entry.files)
-
-    @handles(TopDirectories)
-    async def top_directories(self, params: TopDirectories, ctx: Context) -> TopEntries:
-        path, entry = await self._folder(params.path)
+    @reads(ops.TopDirectories)
+    def top_directories(self, db: apsw.Connection, params: ops.TopDirectories) -> ops.TopEntries:
+        path, entry = _folder(db, params.path)
         conditions = "n.kind = 1 AND f.path >= ? AND f.path < ? AND n.id <> ?"
         bindings: list[object] = [*below(paths.as_folder(path)), entry.id]
+        total: int | None = entry.directories
         if params.depth is not None:
             conditions += " AND length(f.path) - length(replace(f.path, '/', '')) <= ?"
             bindings.append(paths.as_folder(path).count("/") + params.depth)
-        return await self._top(
-            path, conditions, bindings, params, None if params.depth is not None else entry.directories
-        )
+            total = None
+        return _top(db, path, "node n JOIN folder f ON f.id = n.id", conditions, bindings, params, total)
 
-    @handles(FindDuplicates)
-    async def find_duplicates(self, params: FindDuplicates, ctx: Context) -> DuplicateGroups:
-        path, _ = await self._folder(params.path)
-        candidates = await self._core.database.read(lambda db: _same_size(db, path, params.min_size))
+    @handles(ops.FindDuplicates)
+    async def find_duplicates(self, params: ops.FindDuplicates, ctx: Context) -> ops.DuplicateGroups:
+        candidates = await self._core.database.read(lambda db: _same_size(db, params))
         total = sum(map(len, candidates))
 
         def go_on(compared: int) -> None:
@@ -154,35 +95,61 @@ class Space:
         search = Search(self._core.roots, go_on)
         groups = await trio.to_thread.run_sync(search.groups, candidates)
         found = [
-            Duplicates(size=group[0].size, paths=[file.path for file in group], wasted=group[0].size * (len(group) - 1))
+            ops.Duplicates(
+                size=group[0].size, paths=[file.path for file in group], wasted=group[0].size * (len(group) - 1)
+            )
             for group in groups
         ]
         page, cut = fitting(found[params.offset : params.offset + params.limit])
         end = params.offset + len(page)
         summary = f"These are {len(page)} of {len(found)} groups, as many as fit. Go on with offset={end}."
-        return DuplicateGroups(
+        return ops.DuplicateGroups(
             groups=page, total=len(found), wasted=sum(group.wasted for group in found), compared=search.compared,
             unreadable=search.unreadable, has_more=end < len(found), summary=summary if cut else None,
         )  # fmt: skip
 
-    @handles(CompareScans)
-    async def compare_scans(self, params: CompareScans, ctx: Context) -> Comparison:
-        path, _ = await self._folder(params.path)
+    @reads(ops.CompareScans)
+    def compare_scans(self, db: apsw.Connection, params: ops.CompareScans) -> ops.Comparison:
         since, until = instant(params.since, "since"), instant(params.until, "until", end=True)
-        return await self._core.database.read(lambda db: _compared(db, path, since, until, params))
+        return _compared(db, since, until, params)
 
-    @handles(DiskFree)
-    async def disk_free(self, params: DiskFree, ctx: Context) -> FileSystems:
-        return FileSystems(file_systems=await trio.to_thread.run_sync(_file_systems, self._core.roots.paths))
+    @handles(ops.DiskFree)
+    async def disk_free(self, params: ops.DiskFree, ctx: Context) -> ops.FileSystems:
+        return ops.FileSystems(file_systems=await trio.to_thread.run_sync(_file_systems, self._core.roots.paths))
 
-    @handles(SpaceSummaryOf)
-    async def space_summary(self, params: SpaceSummaryOf, ctx: Context) -> SpaceSummary:
-        path, entry = await self._folder(params.path)
+    @reads(ops.SpaceSummaryOf)
+    def space_summary(self, db: apsw.Connection, params: ops.SpaceSummaryOf) -> ops.SpaceSummary:
+        path, entry = _folder(db, params.path)
+        return _summary(path, entry, _by_extension_and_age(db, path, time.time_ns()), params.extensions)
 
-        def query(db: apsw.Connection) -> SpaceSummary:
-            return _summary(path, entry, _by_extension_and_age(db, path, time.time_ns()), params.extensions)
 
-        return await self._core.database.read(query)
+def _folder(db: apsw.Connection, given: str) -> tuple[str, Stored]:
+    path, entry = find_indexed(db, given, follow=True)
+    if entry.kind != schema.DIRECTORY:
+        raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
+    return path, entry
+
+
+def _top(
+    db: apsw.Connection, path: str, from_: str, conditions: str, bindings: Sequence[object],
+    params: ops.TopFiles | ops.TopDirectories, total: int | None,
+) -> ops.TopEntries:  # fmt: skip
+    """`total`: how many there are, where that is known without counting."""
+    if total is not None and total * SEQUENTIAL > fetch_value(db, "SELECT max(id) FROM entry"):
+        # In the order of the rows: twice as fast as folder by folder.
+        from_ = from_.replace(" JOIN ", " CROSS JOIN ")
+    by = "size" if params.measure == "apparent" else "disk"
+    rows = db.execute(
+        f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
+        (*bindings, min(params.limit, ENOUGH), params.offset),
+    )
+    found, cut = fitting(map(entry_of, rows))
+    end = params.offset + len(found)
+    count = total
+    if count is None:
+        count = int(fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings))
+    summary = f"These are {len(found)} of {count}, as many as fit into {MAX_BYTES} bytes. Go on with offset={end}."
+    return ops.TopEntries(path=path, entries=found, total=count, has_more=end < count, summary=summary if cut else None)
 
 
 def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item]:
@@ -202,8 +169,9 @@ def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item
     return items
 
 
-def _same_size(db: apsw.Connection, path: str, min_size: int) -> list[list[File]]:
+def _same_size(db: apsw.Connection, params: ops.FindDuplicates) -> list[list[File]]:
     """Files of one size, each inode by the first of its paths, largest first."""
+    path, _ = _folder(db, params.path)
     inside = below(paths.as_folder(path))
     rows = fetch_all(
         db,
@@ -213,7 +181,7 @@ def _same_size(db: apsw.Connection, path: str, min_size: int) -> list[list[File]
         " GROUP BY e.inode, e.device)"
         " SELECT path, size, inode, device FROM f WHERE size IN (SELECT size FROM f GROUP BY size HAVING count(*) > 1)"
         " ORDER BY size DESC, path",
-        (*inside, min_size),
+        (*inside, params.min_size),
     )
     groups: dict[int, list[File]] = defaultdict(list)
     for row in rows:
@@ -222,17 +190,18 @@ def _same_size(db: apsw.Connection, path: str, min_size: int) -> list[list[File]
     return list(groups.values())
 
 
-def _compared(db: apsw.Connection, path: str, since: int | None, until: int | None, params: CompareScans) -> Comparison:
-    there = history.scans(db, path)
+def _compared(db: apsw.Connection, since: int | None, until: int | None, params: ops.CompareScans) -> ops.Comparison:
+    path, _ = _folder(db, params.path)
+    there = scans_of(db, path)
     shown = [times.rfc3339(at) for at in there]
     if not there:
         raise InvalidParams(f"`path`: {paths.shown(path)} was never scanned to its end; `index` scans it", field="path")
     later = there[0] if until is None else next((at for at in there if at <= until), there[-1])
     older = [at for at in there if at < later] or [later]
     start = older[0] if since is None else next((at for at in there if at <= since), there[-1])
-    before = history.at_time(db, path, start)
-    after = history.now(db, path) if until is None else history.at_time(db, path, later)
-    nothing = history.Sizes(0, 0)
+    before = sizes_at(db, path, start)
+    after = sizes_now(db, path) if until is None else sizes_at(db, path, later)
+    nothing = Sizes(0, 0)
     level = paths.as_folder(path).count("/")
     changed = []
     for each in before.keys() | after.keys():
@@ -241,7 +210,7 @@ def _compared(db: apsw.Connection, path: str, since: int | None, until: int | No
         old, new = before.get(each, nothing), after.get(each, nothing)
         if old != new:
             changed.append(
-                Growth(
+                ops.Growth(
                     path=each.rstrip("/") or "/", before=old.size, after=new.size, change=new.size - old.size,
                     files_before=old.files, files_after=new.files,
                 )
@@ -249,19 +218,19 @@ def _compared(db: apsw.Connection, path: str, since: int | None, until: int | No
     changed.sort(key=lambda growth: (-abs(growth.change), growth.path))
     page, _ = fitting(changed[params.offset : params.offset + params.limit])
     old, new = (sizes.get(paths.as_folder(path), nothing) for sizes in (before, after))
-    return Comparison(
+    return ops.Comparison(
         path=path, since=times.rfc3339(start), until="" if until is None else times.rfc3339(later),
         change=new.size - old.size, before=old.size, after=new.size, files_before=old.files, files_after=new.files,
         directories=page, total=len(changed), has_more=params.offset + len(page) < len(changed), scans=shown[:100],
     )  # fmt: skip
 
 
-def _file_systems(roots: Sequence[str]) -> list[FileSystem]:
+def _file_systems(roots: Sequence[str]) -> list[ops.FileSystem]:
     there = [mount for mount in mounts() if holds_files(mount)]
     over = {
         root: max((m.path for m in there if paths.is_within(root, (m.path,))), key=len, default="") for root in roots
     }
-    found: dict[str, FileSystem] = {}
+    found: dict[str, ops.FileSystem] = {}
     for mount in there:
         if mount.path not in over.values() and not paths.is_within(mount.path, roots):
             continue
@@ -273,7 +242,7 @@ def _file_systems(roots: Sequence[str]) -> list[FileSystem]:
         if not status.f_blocks:
             continue
         # The file system mounted last at a path hides the others.
-        found[mount.path] = FileSystem(
+        found[mount.path] = ops.FileSystem(
             path=mount.path, kind=mount.kind, source=mount.source, size=status.f_blocks * status.f_frsize,
             used=(status.f_blocks - status.f_bfree) * status.f_frsize, free=status.f_bavail * status.f_frsize,
             inodes=status.f_files, free_inodes=status.f_favail,
@@ -293,24 +262,24 @@ def _by_extension_and_age(db: apsw.Connection, path: str, now: int) -> list[Row]
     )
 
 
-def _summary(path: str, entry: Stored, rows: Sequence[Row], extensions: int) -> SpaceSummary:
+def _summary(path: str, entry: Stored, rows: Sequence[Row], extensions: int) -> ops.SpaceSummary:
     names = [*(name for name, _ in AGES), "older"]
     by_age = _shares((names[age], count, size) for _, age, count, size in rows)
     by_extension = _shares((extension, count, size) for extension, _, count, size in rows)
     by_type = _shares((_type_of(extension), count, size) for extension, _, count, size in rows)
-    return SpaceSummary(
+    return ops.SpaceSummary(
         path=path, size=entry.size, disk_size=entry.disk, files=entry.files, directories=entry.directories,
         by_age=sorted(by_age, key=lambda share: names.index(share.name)), by_type=by_type,
         by_extension=by_extension[:extensions], more_extensions=max(0, len(by_extension) - extensions),
     )  # fmt: skip
 
 
-def _shares(rows: Iterable[tuple[str, int, int]]) -> list[Share]:
+def _shares(rows: Iterable[tuple[str, int, int]]) -> list[ops.Share]:
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, count, size in rows:
         found[name][0] += count
         found[name][1] += size
-    shares = [Share(name=name, count=count, size=size) for name, (count, size) in found.items()]
+    shares = [ops.Share(name=name, count=count, size=size) for name, (count, size) in found.items()]
     return sorted(shares, key=lambda share: (-share.size, share.name))
 
 
@@ -324,3 +293,83 @@ def _type_of(extension: str) -> str:
         words = ("pdf", "word", "document", "presentation", "sheet", "excel", "powerpoint", "rtf", "epub")
         return "document" if any(word in rest for word in words) else "application"
     return kind
+
+
+# Files with the same content: candidates by size from the index, then by both ends, then by a hash of all. Names of one
+# inode are one file. A file that changed since it was scanned, or cannot be read, is left out and counted.
+
+END_BYTES = 16_384
+"""Of each end, for the first comparison."""
+
+CHUNK = 1 << 20
+
+
+class File(NamedTuple):
+    """A candidate, as it is in the index."""
+
+    path: str
+    size: int
+    inode: int
+    device: int
+
+
+class Search:
+    """One search; blocks."""
+
+    def __init__(self, roots: paths.Roots, go_on: Callable[[int], None]) -> None:
+        """`go_on` is told how many files were read so far, and may raise to stop."""
+        self._roots = roots
+        self._go_on = go_on
+        self.compared = 0
+        self.unreadable = 0
+
+    def groups(self, same_size: Iterable[list[File]]) -> list[list[File]]:
+        """Those equal in content, the groups that waste most first, each in the order of its paths."""
+        found = []
+        for files in same_size:
+            size = files[0].size
+            for ends in self._split(files, END_BYTES):
+                # What is not longer than both ends has been read whole.
+                found += [ends] if size <= 2 * END_BYTES else self._split(ends, None)
+        found = [sorted(group) for group in found]
+        return sorted(found, key=lambda group: (-group[0].size * (len(group) - 1), group[0].path))
+
+    def _split(self, files: list[File], ends: int | None) -> list[list[File]]:
+        alike: dict[bytes, list[File]] = defaultdict(list)
+        for file in files:
+            if ends is not None:
+                self.compared += 1
+            self._go_on(self.compared)
+            digest = self._digest(file, ends)
+            if digest is not None:
+                alike[digest].append(file)
+        return [group for group in alike.values() if len(group) > 1]
+
+    def _digest(self, file: File, ends: int | None) -> bytes | None:
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with (
+                opened(self._roots, file.path, "path") as place,
+                open_at(place.name, flags, place.folder) as descriptor,
+            ):
+                status = os.fstat(descriptor)
+                digest = self._of(descriptor, file.size, ends)
+                after = os.fstat(descriptor)
+        except (Refused, OSError):
+            self.unreadable += 1
+            return None
+        same = (status.st_size, status.st_ino, status.st_mtime_ns) == (file.size, file.inode, after.st_mtime_ns)
+        if not same:
+            self.unreadable += 1
+        return digest if same else None
+
+    def _of(self, descriptor: int, size: int, ends: int | None) -> bytes:
+        hashed = hashlib.blake2b(digest_size=32)
+        if ends is not None and size > 2 * ends:
+            hashed.update(os.pread(descriptor, ends, 0))
+            hashed.update(os.pread(descriptor, ends, size - ends))
+            return hashed.digest()
+        while chunk := os.read(descriptor, CHUNK):
+            hashed.update(chunk)
+            self._go_on(self.compared)
+        return hashed.digest()

@@ -25,11 +25,10 @@ from services.files.changes.copying import PREFIX, Copy
 from services.files.changes.disk import Place, Refused, opened, placed
 from services.files.changes.following import Follow
 from services.files.index.listing import MAX_INT, Found, look
-from services.files.index.tree import find
+from services.files.index.tree import Tree, find
 from services.files.paths import Roots
-from services.files.store import trash_notes
+from services.files.store.database import Note, remove_note, write_note
 from services.files.store.sql import fetch_all
-from services.runtime.database import Database
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""
@@ -69,7 +68,7 @@ class _Opened:
     target: Place | None
     status: os.stat_result
     intent: int = 0
-    note: trash_notes.Note | None = None
+    note: Note | None = None
     """Of an item for the trash."""
     crosses: bool = False
 
@@ -77,10 +76,10 @@ class _Opened:
 class Changes:
     """Makes changes, one call at a time; blocks."""
 
-    def __init__(self, database: Database, roots: Roots, follow: Follow, data_dir: Path) -> None:
-        self._database = database
+    def __init__(self, tree: Tree, roots: Roots, data_dir: Path) -> None:
+        self._database = tree.database
         self._roots = roots
-        self._follow = follow
+        self._follow = Follow(tree)
         self._trash = data_dir / "trash"
         # What belongs to this program is not to be moved from under it.
         services = data_dir.parent
@@ -181,14 +180,9 @@ class Changes:
         if inside := [root for root in self._roots.paths if paths.is_within(root, (path,))]:
             raise Refused(f"`{named}`: {paths.shown(path)} holds the root {paths.shown(inside[0])}")
 
-    @contextlib.contextmanager
-    def _open_trash(self) -> Iterator[int]:
+    def _open_trash(self) -> contextlib.AbstractContextManager[int]:
         self._trash.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(self._trash, disk.O_READ_FOLDER)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        return disk.open_at(str(self._trash), disk.O_READ_FOLDER)
 
     def _note(self, ready: list[_Opened]) -> None:
         with self._database.transaction() as db:
@@ -197,7 +191,7 @@ class Changes:
                 if item.kind == "trash":
                     stored, found = find(db, item.source), Found.of("", each.status)
                     size = stored.size if stored else found.size
-                    each.note = trash_notes.Note(item.source, found.kind, size, time.time_ns())
+                    each.note = Note(item.source, found.kind, size, time.time_ns())
                     db.execute("INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)", astuple(each.note))
                     item.trash_id = db.last_insert_rowid()
                     following.remember(db, item.trash_id, item.source)
@@ -214,7 +208,7 @@ class Changes:
         for each in ready:
             if each.note is not None and each.item.trash_id is not None and each.target is not None:
                 # Before it is moved into the trash.
-                trash_notes.write(self._trash, each.item.trash_id, each.note)
+                write_note(self._trash, each.item.trash_id, each.note)
                 disk.sync(each.target.folder)
 
     def _delete(self, each: _Opened) -> None:
@@ -260,7 +254,7 @@ class Changes:
 
     def _leave_trash(self, db: apsw.Connection, trash_id: int) -> None:
         db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
-        trash_notes.remove(self._trash, trash_id)
+        remove_note(self._trash, trash_id)
 
     def _forget(self, db: apsw.Connection, each: _Opened) -> None:
         db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))

@@ -6,53 +6,37 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import apsw
 import trio
 
 from proto.errors import InvalidParams
-from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
-from proto.ops.files.changes import (
-    DeleteFiles,
-    DeletionOutcome,
-    Deletions,
-    EmptiedTrash,
-    EmptyTrash,
-    ItemStatus,
-    ListTrash,
-    MoveFiles,
-    Relocation,
-    RelocationOutcome,
-    Relocations,
-    RenameFiles,
-    RestoreFiles,
-    Trashed,
-    TrashList,
-)
+from proto.ops.files import changes as ops
 from services.files import paths, times
 from services.files.changes import disk, following
 from services.files.changes.changes import Changes, Item, check_not_inside, exists, not_empty
 from services.files.changes.disk import Refused, placed
-from services.files.core import Core
+from services.files.core import Core, Family, reads
 from services.files.paths import Roots
-from services.files.query.entries import MAX_BYTES, fitting, node_uri
+from services.files.query import named
+from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, handles
 
-T = TypeVar("T", RelocationOutcome, DeletionOutcome)
+T = TypeVar("T", ops.Relocations, ops.Deletions)
 
 MAX_TOLD = 100
 """Changed paths of one call that are published to subscribers."""
 
 
-class Changing:
+class Changing(Family):
     """The operations of `proto.ops.files.changes`."""
 
     def __init__(self, core: Core, changes: Changes) -> None:
-        self._core = core
+        super().__init__(core)
         self._changes = changes
         self._turn = trio.Lock()
 
@@ -77,74 +61,64 @@ class Changing:
                         self._core, [item.trash_id for item in items if item.kind == "restore" and item.trash_id]
                     )
                 changed = [path for item in items if item.done for path in item.paths()]
-                for path in dict.fromkeys(changed[:MAX_TOLD]):
-                    self._core.env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=node_uri(path)))
+                named.tell(self._core.env, *(f"nodes{path}" for path in dict.fromkeys(changed[:MAX_TOLD])))
 
-    async def _relocate(self, given: Sequence[Relocation], dry_run: bool, make: bool, ctx: Context) -> Relocations:
+    async def _relocate(
+        self, given: Sequence[ops.Relocation], dry_run: bool, make: bool, ctx: Context
+    ) -> ops.Relocations:
         items = [Item("move", _cleaned(each.from_), _cleaned(each.to), make=make) for each in given]
         await self._perform(items, dry_run, ctx)
         return _relocations([(each.from_, each.to) for each in given], items, dry_run)
 
-    @handles(RenameFiles)
-    async def rename(self, params: RenameFiles, ctx: Context) -> Relocations:
+    @handles(ops.RenameFiles)
+    async def rename(self, params: ops.RenameFiles, ctx: Context) -> ops.Relocations:
         return await self._relocate(params.renames, params.dry_run, False, ctx)
 
-    @handles(MoveFiles)
-    async def move(self, params: MoveFiles, ctx: Context) -> Relocations:
+    @handles(ops.MoveFiles)
+    async def move(self, params: ops.MoveFiles, ctx: Context) -> ops.Relocations:
         return await self._relocate(params.moves, params.dry_run, params.make_directories, ctx)
 
-    @handles(DeleteFiles)
-    async def delete(self, params: DeleteFiles, ctx: Context) -> Deletions:
+    @handles(ops.DeleteFiles)
+    async def delete(self, params: ops.DeleteFiles, ctx: Context) -> ops.Deletions:
         kind = "trash" if self._core.settings.trash else "delete"
         items = [Item(kind, _cleaned(path), source_field="path", force=params.force) for path in params.paths]
         await self._perform(items, params.dry_run, ctx)
         results = [
-            DeletionOutcome(path=path, status=_status(item, params.dry_run), error=item.error, trash_id=item.trash_id)
+            ops.DeletionOutcome(
+                path=path, status=_status(item, params.dry_run), error=item.error, trash_id=item.trash_id
+            )
             for path, item in zip(params.paths, items, strict=True)
         ]
-        failed = sum(item.error is not None for item in items)
-        shown, summary = _shown(results)
-        return Deletions(
-            results=shown, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=params.dry_run,
-            summary=summary,
-        )  # fmt: skip
+        return _told(ops.Deletions, results, params.dry_run)
 
-    @handles(RestoreFiles)
-    async def restore(self, params: RestoreFiles, ctx: Context) -> Relocations:
+    @handles(ops.RestoreFiles)
+    async def restore(self, params: ops.RestoreFiles, ctx: Context) -> ops.Relocations:
         if not params.paths and not params.items:
-            raise InvalidParams(
-                "`paths`: name what is to be restored, by its path or, in `items`, its id", field="paths"
-            )
-        wanted: list[tuple[str, int | None, str | None]] = [
-            *((path, None, None) for path in params.paths),
-            *(("", each.trash_id, each.to) for each in params.items),
-        ]
+            raise InvalidParams("`paths`: name what is to be restored, by its path or in `items` its id", field="paths")
 
         def find(db: apsw.Connection) -> list[Item]:
-            return [_restorable(db, *each) for each in wanted]
+            by_path = [_restorable(db, path, None, None) for path in params.paths]
+            return by_path + [_restorable(db, "", each.trash_id, each.to) for each in params.items]
 
         items = await self._core.database.read(find)
         there = [item for item in items if item.error is None]
         await self._perform(there, params.dry_run, ctx)
         return _relocations([(item.source, item.target) for item in items], items, params.dry_run)
 
-    @handles(ListTrash)
-    async def list_trash(self, params: ListTrash, ctx: Context) -> TrashList:
-        def query(db: apsw.Connection) -> TrashList:
-            rows = fetch_all(
-                db, "SELECT id, path, kind, size, deleted FROM trash ORDER BY id DESC LIMIT ? OFFSET ?",
-                (params.limit, params.offset),
-            )  # fmt: skip
-            items, _ = fitting(
-                Trashed(trash_id=id_, path=path, kind=schema.KINDS[kind], size=size, deleted_at=times.rfc3339(deleted))
-                for id_, path, kind, size, deleted in rows
-            )
-            return TrashList(items=items, total=fetch_value(db, "SELECT count(*) FROM trash"))
+    @reads(ops.ListTrash)
+    def list_trash(self, db: apsw.Connection, params: ops.ListTrash) -> ops.TrashList:
+        rows = fetch_all(
+            db, "SELECT id, path, kind, size, deleted FROM trash ORDER BY id DESC LIMIT ? OFFSET ?",
+            (params.limit, params.offset),
+        )  # fmt: skip
+        items, _ = fitting(
+            ops.Trashed(trash_id=id_, path=path, kind=schema.KINDS[kind], size=size, deleted_at=times.rfc3339(deleted))
+            for id_, path, kind, size, deleted in rows
+        )
+        return ops.TrashList(items=items, total=fetch_value(db, "SELECT count(*) FROM trash"))
 
-        return await self._core.database.read(query)
-
-    @handles(EmptyTrash)
-    async def empty_trash(self, params: EmptyTrash, ctx: Context) -> EmptiedTrash:
+    @handles(ops.EmptyTrash)
+    async def empty_trash(self, params: ops.EmptyTrash, ctx: Context) -> ops.EmptiedTrash:
         if not params.trash_ids and params.older_than_days is None:
             raise InvalidParams(
                 "`trashIds`: name the items, or with `olderThanDays` how old they must be", field="trashIds"
@@ -158,7 +132,7 @@ class Changing:
         async with self._turn:
             ids = await self._core.database.read(query)
             problems = await trio.to_thread.run_sync(self._changes.empty, ids)
-        return EmptiedTrash(deleted=len(ids) - len(problems), failed=len(problems), problems=problems[:20])
+        return ops.EmptiedTrash(deleted=len(ids) - len(problems), failed=len(problems), problems=problems[:20])
 
 
 async def rejoin(core: Core, trash_ids: Sequence[int]) -> None:
@@ -194,34 +168,34 @@ def _restorable(db: apsw.Connection, path: str, trash_id: int | None, to: str | 
     )
 
 
-def _status(item: Item, dry_run: bool) -> ItemStatus:
+def _status(item: Item, dry_run: bool) -> ops.ItemStatus:
     if item.error is not None:
         return "error"
     return "preview" if dry_run else "success"
 
 
-def _relocations(given: Sequence[tuple[str, str]], items: Sequence[Item], dry_run: bool) -> Relocations:
+def _relocations(given: Sequence[tuple[str, str]], items: Sequence[Item], dry_run: bool) -> ops.Relocations:
     results = [
-        RelocationOutcome(from_=source, to=target, status=_status(item, dry_run), error=item.error)
+        ops.RelocationOutcome(from_=source, to=target, status=_status(item, dry_run), error=item.error)
         for (source, target), item in zip(given, items, strict=True)
     ]
-    failed = sum(item.error is not None for item in items)
-    shown, summary = _shown(results)
-    return Relocations(
-        results=shown, total=len(items), succeeded=len(items) - failed, failed=failed, dry_run=dry_run, summary=summary
-    )
+    return _told(ops.Relocations, results, dry_run)
 
 
-def _shown(results: list[T]) -> tuple[list[T], str | None]:
+def _told(answer: Callable[..., T], results: Sequence[ops.Outcome], dry_run: bool) -> T:
     """All outcomes; where these are too long for an answer, those that failed before the others, and what was left."""
     shown, cut = fitting(results)
-    if not cut:
-        return results, None
-    shown, _ = fitting(sorted(results, key=lambda result: result.status != "error"))
-    return shown, (
+    if cut:
+        shown, _ = fitting(sorted(results, key=lambda result: result.status != "error"))
+    summary = (
         f"These are {len(shown)} of {len(results)} outcomes, those that failed first, as many as fit into {MAX_BYTES}"
         " bytes; `succeeded` and `failed` count all."
     )
+    failed = sum(result.status == "error" for result in results)
+    return answer(
+        results=shown, total=len(results), succeeded=len(results) - failed, failed=failed, dry_run=dry_run,
+        summary=summary if cut else None,
+    )  # fmt: skip
 
 
 class _Preview:

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from services.files import paths
@@ -59,11 +59,8 @@ class Copy:
         self._top = -1
 
     def make(self) -> None:
-        """Copy and verify.
-
-        Raises:
-            Refused: it cannot be copied, or changed meanwhile; nothing is left of the copy.
-        """
+        """Copy and verify. Raises Refused where it cannot be copied, or changed meanwhile; nothing is left of the
+        copy."""
         try:
             self._copy(self._source.folder, self._source.name, self._target.folder, self._target.name, "", 0)
             disk.sync(self._target.folder)
@@ -75,11 +72,8 @@ class Copy:
             raise
 
     def delete_original(self) -> None:
-        """Delete what was copied.
-
-        Raises:
-            Refused: something changed since or cannot be deleted; that, and what holds it, is still there.
-        """
+        """Delete what was copied. Raises Refused where something changed since or cannot be deleted; that, and what
+        holds it, is still there."""
         left = self._delete(self._source.folder, self._source.name, "")
         disk.sync(self._source.folder)
         if left:
@@ -119,7 +113,10 @@ class Copy:
         if depth >= MAX_DEPTH:
             raise Refused(f"directories lie in each other more than {MAX_DEPTH} deep: not copied")
         os.mkdir(new, 0o700, dir_fd=to)
-        with _folder(name, from_) as source, _folder(new, to) as target:
+        with (
+            disk.open_at(name, disk.O_READ_FOLDER, from_) as source,
+            disk.open_at(new, disk.O_READ_FOLDER, to) as target,
+        ):
             if self._top < 0:
                 self._top = target
             for entry in sorted(os.listdir(source)):
@@ -128,34 +125,27 @@ class Copy:
             os.fsync(target)
 
     def _copy_file(self, from_: int, name: str, to: int, new: str, status: os.stat_result) -> None:
-        source = os.open(name, _OLD, dir_fd=from_)
-        try:
-            target = os.open(new, _NEW, 0o600, dir_fd=to)
-            try:
-                read = hashlib.blake2b()
-                while chunk := os.read(source, CHUNK):
-                    self._go_on()
-                    read.update(chunk)
-                    rest = memoryview(chunk)
-                    while rest:
-                        rest = rest[os.write(target, rest) :]
-                _keep(source, target, status)
-                os.fsync(target)
-                # What is read now shall come from the disk where the system allows that.
-                os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.lseek(target, 0, os.SEEK_SET)
-                written = hashlib.blake2b()
-                while chunk := os.read(target, CHUNK):
-                    self._go_on()
-                    written.update(chunk)
-                if read.digest() != written.digest():
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
-                if _State.of(os.fstat(source)) != _State.of(status):
-                    raise Refused(f"{paths.shown(self._source.path)} changed while it was copied")
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+        with disk.open_at(name, _OLD, from_) as source, disk.open_at(new, _NEW, to, 0o600) as target:
+            read = hashlib.blake2b()
+            while chunk := os.read(source, CHUNK):
+                self._go_on()
+                read.update(chunk)
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[os.write(target, rest) :]
+            _keep(source, target, status)
+            os.fsync(target)
+            # What is read now shall come from the disk where the system allows that.
+            os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.lseek(target, 0, os.SEEK_SET)
+            written = hashlib.blake2b()
+            while chunk := os.read(target, CHUNK):
+                self._go_on()
+                written.update(chunk)
+            if read.digest() != written.digest():
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if _State.of(os.fstat(source)) != _State.of(status):
+                raise Refused(f"{paths.shown(self._source.path)} changed while it was copied")
 
     def _delete(self, above: int, name: str, at: str) -> list[str]:
         """Delete the entries that are unchanged since they were copied; answers the others."""
@@ -171,7 +161,7 @@ class Copy:
                 return []
             if state is None or state.inode != status.st_ino:
                 return [name]
-            with _folder(name, above) as folder:
+            with disk.open_at(name, disk.O_READ_FOLDER, above) as folder:
                 left = [each for entry in os.listdir(folder) for each in self._delete(folder, entry, f"{at}/{entry}")]
             if not left:
                 os.rmdir(name, dir_fd=above)
@@ -181,15 +171,6 @@ class Copy:
         except OSError:
             # It stays, and is named.
             return [name]
-
-
-@contextlib.contextmanager
-def _folder(name: str, above: int) -> Iterator[int]:
-    descriptor = os.open(name, disk.O_READ_FOLDER, dir_fd=above)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _keep(source: int, target: int, status: os.stat_result) -> None:

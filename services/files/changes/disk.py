@@ -25,6 +25,16 @@ _O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+@contextlib.contextmanager
+def open_at(name: str, flags: int, folder: int | None = None, mode: int = 0o777) -> Iterator[int]:
+    """A descriptor, closed at the end. Raises OSError."""
+    descriptor = os.open(name, flags, mode, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 class Refused(Exception):
     """One item cannot be done; nothing of it was. The message is for the client."""
 
@@ -113,15 +123,9 @@ def said(path: str, error: OSError) -> str:
 
 def sync(folder: int) -> None:
     """Have the names in a directory on the disk. Raises OSError."""
-    try:
-        readable = os.open(".", O_READ_FOLDER, dir_fd=folder)
-    except PermissionError:
-        # It may be written to and not read: nothing can be asked of it.
-        return
-    try:
+    # One that may be written to and not read cannot be asked.
+    with contextlib.suppress(PermissionError), open_at(".", O_READ_FOLDER, folder) as readable:
         os.fsync(readable)
-    finally:
-        os.close(readable)
 
 
 # Renaming
@@ -166,20 +170,13 @@ def rename_without_flag(source: Place, target: Place) -> None:
 
 def is_empty(place: Place) -> bool:
     """Whether the directory at a place has nothing in it. Raises OSError."""
-    descriptor = os.open(place.name, O_READ_FOLDER, dir_fd=place.folder)
-    try:
-        with os.scandir(descriptor) as entries:
-            return next(entries, None) is None
-    finally:
-        os.close(descriptor)
+    with open_at(place.name, O_READ_FOLDER, place.folder) as descriptor, os.scandir(descriptor) as entries:
+        return next(entries, None) is None
 
 
 def remove(place: Place, *, force: bool) -> None:
-    """Remove an entry; with `force` also a directory with all its content.
-
-    Raises:
-        OSError: it, or something in it, cannot be removed; what could be is gone.
-    """
+    """Remove an entry; with `force` also a directory with all its content. Raises OSError where it, or something in it,
+    cannot be removed; what could be is gone."""
     status = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(place.name, dir_fd=place.folder)

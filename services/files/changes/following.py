@@ -13,9 +13,8 @@ import apsw
 
 from services.files import paths
 from services.files.index.edit import Edit
-from services.files.index.history import last_scan
-from services.files.index.listing import Found, Ignored, look
-from services.files.index.tree import Invalidations, Stored, below, find, find_scanned
+from services.files.index.listing import Found, look
+from services.files.index.tree import Stored, Tree, below, find, find_scanned, last_scan
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
 
@@ -26,9 +25,8 @@ SALVAGED = 0
 class Follow:
     """Has the index follow changes."""
 
-    def __init__(self, invalidations: Invalidations, ignored: Ignored | None) -> None:
-        self._invalidations = invalidations
-        self._ignored = ignored
+    def __init__(self, tree: Tree) -> None:
+        _, self._invalidations, self._ignored = tree
 
     def _is_ignored(self, path: str, found: Found) -> bool:
         return self._ignored is not None and self._ignored(*paths.split(path), found.kind == schema.DIRECTORY)

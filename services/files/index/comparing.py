@@ -15,15 +15,13 @@ import gc
 import itertools
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import apsw
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from proto.operation import Params
 from proto.ops.files.index import Compared, CompareFolders
 from services.files import paths
 from services.files.index.listing import NOTHING, Ignored, ignore_rules, open_folder, read_folder
@@ -110,50 +108,41 @@ def compared(
         go_on: called now and then, and may raise.
     """
     pieces = _pieces(db, root, last)
-    held: deque[_Piece] = deque()
+    held: deque[tuple[list[Known], Future]] = deque()
     piece = next(pieces, None)
     while piece is not None or held:
         go_on()
         if piece is not None:
             # The first one as well: what one process looks at in a moment is not worth the way to another.
-            piece.found = look(piece.listed)
-            held.append(piece)
+            own = Future()
+            own.set_result(look(_listed(piece)))
+            held.append((piece, own))
             piece = next(pieces, None)
-        asked = sum(not each.is_ready() for each in held)
+        asked = sum(not answer.done() for _, answer in held)
         while ask is not None and piece is not None and asked < ELSEWHERE and len(held) < HELD:
-            piece.answer = ask(piece.listed)
-            held.append(piece)
+            held.append((piece, ask(_listed(piece))))
             asked += 1
             piece = next(pieces, None)
-        while held and (held[0].is_ready() or piece is None or len(held) >= HELD):
-            first = held.popleft()
-            yield first.folders, first.waited_for(look, go_on)
+        while held and (held[0][1].done() or piece is None or len(held) >= HELD):
+            folders, answer = held.popleft()
+            yield folders, _waited_for(folders, answer, look, go_on)
 
 
-class _Piece:
-    """Directories that some process looks at."""
-
-    def __init__(self, folders: list[Known]) -> None:
-        self.folders = folders
-        self.listed = [(each.path, each.fingerprint or b"") for each in folders]
-        self.found: list[int] | None = None
-        self.answer: Future | None = None
-
-    def is_ready(self) -> bool:
-        return self.answer is None or self.answer.done()
-
-    def waited_for(self, look: Look, go_on: Callable[[], None]) -> list[int]:
-        while self.found is None:
-            try:
-                self.found = look(self.listed) if self.answer is None else self.answer.result(PATIENCE_S)
-            except TimeoutError:
-                go_on()
-            except (LinckiaError, concurrent.futures.CancelledError):
-                self.answer = None
-        return self.found
+def _listed(folders: list[Known]) -> Listed:
+    return [(each.path, each.fingerprint or b"") for each in folders]
 
 
-def _pieces(db: apsw.Connection, root: str, last: int) -> Iterator[_Piece]:
+def _waited_for(folders: list[Known], answer: Future, look: Look, go_on: Callable[[], None]) -> list[int]:
+    while True:
+        try:
+            return answer.result(PATIENCE_S)
+        except TimeoutError:
+            go_on()
+        except (LinckiaError, concurrent.futures.CancelledError):
+            return look(_listed(folders))
+
+
+def _pieces(db: apsw.Connection, root: str, last: int) -> Iterator[list[Known]]:
     first, end = below(root)
     query = (
         "SELECT id, path, fingerprint, inside, own_files, own_size FROM folder"
@@ -167,7 +156,7 @@ def _pieces(db: apsw.Connection, root: str, last: int) -> Iterator[_Piece]:
             entries += 1 + folders[-1].inside + folders[-1].own_files
             if entries >= PIECE_ENTRIES:
                 break
-        yield _Piece(folders)
+        yield folders
         # No path is the last one and a NUL.
         first = folders[-1].path + "\0"
 
@@ -206,11 +195,6 @@ class CompareClient:
             raise
         else:
             answer.set_result(found.different)
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """One folder."""
-    return [CompareFolders(paths=[paths.as_folder(str(root))], fingerprints=[b"0"])]
 
 
 @contextlib.asynccontextmanager

@@ -21,14 +21,12 @@ import trio
 from proto.errors import OperationError, Unavailable
 from proto.ops.files.index import Job, JobStatus
 from services.files import paths, times
-from services.files.index import history
 from services.files.index.comparing import CompareClient
-from services.files.index.listing import Ignored, look, without_files
+from services.files.index.listing import look, without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
-from services.files.index.tree import Invalidations, below
+from services.files.index.tree import Tree, below, record_sizes, skip_reason
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
-from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
 
@@ -89,8 +87,8 @@ class Jobs:
     """All jobs. `start` and `wait` belong to trio's thread."""
 
     def __init__(
-        self, env: Environment, database: Database, invalidations: Invalidations, ignored: Ignored | None,
-        nursery: trio.Nursery, compare_client: CompareClient, on_change: Callable[[int, str, str], None],
+        self, env: Environment, tree: Tree, nursery: trio.Nursery, compare_client: CompareClient,
+        on_change: Callable[[int, str, str], None],
     ) -> None:  # fmt: skip
         """
         Args:
@@ -98,9 +96,8 @@ class Jobs:
             on_change: called for each job whose status changed, with its id, its status and its root.
         """
         self._env = env
-        self._database = database
-        self._invalidations = invalidations
-        self._ignored = ignored
+        self._tree = tree
+        self._database = tree.database
         self._nursery = nursery
         self._compare_client = compare_client
         self._on_change = on_change
@@ -168,11 +165,8 @@ class Jobs:
 
     async def wait(self, job: Running, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
         """Until a job has ended. A caller that is cancelled here, and was the last to wait for it, cancels it too,
-        unless it was started to run in the background.
-
-        Raises:
-            DiskFull: the job was not started in the background, and the disk has no room for what it would write.
-        """
+        unless it was started to run in the background. Raises DiskFull where the job was not started in the background,
+        and the disk has no room for what it would write."""
         job.waiting += 1
         try:
             while not job.ended.is_set():
@@ -233,11 +227,8 @@ class Jobs:
         return next((job for job in self._running.values() if paths.overlap(job.root, path)), None)
 
     async def cancel(self, id_: int) -> None:
-        """Stop a job and wait until it has stopped.
-
-        Raises:
-            OperationError: it has ended already, or there is none.
-        """
+        """Stop a job and wait until it has stopped. Raises OperationError where it has ended already, or there is
+        none."""
         job = self._running.get(id_)
         if job is not None:
             job.cancel()
@@ -330,7 +321,7 @@ class Jobs:
         if not job.force and job.max_age_s and job.attempt == 1:
             # Another job, for which this one waited, may have done it.
             age, now = job.max_age_s, time.time_ns()
-            skipped = await self._database.read(lambda db: history.skip_reason(db, job.root, age, now))
+            skipped = await self._database.read(lambda db: skip_reason(db, job.root, age, now))
             if skipped:
                 return _Outcome("completed", skipped=skipped)
         while True:
@@ -383,8 +374,8 @@ class Jobs:
         self._on_change(job.id, "running", job.root)
         empty = without_files(job.root)
         job.scan = Scan(
-            self._database, job.root, self._invalidations, self._ignored,
-            skipped_devices=empty, on_batch=on_batch, ask=lambda folders: self._compare_client.ask(folders, empty),
+            self._tree, job.root, skipped_devices=empty, on_batch=on_batch,
+            ask=lambda folders: self._compare_client.ask(folders, empty),
         )  # fmt: skip
         if job.cancelled:
             job.scan.cancel()
@@ -413,7 +404,7 @@ class Jobs:
         scanned = status == "completed" and not skipped
         now = time.time_ns()
         counts = job.counts or Counts()
-        mark = self._invalidations.mark
+        mark = self._tree.invalidations.mark
 
         def finish(db: apsw.Connection) -> None:
             db.execute(
@@ -430,7 +421,7 @@ class Jobs:
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))
                 if counts.changed or self._recorded.get(job.root) != mark:
-                    history.record(db, job.root, now)
+                    record_sizes(db, job.root, now)
 
         with trio.CancelScope(shield=True):
             await self._database.write(finish)

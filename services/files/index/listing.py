@@ -172,11 +172,8 @@ def look(path: str) -> Found | None:
 
 
 def ignore_rules(patterns: Sequence[str], roots: Sequence[str]) -> Ignored | None:
-    """The rules, relative to the root that an entry lies below; None where nothing is ignored.
-
-    Raises:
-        ValueError: a pattern cannot be understood.
-    """
+    """The rules, relative to the root that an entry lies below; None where nothing is ignored. Raises ValueError where
+    a pattern cannot be understood."""
     if not patterns:
         return None
     spec = GitIgnoreSpec.from_lines(patterns)

@@ -20,11 +20,10 @@ import apsw
 
 from services.files import paths
 from services.files.index.edit import Edit
-from services.files.index.listing import MAX_INT, Found, Ignored, is_at, look, open_folder, read_folder
-from services.files.index.tree import Invalidations, Stored, below, find, find_scanned
+from services.files.index.listing import MAX_INT, Found, is_at, look, open_folder, read_folder
+from services.files.index.tree import Stored, Tree, below, find, find_scanned
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
-from services.runtime.database import Database
 
 TURN_S = 0.2
 """How long one transaction may keep others from writing."""
@@ -48,23 +47,14 @@ class Live:
     """The changes below one path, which is real and below the roots. `apply` blocks; one at a time."""
 
     def __init__(
-        self,
-        database: Database,
-        invalidations: Invalidations,
-        ignored: Ignored | None,
-        root: str,
-        *,
-        recursive: bool = True,
-        skipped_devices: frozenset[int] = frozenset(),
+        self, tree: Tree, root: str, *, recursive: bool = True, skipped_devices: frozenset[int] = frozenset()
     ) -> None:
         """
         Args:
             recursive: whether the content of the directories below `root` is examined.
             skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
         """
-        self._database = database
-        self._invalidations = invalidations
-        self._ignored = ignored
+        self._database, self._invalidations, self._ignored = tree
         self._root = root
         self._recursive = recursive
         self._skipped_devices = skipped_devices
@@ -78,11 +68,8 @@ class Live:
         """Entries that were not found and stay, not being of `_gone`."""
 
     def apply(self, hints: Iterable[Hint], note: Callable[[apsw.Connection], None] = lambda db: None) -> None:
-        """Look at all that is named; `note` is called in the last transaction, with which all of it is stored.
-
-        Raises:
-            OSError: the disk cannot be read; what was stored until then is right.
-        """
+        """Look at all that is named; `note` is called in the last transaction, with which all of it is stored. Raises
+        OSError where the disk cannot be read; what was stored until then is right."""
         self._names.clear()
         self._whole.clear()
         self._doubtful.clear()

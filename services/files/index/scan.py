@@ -24,11 +24,10 @@ from proto.errors import Unavailable
 from services.files import paths
 from services.files.index.comparing import Ask, Listed, compared, different
 from services.files.index.edit import Edit
-from services.files.index.listing import NOTHING, Ignored, Listing, is_at, look, open_folder, read_folder
-from services.files.index.tree import Invalidations, find, folder_path
+from services.files.index.listing import NOTHING, Listing, is_at, look, open_folder, read_folder
+from services.files.index.tree import Tree, find, folder_path
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
-from services.runtime.database import Database
 
 BATCH_ENTRIES = 20_000
 BATCH_S = 0.5
@@ -120,10 +119,8 @@ class Scan:
 
     def __init__(
         self,
-        database: Database,
+        tree: Tree,
         path: str,
-        invalidations: Invalidations,
-        ignored: Ignored | None,
         *,
         skipped_devices: frozenset[int] = frozenset(),
         on_batch: Callable[[apsw.Connection, Counts], None] = lambda db, counts: None,
@@ -136,11 +133,9 @@ class Scan:
             on_batch: called in each transaction.
         """
         self.counts = Counts()
-        self._database = database
-        self._generation = database.generation
+        self._database, self._invalidations, self._ignored = tree
+        self._generation = tree.database.generation
         self._path = path
-        self._invalidations = invalidations
-        self._ignored = ignored
         self._skipped_devices = skipped_devices
         self._on_batch = on_batch
         self._ask = ask
@@ -148,7 +143,7 @@ class Scan:
         self._batch: list[_Listed] = []
         self._batch_entries = 0
         self._batch_since = time.monotonic()
-        self._mark = invalidations.mark
+        self._mark = tree.invalidations.mark
         self._last = 0
         """The highest id there was: what has a higher one was stored since."""
         self._incomplete: set[str] = set()

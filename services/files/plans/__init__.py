@@ -1,1 +1,1 @@
-"""Plans: their sources, conditions and outcomes, and their executions."""
+"""Sources and plans, and what runs for them."""

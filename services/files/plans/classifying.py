@@ -15,37 +15,27 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.files.classifier import (
-    Classifier,
-    ClassifierJob,
-    ClassifierJobProgress,
-    ClassifierJobs,
-    ClassifierStarted,
-    ListClassifierJobs,
-    RerunClassifier,
-)
+from proto.ops.files import classifier as ops
 from proto.ops.media import MediaInspect
 from services.files import paths, times
-from services.files.core import Core
+from services.files.core import Core, Family, reads
 from services.files.query.entries import find_indexed
 from services.files.store import schema
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 from services.runtime.handlers import Context, handles
 
-CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
+CLASSIFIERS: tuple[ops.Classifier, ...] = get_args(ops.Classifier)
 
 KEPT_JOBS = 10_000
 """Ended ones; older ones are forgotten."""
 
-_COLUMNS = "id, path, operations, status, created, started, finished, error"
 
-
-class Classifying:
-    """The worker. Its methods belong to trio's thread."""
+class Classifying(Family):
+    """The operations of `proto.ops.files.classifier`, and the worker. Its methods belong to trio's thread."""
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        super().__init__(core)
         self._news = trio.Event()
 
     def wake(self) -> None:
@@ -72,16 +62,8 @@ class Classifying:
                 problem = str(error)
             await database.write(partial(_finish, id_=row[0], error=problem))
 
-
-class ClassifierTools:
-    """The operations of `proto.ops.files.classifier`."""
-
-    def __init__(self, core: Core, classifying: Classifying) -> None:
-        self._core = core
-        self._classifying = classifying
-
-    @handles(RerunClassifier)
-    async def rerun(self, params: RerunClassifier, ctx: Context) -> ClassifierStarted:
+    @handles(ops.RerunClassifier)
+    async def rerun(self, params: ops.RerunClassifier, ctx: Context) -> ops.ClassifierStarted:
         path = paths.clean(params.source_path, "sourcePath")
         path = await trio.to_thread.run_sync(self._core.roots.real, path, "sourcePath")
 
@@ -94,36 +76,30 @@ class ClassifierTools:
             return put(db, path, params.operations)
 
         id_ = await self._core.database.write(change)
-        self._classifying.wake()
-        return ClassifierStarted(
+        self.wake()
+        return ops.ClassifierStarted(
             job_id=id_, source_path=path, operations=params.operations or [*CLASSIFIERS], status="pending"
         )
 
-    @handles(ClassifierJobProgress)
-    async def progress(self, params: ClassifierJobProgress, ctx: Context) -> ClassifierJob:
-        id_ = int(params.job_id)
-
-        query = f"SELECT {_COLUMNS} FROM classifier_job WHERE id = ?"
-        row = await self._core.database.read(lambda db: fetch_one(db, query, (id_,)))
+    @reads(ops.ClassifierJobProgress)
+    def progress(self, db: apsw.Connection, params: ops.ClassifierJobProgress) -> ops.ClassifierJob:
+        row = fetch_one(db, "SELECT * FROM classifier_job WHERE id = ?", (int(params.job_id),))
         if row is None:
-            raise OperationError(f"there is no classifier job {id_}; list-classifier-jobs has those there are")
+            raise OperationError(
+                f"there is no classifier job {params.job_id}; list-classifier-jobs has those there are"
+            )
         return _job(row)
 
-    @handles(ListClassifierJobs)
-    async def listing(self, params: ListClassifierJobs, ctx: Context) -> ClassifierJobs:
+    @reads(ops.ListClassifierJobs)
+    def listing(self, db: apsw.Connection, params: ops.ListClassifierJobs) -> ops.ClassifierJobs:
         where, bindings = ("WHERE status = ?", (params.status,)) if params.status is not None else ("", ())
-
-        def query(db: apsw.Connection) -> ClassifierJobs:
-            rows = fetch_all(
-                db, f"SELECT {_COLUMNS} FROM classifier_job {where} ORDER BY id DESC LIMIT ?", (*bindings, params.limit)
-            )
-            total: int = fetch_value(db, f"SELECT count(*) FROM classifier_job {where}", bindings)
-            return ClassifierJobs(jobs=[_job(row) for row in rows], total=total)
-
-        return await self._core.database.read(query)
+        query = f"SELECT * FROM classifier_job {where} ORDER BY id DESC LIMIT ?"
+        jobs = [_job(row) for row in fetch_all(db, query, (*bindings, params.limit))]
+        total: int = fetch_value(db, f"SELECT count(*) FROM classifier_job {where}", bindings)
+        return ops.ClassifierJobs(jobs=jobs, total=total)
 
 
-def put(db: apsw.Connection, path: str, operations: Sequence[Classifier]) -> int:
+def put(db: apsw.Connection, path: str, operations: Sequence[ops.Classifier]) -> int:
     """A job, by its id; one that still waits to do the same stands for both."""
     wanted = msgspec.json.encode(operations or CLASSIFIERS).decode()
     waiting: int | None = fetch_value(
@@ -141,7 +117,7 @@ def put(db: apsw.Connection, path: str, operations: Sequence[Classifier]) -> int
 
 
 def _take(db: apsw.Connection) -> Row | None:
-    row = fetch_one(db, f"SELECT {_COLUMNS} FROM classifier_job WHERE status = 'pending' ORDER BY id LIMIT 1")
+    row = fetch_one(db, "SELECT * FROM classifier_job WHERE status = 'pending' ORDER BY id LIMIT 1")
     if row is not None:
         db.execute("UPDATE classifier_job SET status='running', started=? WHERE id=?", (time.time_ns(), row[0]))
     return row
@@ -154,12 +130,12 @@ def _finish(db: apsw.Connection, id_: int, error: str | None) -> None:
     )
 
 
-def _job(row: Row) -> ClassifierJob:
+def _job(row: Row) -> ops.ClassifierJob:
     id_, path, operations, status, created, started, finished, error = row
-    return ClassifierJob(
+    return ops.ClassifierJob(
         id=id_,
         source_path=path,
-        operations=msgspec.json.decode(operations, type=list[Classifier]),
+        operations=msgspec.json.decode(operations, type=list[ops.Classifier]),
         status=status,
         progress=100 if status == "completed" else 0,
         created_at=times.rfc3339(created),

@@ -112,11 +112,12 @@ class Executions:
         except (LinckiaError, OSError, apsw.Error) as failure:
             _log.warning("execution %d failed: %s", execution.id, failure)
             status, error = "failed", str(failure)
-        await steadily(self._core.env, "plans", partial(self._finish, execution.id, status, error))
-        named.tell(self._core.env, "plan-executions", "plans")
 
-    async def _finish(self, id_: int, status: ExecutionStatus, error: str | None) -> None:
-        await self._core.database.write(lambda db: finish(db, id_, status, error))
+        async def end() -> None:
+            await self._core.database.write(lambda db: finish(db, execution.id, status, error))
+
+        await steadily(self._core.env, "plans", end)
+        named.tell(self._core.env, "plan-executions", "plans")
 
 
 class _Execution:
@@ -132,11 +133,8 @@ class _Execution:
         self._size = CAREFUL_BATCH if tools else BATCH
 
     async def go_through(self) -> None:
-        """All sources that are not followed, from where it was.
-
-        Raises:
-            LinckiaError, OSError: a source cannot be read.
-        """
+        """All sources that are not followed, from where it was. Raises LinckiaError, OSError where a source cannot be
+        read."""
         first, after = await self._core.database.write(self._take_up)
         for number, source in enumerate(self.plan.sources):
             if number < first or is_followed(self.plan, source):

@@ -19,16 +19,7 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.watch import (
-    MAX_WAIT_S,
-    Change,
-    ChangeKind,
-    EntryKind,
-    WatchChanges,
-    WatchStatus,
-    WatchSubscribe,
-    WatchUnsubscribe,
-)
+from proto.ops import watch as ops
 from services.files import paths
 from services.files.core import Core
 from services.files.index.listing import look, without_files
@@ -103,7 +94,7 @@ class Follower:
         followed = self._followed
         try:
             await self._core.env.call(
-                WatchSubscribe(
+                ops.WatchSubscribe(
                     name=followed.subscription,
                     paths=[paths.to_os(followed.path)],
                     recursive=followed.recursive,
@@ -126,14 +117,14 @@ class Follower:
         sequence: int | None = None if stored is None else stored[0]
         while True:
             doubts = self.in_step and bool((await self._core.database.read(partial(doubted, root=followed.path)))[0])
-            settled = doubts and (await self._core.env.call(WatchStatus())).settled
-            wait_s = 0.0 if settled or not self.in_step else SETTLE_S if doubts else MAX_WAIT_S
+            settled = doubts and (await self._core.env.call(ops.WatchStatus())).settled
+            wait_s = 0.0 if settled or not self.in_step else SETTLE_S if doubts else ops.MAX_WAIT_S
             answer = await self._core.env.call(
-                WatchChanges(
+                ops.WatchChanges(
                     subscription=followed.subscription,
                     after=0 if sequence is None else sequence,
                     # The first time there is a state to be taken, which is told at once.
-                    wait_s=wait_s if sequence is not None else MAX_WAIT_S,
+                    wait_s=wait_s if sequence is not None else ops.MAX_WAIT_S,
                     limit=BATCH,
                 )
             )
@@ -144,14 +135,14 @@ class Follower:
                 # The watcher's own first look is under way.
                 await trio.sleep(FIRST_DELAY_S)
                 continue
+            note = partial(self._note, sequence=answer.sequence, changes=len(answer.changes))
             if answer.resync:
                 self.in_step = False
-                await self._take_state()
+                await self._take_state(note)
             elif answer.changes:
-                await self._take(answer.changes, answer.sequence)
+                await self._take(answer.changes, note)
             if answer.resync or answer.changes:
                 sequence = answer.sequence
-                await self._note(sequence, len(answer.changes), answer.resync)
             self.in_step = not answer.more
             if settled and self.in_step:
                 await self._make_sure()
@@ -159,17 +150,17 @@ class Follower:
                 # What comes close upon a change is taken together.
                 await trio.sleep_until(began + followed.debounce_s)
 
-    async def _take(self, changes: Sequence[Change], sequence: int) -> None:
-        live = self._live()
-
-        def note(db: apsw.Connection) -> None:
-            if self._deal is None:
-                _store(db, self._followed.subscription, sequence)
-
-        await trio.to_thread.run_sync(live.apply, [hint_of(change) for change in changes], note)
-        if self._deal is not None:
-            news = [hint_of(change).path for change in changes if change.change is not ChangeKind.DELETED]
-            await self._deal(list(dict.fromkeys(news)))
+    async def _take(self, changes: Sequence[ops.Change], note: Callable[[apsw.Connection], None]) -> None:
+        hints = [hint_of(change) for change in changes]
+        if self._deal is None:
+            await trio.to_thread.run_sync(self._live().apply, hints, note)
+            return
+        await trio.to_thread.run_sync(self._live().apply, hints)
+        news = [
+            hint.path for hint, each in zip(hints, changes, strict=True) if each.change is not ops.ChangeKind.DELETED
+        ]
+        await self._deal(list(dict.fromkeys(news)))
+        await self._core.database.write(note)
 
     async def _make_sure(self) -> None:
         """Look again at what was listed beside the watcher, which never reports the removal of what it had not seen.
@@ -186,7 +177,7 @@ class Follower:
         if not self._missing:
             await self._core.database.write(partial(trust, rows=self._doubted))
 
-    async def _take_state(self) -> None:
+    async def _take_state(self, note: Callable[[apsw.Connection], None]) -> None:
         self._missing = set()
         if self._followed.recursive:
             await self._core.jobs.rescan(self._followed.path)
@@ -195,6 +186,7 @@ class Follower:
         await self._core.database.write(self._doubt)
         if self._deal is not None:
             await self._deal(None)
+        await self._core.database.write(note)
 
     def _doubt(self, db: apsw.Connection) -> None:
         root = find(db, self._followed.path)
@@ -204,15 +196,13 @@ class Follower:
     def _live(self) -> Live:
         return live(self._core, self._followed.path, recursive=self._followed.recursive)
 
-    async def _note(self, sequence: int, changes: int, whole: bool) -> None:
-        def change(db: apsw.Connection) -> None:
-            _store(db, self._followed.subscription, sequence)
-            db.execute(
-                "UPDATE follow SET changes = changes + ?, latest = ? WHERE subscription = ?",
-                (changes, time.time_ns(), self._followed.subscription),
-            )
-
-        await self._core.database.write(change)
+    def _note(self, db: apsw.Connection, sequence: int, changes: int) -> None:
+        """All up to `sequence` was dealt with. A damaged database may have lost the row."""
+        db.execute(
+            "INSERT INTO follow(subscription, sequence, changes, latest) VALUES(?1, ?2, ?3, ?4)"
+            " ON CONFLICT(subscription) DO UPDATE SET sequence = ?2, changes = changes + ?3, latest = ?4",
+            (self._followed.subscription, sequence, changes, time.time_ns()),
+        )
 
 
 class Followers:
@@ -256,32 +246,25 @@ class Followers:
         await steadily(self._core.env, "following", self._end_subscriptions)
 
     async def _end_subscriptions(self) -> None:
+        database = self._core.database
         while True:
             self._ending = trio.Event()
-            left = await self._end_some()
+            left = 0
+            for (name,) in await database.read(lambda db: fetch_all(db, "SELECT subscription FROM follow WHERE ended")):
+                try:
+                    await self._core.env.call(ops.WatchUnsubscribe(name=name))
+                except LinckiaError as error:
+                    left += 1
+                    _log.info("the subscription %s is still to be ended: %s", name, error)
+                    continue
+                await database.write(partial(_forget, subscription=name))
             with trio.move_on_after(MAX_DELAY_S if left else float("inf")):
                 await self._ending.wait()
-
-    async def _end_some(self) -> int:
-        """Answers how many are left."""
-        database = self._core.database
-        rows = await database.read(lambda db: fetch_all(db, "SELECT subscription FROM follow WHERE ended"))
-        left = 0
-        for (subscription,) in rows:
-            try:
-                await self._core.env.call(WatchUnsubscribe(name=subscription))
-            except LinckiaError as error:
-                left += 1
-                _log.info("the subscription %s is still to be ended: %s", subscription, error)
-                continue
-            await database.write(partial(_forget, subscription=subscription))
-        return left
 
 
 def live(core: Core, path: str, *, recursive: bool) -> Live:
     """What brings the index in step with the changes below a path."""
-    skipped = without_files(path)
-    return Live(core.database, core.invalidations, core.ignored, path, recursive=recursive, skipped_devices=skipped)
+    return Live(core.tree, path, recursive=recursive, skipped_devices=without_files(path))
 
 
 def begin(db: apsw.Connection, subscription: str) -> None:
@@ -299,18 +282,10 @@ def _forget(db: apsw.Connection, subscription: str) -> None:
     db.execute("DELETE FROM follow WHERE subscription = ?", (subscription,))
 
 
-def _store(db: apsw.Connection, subscription: str, sequence: int) -> None:
-    db.execute(
-        "INSERT INTO follow(subscription, sequence) VALUES(?1, ?2)"
-        " ON CONFLICT(subscription) DO UPDATE SET sequence = ?2",
-        (subscription, sequence),
-    )
-
-
-def hint_of(change: Change) -> Hint:
+def hint_of(change: ops.Change) -> Hint:
     """A change of the watcher's as the index takes it."""
     old = _text(change.old_path, change.raw_old_path) if change.old_path is not None else None
-    left = change.change is ChangeKind.DELETED and change.kind is EntryKind.FOLDER
+    left = change.change is ops.ChangeKind.DELETED and change.kind is ops.EntryKind.FOLDER
     return Hint(_text(change.path, change.raw_path), old, change.inode, left)
 
 

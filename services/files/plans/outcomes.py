@@ -107,11 +107,8 @@ def tools_of(outcomes: Sequence[Outcome]) -> Iterator[Operation[Any]]:
 
 
 def filled(value: Any, entry: Entry, field: str) -> Any:
-    """A parameter with what the entry has in place of `{{entry.…}}`; one that is nothing else keeps its type.
-
-    Raises:
-        InvalidParams: an entry has nothing of that name.
-    """
+    """A parameter with what the entry has in place of `{{entry.…}}`; one that is nothing else keeps its type. Raises
+    InvalidParams where an entry has nothing of that name."""
     match value:
         case str():
             whole = _PLACEHOLDER.fullmatch(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
@@ -11,24 +11,10 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.plans import (
-    Execution,
-    Plan,
-    PlanCreate,
-    PlanDelete,
-    PlanDetails,
-    PlanExecute,
-    PlanGet,
-    PlanList,
-    Plans,
-    PlanSource,
-    PlanStatus,
-    PlanUpdate,
-    Started,
-)
+from proto.ops.files import plans as ops
 from proto.ops.files.shared import Deleted
 from services.files import paths, times
-from services.files.core import Core
+from services.files.core import Core, Family, reads
 from services.files.plans import executions, finding, followers, outcomes
 from services.files.plans.executions import EXECUTION, Definition, Executions, execution_of
 from services.files.query import conditions, named
@@ -41,23 +27,11 @@ _COLUMNS = (
 )
 
 
-class _Stored(NamedTuple):
-    """A row of `plan`, and how often and when last it was begun."""
-
-    name: str
-    definition: Definition
-    created: int
-    updated: int
-    status: PlanStatus
-    executions: int
-    last: int | None
-
-
-class PlanTools:
+class PlanTools(Family):
     """The operations of `proto.ops.files.plans`."""
 
     def __init__(self, core: Core, running: Executions) -> None:
-        self._core = core
+        super().__init__(core)
         self._running = running
         self._changing = trio.Lock()
 
@@ -74,74 +48,68 @@ class PlanTools:
         outcomes.check(definition.outcomes, "outcomes")
         return structs.replace(definition, sources=sources)
 
-    async def _real(self, source: PlanSource, field: str) -> PlanSource:
+    async def _real(self, source: ops.PlanSource, field: str) -> ops.PlanSource:
         path = source.config.path
         if path is None:
             return source
         real = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(path, field), field)
         return structs.replace(source, config=structs.replace(source.config, path=real))
 
-    @handles(PlanCreate)
-    async def create(self, params: PlanCreate, ctx: Context) -> Plan:
-        definition = await self._checked(msgspec.convert(params, Definition, from_attributes=True))
+    @handles(ops.PlanCreate)
+    async def create(self, params: ops.PlanCreate, ctx: Context) -> ops.Plan:
+        definition = await self._checked(_definition_of(params))
 
-        def change(db: apsw.Connection) -> Plan:
+        def change(db: apsw.Connection) -> ops.Plan:
             named.require_free(db, "plan", params.name)
             now = time.time_ns()
             text = msgspec.json.encode(definition).decode()
             db.execute("INSERT INTO plan VALUES(?,?,?,?,'active')", (params.name, text, now, now))
-            return _plan(_find(db, params.name))
+            return _find(db, params.name)
 
         made = await self._core.database.write(change)
         self._tell(params.name)
         return made
 
-    @handles(PlanExecute)
-    async def execute(self, params: PlanExecute, ctx: Context) -> Started:
+    @handles(ops.PlanExecute)
+    async def execute(self, params: ops.PlanExecute, ctx: Context) -> ops.Started:
         def change(db: apsw.Connection) -> tuple[int, int, Definition | None]:
-            stored = _find(db, params.name)
-            if stored.status != "active":
+            plan = _find(db, params.name)
+            if plan.status != "active":
                 raise OperationError(
-                    f"plan {params.name!r} is {stored.status}; plan-update with status active lets it run"
+                    f"plan {params.name!r} is {plan.status}; plan-update with status active lets it run"
                 )
+            definition = _definition_of(plan)
             running = executions.running(db, params.name)
-            id_ = running[0][0] if running else executions.begin(db, params.name, stored.definition)
+            id_ = running[0][0] if running else executions.begin(db, params.name, definition)
             started = fetch_value(db, "SELECT started FROM execution WHERE id = ?", (id_,))
-            return id_, started, None if running else stored.definition
+            return id_, started, None if running else definition
 
         async with self._changing:
             id_, started, definition = await self._core.database.write(change)
             if definition is not None:
                 self._running.start(id_, definition)
         self._tell(params.name)
-        return Started(execution_id=id_, plan_name=params.name, status="running", started_at=started // times.NS)
+        return ops.Started(execution_id=id_, plan_name=params.name, status="running", started_at=started // times.NS)
 
-    @handles(PlanList)
-    async def listing(self, params: PlanList, ctx: Context) -> Plans:
-        def query(db: apsw.Connection) -> Plans:
-            plans = [_plan(_stored(row)) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM plan ORDER BY name")]
-            return Plans(plans=plans, total=len(plans))
+    @reads(ops.PlanList)
+    def listing(self, db: apsw.Connection, params: ops.PlanList) -> ops.Plans:
+        plans = [_plan(row) for row in fetch_all(db, f"SELECT {_COLUMNS} FROM plan ORDER BY name")]
+        return ops.Plans(plans=plans, total=len(plans))
 
-        return await self._core.database.read(query)
+    @reads(ops.PlanGet)
+    def get(self, db: apsw.Connection, params: ops.PlanGet) -> ops.PlanDetails:
+        plan = _find(db, params.name)
+        query = f"SELECT definition, {EXECUTION} FROM execution WHERE plan = ? ORDER BY id DESC LIMIT ?"
+        rows = fetch_all(db, query, (params.name, params.execution_limit)) if params.include_executions else None
+        found = None if rows is None else [_execution(*row) for row in rows]
+        return ops.PlanDetails(**structs.asdict(plan), executions=found)
 
-    @handles(PlanGet)
-    async def get(self, params: PlanGet, ctx: Context) -> PlanDetails:
-        def query(db: apsw.Connection) -> PlanDetails:
-            plan = _plan(_find(db, params.name))
-            query = f"SELECT definition, {EXECUTION} FROM execution WHERE plan = ? ORDER BY id DESC LIMIT ?"
-            rows = fetch_all(db, query, (params.name, params.execution_limit)) if params.include_executions else None
-            found = None if rows is None else [_execution(*row) for row in rows]
-            return PlanDetails(**structs.asdict(plan), executions=found)
-
-        return await self._core.database.read(query)
-
-    @handles(PlanUpdate)
-    async def update(self, params: PlanUpdate, ctx: Context) -> Plan:
+    @handles(ops.PlanUpdate)
+    async def update(self, params: ops.PlanUpdate, ctx: Context) -> ops.Plan:
         if params.clear_conditions and params.conditions is not None:
             raise InvalidParams("`clear_conditions`: give new `conditions`, or clear them", field="clear_conditions")
         async with self._changing:
             before = await self._core.database.read(lambda db: _find(db, params.name))
-            definition = before.definition
             given = {
                 name: value
                 for name in ("description", "mode", "sources", "conditions", "outcomes")
@@ -149,12 +117,12 @@ class PlanTools:
             }
             if params.clear_conditions:
                 given["conditions"] = None
-            definition = await self._checked(structs.replace(definition, **given))
+            definition = await self._checked(structs.replace(_definition_of(before), **given))
             status = before.status if params.status is None else params.status
             # An execution of the previous definition is ended, and restarted with this one if it was to run on.
             restarts = bool(given.keys() - {"description"})
 
-            def change(db: apsw.Connection) -> tuple[Plan, list[tuple[int, Definition]], int | None]:
+            def change(db: apsw.Connection) -> tuple[ops.Plan, list[tuple[int, Definition]], int | None]:
                 text = msgspec.json.encode(definition).decode()
                 db.execute(
                     "UPDATE plan SET definition = ?, status = ?, updated = ? WHERE name = ?",
@@ -170,7 +138,7 @@ class PlanTools:
                         stopped.append((id_, plan))
                         _end(db, id_, plan, "the plan was changed")
                         begun = executions.begin(db, params.name, definition)
-                return _plan(_find(db, params.name)), stopped, begun
+                return _find(db, params.name), stopped, begun
 
             plan, stopped, begun = await self._core.database.write(change)
             for id_, old in stopped:
@@ -180,8 +148,8 @@ class PlanTools:
         self._tell(params.name)
         return plan
 
-    @handles(PlanDelete)
-    async def delete(self, params: PlanDelete, ctx: Context) -> Deleted:
+    @handles(ops.PlanDelete)
+    async def delete(self, params: ops.PlanDelete, ctx: Context) -> Deleted:
         def change(db: apsw.Connection) -> list[tuple[int, Definition]]:
             named.find(db, "plan", params.name)
             stopped = executions.running(db, params.name)
@@ -203,38 +171,33 @@ def _end(db: apsw.Connection, id_: int, plan: Definition, why: str) -> None:
         followers.end(db, subscription)
 
 
-def _find(db: apsw.Connection, name: str) -> _Stored:
+def _definition_of(given: ops.PlanCreate | ops.Plan) -> Definition:
+    return msgspec.convert(given, Definition, from_attributes=True)
+
+
+def _find(db: apsw.Connection, name: str) -> ops.Plan:
     named.find(db, "plan", name)
     (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM plan WHERE name = ?", (name,))
-    return _stored(row)
+    return _plan(row)
 
 
-def _stored(row: Row) -> _Stored:
+def _plan(row: Row) -> ops.Plan:
     name, text, created, updated, status, count, last = row
-    return _Stored(name, msgspec.json.decode(text, type=Definition), created, updated, status, count, last)
-
-
-def _plan(stored: _Stored) -> Plan:
-    definition = stored.definition
-    return Plan(
-        name=stored.name,
-        description=definition.description,
-        mode=definition.mode,
-        status=stored.status,
-        sources=definition.sources,
-        conditions=definition.conditions,
-        outcomes=definition.outcomes,
-        created_at=times.rfc3339(stored.created),
-        updated_at=times.rfc3339(stored.updated),
-        execution_count=stored.executions,
-        last_execution_at=times.rfc3339_or_none(stored.last),
+    return ops.Plan(
+        name=name,
+        status=status,
+        **structs.asdict(msgspec.json.decode(text, type=Definition)),
+        created_at=times.rfc3339(created),
+        updated_at=times.rfc3339(updated),
+        execution_count=count,
+        last_execution_at=times.rfc3339_or_none(last),
     )
 
 
-def _execution(text: str, *row: Any) -> Execution:
+def _execution(text: str, *row: Any) -> ops.Execution:
     _, _, _, started, finished, *_ = row
     ended = finished if finished is not None else time.time_ns()
-    return Execution(
+    return ops.Execution(
         **structs.asdict(execution_of(row)),
         mode=msgspec.json.decode(text, type=Definition).mode,
         duration_ms=max(0, ended - started) // 1_000_000,

@@ -13,28 +13,13 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams
+from proto.ops.files import sources as ops
 from proto.ops.files.shared import Deleted
-from proto.ops.files.sources import (
-    Source,
-    SourceCreate,
-    SourceDelete,
-    SourceGet,
-    SourceList,
-    Sources,
-    SourceStart,
-    SourceStarted,
-    SourceStats,
-    SourceStatus,
-    SourceStop,
-    SourceType,
-    Stats,
-)
 from services.files import paths, times
 from services.files.core import Core
-from services.files.index.history import last_scan
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
-from services.files.index.tree import below, find_scanned
+from services.files.index.tree import below, find_scanned, last_scan
 from services.files.plans import followers
 from services.files.plans.followers import Followed, Followers
 from services.files.query import named
@@ -46,7 +31,7 @@ from services.runtime.handlers import Context, handles
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of a source."""
 
-    type: SourceType
+    type: ops.SourceType
     path: str
     enabled: bool
     watch_recursive: bool
@@ -77,7 +62,7 @@ class SourceTools:
         self._following = following
         self._changing = trio.Lock()
 
-    def _status_of(self, stored: _Stored) -> tuple[SourceStatus, str | None]:
+    def _status_of(self, stored: _Stored) -> tuple[ops.SourceStatus, str | None]:
         if stored.definition.type == "live":
             if not stored.wanted:
                 return "stopped", None
@@ -94,9 +79,9 @@ class SourceTools:
             return "error", error
         return ("completed" if status == "completed" else "stopped"), None
 
-    def _source_of(self, stored: _Stored) -> Source:
+    def _source_of(self, stored: _Stored) -> ops.Source:
         status, error = self._status_of(stored)
-        return Source(
+        return ops.Source(
             name=stored.name,
             **structs.asdict(stored.definition),
             status=status,
@@ -108,8 +93,8 @@ class SourceTools:
     async def _read(self, name: str) -> _Stored:
         return await self._core.database.read(lambda db: _find(db, name))
 
-    @handles(SourceCreate)
-    async def create(self, params: SourceCreate, ctx: Context) -> Source:
+    @handles(ops.SourceCreate)
+    async def create(self, params: ops.SourceCreate, ctx: Context) -> ops.Source:
         path = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(params.path, "path"), "path")
         found = await trio.to_thread.run_sync(look, path)
         if found is None:
@@ -146,14 +131,14 @@ class SourceTools:
                 self._following.start(definition.followed(subscription))
         return self._source_of(stored)
 
-    @handles(SourceStart)
-    async def start(self, params: SourceStart, ctx: Context) -> SourceStarted:
+    @handles(ops.SourceStart)
+    async def start(self, params: ops.SourceStart, ctx: Context) -> ops.SourceStarted:
         async with self._changing:
             stored = await self._read(params.name)
             if stored.definition.type == "manual":
                 job = await self._core.jobs.start(stored.definition.path, background=True)
                 await self._core.database.write(lambda db: _want(db, params.name, True, None))
-                return SourceStarted(
+                return ops.SourceStarted(
                     name=params.name,
                     status="running",
                     message=f"{stored.definition.path} is being scanned; job-progress tells how far that is",
@@ -161,7 +146,7 @@ class SourceTools:
                 )
             if stored.wanted:
                 status, _ = self._status_of(stored)
-                return SourceStarted(name=params.name, status=status, message="it was running already")
+                return ops.SourceStarted(name=params.name, status=status, message="it was running already")
             subscription = _new_subscription()
 
             def change(db: apsw.Connection) -> None:
@@ -170,18 +155,18 @@ class SourceTools:
 
             await self._core.database.write(change)
             self._following.start(stored.definition.followed(subscription))
-        return SourceStarted(
+        return ops.SourceStarted(
             name=params.name, status="starting", message=f"{stored.definition.path} is followed from now on"
         )
 
-    @handles(SourceStop)
-    async def stop(self, params: SourceStop, ctx: Context) -> SourceStarted:
+    @handles(ops.SourceStop)
+    async def stop(self, params: ops.SourceStop, ctx: Context) -> ops.SourceStarted:
         async with self._changing:
             stored = await self._read(params.name)
             ran = self._status_of(stored)[0] in ("running", "starting", "error") and stored.wanted
             await self._halt(stored)
         message = "it is stopped until source-start" if ran else "it was not running"
-        return SourceStarted(name=params.name, status="stopped", message=message)
+        return ops.SourceStarted(name=params.name, status="stopped", message=message)
 
     async def _halt(self, stored: _Stored) -> None:
         def change(db: apsw.Connection) -> None:
@@ -199,27 +184,27 @@ class SourceTools:
                 job.cancel()
                 await job.ended.wait()
 
-    @handles(SourceList)
-    async def listing(self, params: SourceList, ctx: Context) -> Sources:
+    @handles(ops.SourceList)
+    async def listing(self, params: ops.SourceList, ctx: Context) -> ops.Sources:
         def query(db: apsw.Connection) -> list[_Stored]:
             return [_stored(db, row) for row in fetch_all(db, "SELECT * FROM source ORDER BY name")]
 
         found = [self._source_of(stored) for stored in await self._core.database.read(query)]
-        return Sources(sources=found, total=len(found))
+        return ops.Sources(sources=found, total=len(found))
 
-    @handles(SourceGet)
-    async def get(self, params: SourceGet, ctx: Context) -> Source:
+    @handles(ops.SourceGet)
+    async def get(self, params: ops.SourceGet, ctx: Context) -> ops.Source:
         return self._source_of(await self._read(params.name))
 
-    @handles(SourceDelete)
-    async def delete(self, params: SourceDelete, ctx: Context) -> Deleted:
+    @handles(ops.SourceDelete)
+    async def delete(self, params: ops.SourceDelete, ctx: Context) -> Deleted:
         async with self._changing:
             await self._halt(await self._read(params.name))
             await self._core.database.write(lambda db: db.execute("DELETE FROM source WHERE name = ?", (params.name,)))
         return Deleted(name=params.name, deleted=True, message=f"source {params.name!r} was deleted")
 
-    @handles(SourceStats)
-    async def stats(self, params: SourceStats, ctx: Context) -> Stats:
+    @handles(ops.SourceStats)
+    async def stats(self, params: ops.SourceStats, ctx: Context) -> ops.Stats:
         def query(db: apsw.Connection) -> tuple[_Stored, Row, Row, int, int | None]:
             stored = _find(db, params.name)
             path = stored.definition.path
@@ -245,7 +230,7 @@ class SourceTools:
         )
         status, error = self._status_of(stored)
         at = max((when for when in (finished, last) if when is not None), default=None)
-        return Stats(
+        return ops.Stats(
             name=params.name,
             type=stored.definition.type,
             status=status,

@@ -1,1 +1,1 @@
-"""Conditions on entries, their order and pages, and saved queries."""
+"""Conditions on entries, their order and pages, saved queries and resource sets."""

@@ -5,16 +5,7 @@ from __future__ import annotations
 import re
 
 from proto.errors import InvalidParams
-from proto.ops.files.plans import (
-    All,
-    AnyOf,
-    Condition,
-    MediaCondition,
-    NoneOf,
-    PathCondition,
-    SizeCondition,
-    TimeCondition,
-)
+from proto.ops.files import plans as ops
 from proto.ops.files.resources import TextMode
 from services.files.query import matching
 from services.files.query.entries import instant
@@ -30,7 +21,7 @@ _REGEX_SIGNS = re.compile(r"[\\^$+|(){}]|\.\*|\.\?")
 """Of which at least one is in a regular expression that is no glob."""
 
 
-def where(condition: Condition | None) -> matching.Condition:
+def where(condition: ops.Condition | None) -> matching.Condition:
     """The expression; met by all where there is no condition. Raises InvalidParams, which names the field, where it
     could never be asked."""
     return matching.Condition("1") if condition is None else _Compiler().compile(condition, "conditions", 1)
@@ -40,30 +31,30 @@ class _Compiler:
     def __init__(self) -> None:
         self._count = 0
 
-    def compile(self, condition: Condition, field: str, depth: int) -> matching.Condition:
+    def compile(self, condition: ops.Condition, field: str, depth: int) -> matching.Condition:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_CONDITIONS:
             why = f"more than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_CONDITIONS} conditions"
             raise InvalidParams(f"`{field}`: {why}", field=field)
         match condition:
-            case All() | AnyOf() | NoneOf():
+            case ops.All() | ops.AnyOf() | ops.NoneOf():
                 parts = [
                     self.compile(part, f"{field}.conditions[{n}]", depth + 1)
                     for n, part in enumerate(condition.conditions)
                 ]
-                if isinstance(condition, All):
+                if isinstance(condition, ops.All):
                     return _joined(parts, " AND ", "1")
                 any_of = _joined(parts, " OR ", "0")
-                return any_of if isinstance(condition, AnyOf) else any_of._replace(sql=f"(NOT {any_of.sql})")
-            case MediaCondition():
+                return any_of if isinstance(condition, ops.AnyOf) else any_of._replace(sql=f"(NOT {any_of.sql})")
+            case ops.MediaCondition():
                 extensions = sorted(EXTENSIONS[condition.mediaType])
                 marks = ",".join("?" * len(extensions))
                 return matching.Condition(f"(n.kind = {schema.FILE} AND n.extension IN ({marks}))", tuple(extensions))
-            case SizeCondition():
+            case ops.SizeCondition():
                 return _every(between("size", condition.minSize, condition.maxSize), field, "minSize, maxSize")
-            case TimeCondition():
+            case ops.TimeCondition():
                 return _every(_times(condition, field), field, "minMtime, maxMtime, minCtime, maxCtime")
-            case PathCondition():
+            case ops.PathCondition():
                 names = "pathContains, pathPrefix, pathSuffix, pathPattern"
                 return _every(_path(condition, field), field, names)
 
@@ -79,17 +70,14 @@ def _every(parts: list[matching.Condition], field: str, names: str) -> matching.
     return _joined(parts, " AND ", "1")
 
 
-def _times(condition: TimeCondition, field: str) -> list[matching.Condition]:
+def _times(condition: ops.TimeCondition, field: str) -> list[matching.Condition]:
     def at(name: str) -> int | None:
         return instant(getattr(condition, name), f"{field}.{name}", end=name.startswith("max"))
 
-    return [
-        *between("mtime", at("minMtime"), at("maxMtime")),
-        *between("ctime", at("minCtime"), at("maxCtime")),
-    ]
+    return [*between("mtime", at("minMtime"), at("maxMtime")), *between("ctime", at("minCtime"), at("maxCtime"))]
 
 
-def _path(condition: PathCondition, field: str) -> list[matching.Condition]:
+def _path(condition: ops.PathCondition, field: str) -> list[matching.Condition]:
     wanted: list[tuple[str | None, TextMode]] = [
         (condition.pathContains, "contains"),
         (condition.pathPrefix, "prefix"),

@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files.shared import FileEntry, Filter, Instant, Kind
+from proto.ops.files.shared import FileEntry, Filter, Instant
 from services.files import paths, times
 from services.files.index.tree import Stored, find_scanned
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
@@ -46,11 +46,8 @@ def entry_of(row: Row) -> FileEntry:
 
 
 def find_indexed(db: apsw.Connection, given: str, field: str = "path", *, follow: bool = False) -> tuple[str, Stored]:
-    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to.
-
-    Raises:
-        InvalidParams: it is not in the index.
-    """
+    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to. Raises
+    InvalidParams where it is not in the index."""
     path = paths.clean(given, field)
     found = find_scanned(db, path)
     if found is not None and not (follow and found.kind == schema.SYMLINK):
@@ -101,7 +98,7 @@ def conditions(wanted: Filter) -> list[Condition]:
     """All of them. Raises InvalidParams, which names the field."""
     found = []
     if wanted.kind is not None:
-        found.append(is_kind(wanted.kind))
+        found.append(Condition("n.kind = ?", (schema.KINDS.index(wanted.kind),)))
     if wanted.extension is not None:
         found.append(has_extension(wanted.extension))
     for column, part in (("path", wanted.path_contains), ("name", wanted.name_contains)):
@@ -110,16 +107,6 @@ def conditions(wanted: Filter) -> list[Condition]:
     found += between("size", wanted.min_size, wanted.max_size)
     found += between("mtime", instant(wanted.min_mtime, "min_mtime"), instant(wanted.max_mtime, "max_mtime", end=True))
     return found
-
-
-def ordering(wanted: Filter) -> Order:
-    """In which order."""
-    return Order(wanted.sort_by, wanted.sort_desc)
-
-
-def is_kind(kind: Kind) -> Condition:
-    """One of the kinds there are."""
-    return Condition("n.kind = ?", (schema.KINDS.index(kind),))
 
 
 def has_extension(given: str) -> Condition:
@@ -158,13 +145,6 @@ class Select:
     def where(self, condition: Condition) -> None:
         """One more condition."""
         self._conditions.append(condition)
-
-    def where_added(self, least: int | None, most: int | None) -> None:
-        """Only what came into the sets in a range of time; both ends inclusive, None is open."""
-        if least is not None:
-            self.where(Condition(f"{self.added} >= ?", (least,)))
-        if most is not None:
-            self.where(Condition(f"{self.added} <= ?", (most,)))
 
     def run(self, db: apsw.Connection, columns: str, tail: str = "", bindings: Sequence[object] = ()) -> Iterator[Row]:
         """The rows, one by one."""

@@ -10,28 +10,14 @@ import apsw
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.sets import (
-    EdgeChanged,
-    ResourceSet,
-    ResourceSetAddChild,
-    ResourceSetCreate,
-    ResourceSetDelete,
-    ResourceSetDetails,
-    ResourceSetGet,
-    ResourceSetList,
-    ResourceSetModify,
-    ResourceSetRemoveChild,
-    ResourceSets,
-    SetChanged,
-)
+from proto.ops.files import sets as ops
 from proto.ops.files.shared import Deleted
 from services.files import paths, times
-from services.files.core import Core
+from services.files.core import Family, reads, writes
 from services.files.index.tree import find_scanned
 from services.files.query import named, sets
 from services.files.query.entries import BY_PATH, MAX_BYTES, Select, fitting, page
 from services.files.store.sql import Row, fetch_all, fetch_value
-from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
     "s.name, s.description, (SELECT count(*) FROM member WHERE set_id = s.id),"
@@ -39,134 +25,101 @@ _COLUMNS = (
 )
 
 
-class Grouping:
+EDGES = (ops.ResourceSetAddChild, ops.ResourceSetRemoveChild)
+
+
+class Grouping(Family):
     """The operations of `proto.ops.files.sets`."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def _tell(self, *names: str) -> None:
+    def told(self, params: ops.ResourceSetAddChild | ops.ResourceSetCreate) -> None:
+        names = (params.parent, params.child) if isinstance(params, EDGES) else (params.name,)
         named.tell(self._core.env, "resource-sets", *(f"resource-sets/{name}" for name in names))
 
-    @handles(ResourceSetCreate)
-    async def create(self, params: ResourceSetCreate, ctx: Context) -> ResourceSet:
-        def change(db: apsw.Connection) -> ResourceSet:
-            named.require_free(db, "resource-set", params.name)
-            return set_of(db, sets.make(db, params.name, params.description))
+    @writes(ops.ResourceSetCreate)
+    def create(self, db: apsw.Connection, params: ops.ResourceSetCreate) -> ops.ResourceSet:
+        named.require_free(db, "resource-set", params.name)
+        return set_of(db, sets.make(db, params.name, params.description))
 
-        made = await self._core.database.write(change)
-        self._tell(params.name)
-        return made
+    @reads(ops.ResourceSetList)
+    def listing(self, db: apsw.Connection, params: ops.ResourceSetList) -> ops.ResourceSets:
+        total: int = fetch_value(db, "SELECT count(*) FROM resource_set")
+        found, cut = fitting(all_sets(db))
+        summary = f"{total} sets; these are the first {len(found)}, as many as fit into {MAX_BYTES} bytes."
+        return ops.ResourceSets(resource_sets=found, total=total, summary=summary if cut else None)
 
-    @handles(ResourceSetList)
-    async def listing(self, params: ResourceSetList, ctx: Context) -> ResourceSets:
-        def query(db: apsw.Connection) -> ResourceSets:
-            total: int = fetch_value(db, "SELECT count(*) FROM resource_set")
-            found, cut = fitting(all_sets(db))
-            summary = f"{total} sets; these are the first {len(found)}, as many as fit into {MAX_BYTES} bytes."
-            return ResourceSets(resource_sets=found, total=total, summary=summary if cut else None)
+    @reads(ops.ResourceSetGet)
+    def get(self, db: apsw.Connection, params: ops.ResourceSetGet) -> ops.ResourceSetDetails:
+        id_ = sets.find(db, params.name)
+        select = Select((), [id_])
+        shown: dict[str, Any] = {}
+        if params.include_entries:
+            found, size = page(db, select, BY_PATH, limit=params.limit, offset=params.offset)
+            shown = {name: found[name] for name in ("entries", "limit", "offset", "has_more", "summary")}
+        else:
+            _, size = select.totals(db)
+        children, parents = _linked(db, id_, down=True), _linked(db, id_, down=False)
+        about = structs.asdict(set_of(db, id_))
+        return ops.ResourceSetDetails(**about, children=children, parents=parents, total_size=size, **shown)
 
-        return await self._core.database.read(query)
-
-    @handles(ResourceSetGet)
-    async def get(self, params: ResourceSetGet, ctx: Context) -> ResourceSetDetails:
-        def query(db: apsw.Connection) -> ResourceSetDetails:
-            id_ = sets.find(db, params.name)
-            select = Select((), [id_])
-            shown: dict[str, Any] = {}
-            if params.include_entries:
-                found, size = page(db, select, BY_PATH, limit=params.limit, offset=params.offset)
-                shown = {name: found[name] for name in ("entries", "limit", "offset", "has_more", "summary")}
-            else:
-                _, size = select.totals(db)
-            children, parents = _linked(db, id_, down=True), _linked(db, id_, down=False)
-            about = structs.asdict(set_of(db, id_))
-            return ResourceSetDetails(**about, children=children, parents=parents, total_size=size, **shown)
-
-        return await self._core.database.read(query)
-
-    @handles(ResourceSetModify)
-    async def modify(self, params: ResourceSetModify, ctx: Context) -> SetChanged:
-        adds = params.operation == "add"
+    @writes(ops.ResourceSetModify)
+    def modify(self, db: apsw.Connection, params: ops.ResourceSetModify) -> ops.SetChanged:
         asked = {paths.clean(path, f"paths[{n}]"): n for n, path in enumerate(params.paths)}
+        id_ = sets.find(db, params.name)
+        entries: dict[int, None] = {}
+        missing = []
+        for path, n in asked.items():
+            entry = _indexed(db, path)
+            if entry is not None:
+                entries[entry] = None
+            elif params.operation == "remove":
+                missing.append(path)
+            else:
+                why = f"{paths.shown(path)} is not in the index, so nothing was changed; `index` takes it in"
+                raise InvalidParams(f"`paths[{n}]`: {why}", field=f"paths[{n}]")
+        changed = sets.add(db, id_, entries) if params.operation == "add" else sets.remove(db, id_, entries)
+        count, _ = sets.counts(db, id_)
+        return ops.SetChanged(
+            name=params.name,
+            operation=params.operation,
+            changed=changed,
+            unchanged=len(entries) - changed,
+            entry_count=count,
+            not_indexed=missing,
+        )
 
-        def change(db: apsw.Connection) -> SetChanged:
-            id_ = sets.find(db, params.name)
-            entries: dict[int, None] = {}
-            missing = []
-            for path, n in asked.items():
-                entry = _indexed(db, path)
-                if entry is not None:
-                    entries[entry] = None
-                elif not adds:
-                    missing.append(path)
-                else:
-                    field = f"paths[{n}]"
-                    raise InvalidParams(
-                        f"`{field}`: {paths.shown(path)} is not in the index, so nothing was changed; `index` takes it"
-                        " in",
-                        field=field,
-                    )
-            changed = sets.add(db, id_, entries) if adds else sets.remove(db, id_, entries)
-            count, _ = sets.counts(db, id_)
-            return SetChanged(
-                name=params.name,
-                operation=params.operation,
-                changed=changed,
-                unchanged=len(entries) - changed,
-                entry_count=count,
-                not_indexed=missing,
-            )
-
-        changed = await self._core.database.write(change)
-        self._tell(params.name)
-        return changed
-
-    @handles(ResourceSetDelete)
-    async def delete(self, params: ResourceSetDelete, ctx: Context) -> Deleted:
-        def change(db: apsw.Connection) -> None:
-            db.execute("DELETE FROM resource_set WHERE id = ?", (sets.find(db, params.name),))
-
-        await self._core.database.write(change)
-        self._tell(params.name)
+    @writes(ops.ResourceSetDelete)
+    def delete(self, db: apsw.Connection, params: ops.ResourceSetDelete) -> Deleted:
+        db.execute("DELETE FROM resource_set WHERE id = ?", (sets.find(db, params.name),))
         return Deleted(name=params.name, deleted=True, message=f"resource set {params.name!r} was deleted")
 
-    @handles(ResourceSetAddChild)
-    async def add_child(self, params: ResourceSetAddChild, ctx: Context) -> EdgeChanged:
-        def change(db: apsw.Connection) -> bool:
-            parent, child = sets.find(db, params.parent, "parent"), sets.find(db, params.child, "child")
-            if parent == child:
-                raise InvalidParams(f"`child`: {params.child!r} cannot be a child of itself", field="child")
-            if any(id_ == parent for id_, _ in sets.around(db, child, down=True, depth=None)):
-                raise InvalidParams(
-                    f"`child`: {params.parent!r} is below {params.child!r} already, so this would close a cycle",
-                    field="child",
-                )
-            before = db.total_changes()
-            db.execute("INSERT OR IGNORE INTO edge VALUES(?,?)", (parent, child))
-            return db.total_changes() > before
-
-        changed = await self._core.database.write(change)
-        self._tell(params.parent, params.child)
+    @writes(ops.ResourceSetAddChild)
+    def add_child(self, db: apsw.Connection, params: ops.ResourceSetAddChild) -> ops.EdgeChanged:
+        parent, child = sets.find(db, params.parent, "parent"), sets.find(db, params.child, "child")
+        if parent == child:
+            raise InvalidParams(f"`child`: {params.child!r} cannot be a child of itself", field="child")
+        if any(id_ == parent for id_, _ in sets.around(db, child, down=True, depth=None)):
+            raise InvalidParams(
+                f"`child`: {params.parent!r} is below {params.child!r} already, so this would close a cycle",
+                field="child",
+            )
+        before = db.total_changes()
+        db.execute("INSERT OR IGNORE INTO edge VALUES(?,?)", (parent, child))
+        changed = db.total_changes() > before
         message = f"{params.child!r} is a child of {params.parent!r}" + (" now" if changed else ", and was before")
-        return EdgeChanged(parent=params.parent, child=params.child, changed=changed, message=message)
+        return ops.EdgeChanged(parent=params.parent, child=params.child, changed=changed, message=message)
 
-    @handles(ResourceSetRemoveChild)
-    async def remove_child(self, params: ResourceSetRemoveChild, ctx: Context) -> EdgeChanged:
-        def change(db: apsw.Connection) -> None:
-            parent, child = sets.find(db, params.parent, "parent"), sets.find(db, params.child, "child")
-            before = db.total_changes()
-            db.execute("DELETE FROM edge WHERE parent = ? AND child = ?", (parent, child))
-            if db.total_changes() == before:
-                children = ", ".join(_linked(db, parent, down=True)[: named.NAMED_IN_ERRORS]) or "none"
-                raise OperationError(
-                    f"`child`: {params.child!r} is not a child of {params.parent!r}; its children are: {children}"
-                )
-
-        await self._core.database.write(change)
-        self._tell(params.parent, params.child)
+    @writes(ops.ResourceSetRemoveChild)
+    def remove_child(self, db: apsw.Connection, params: ops.ResourceSetRemoveChild) -> ops.EdgeChanged:
+        parent, child = sets.find(db, params.parent, "parent"), sets.find(db, params.child, "child")
+        before = db.total_changes()
+        db.execute("DELETE FROM edge WHERE parent = ? AND child = ?", (parent, child))
+        if db.total_changes() == before:
+            children = ", ".join(_linked(db, parent, down=True)[: named.NAMED_IN_ERRORS]) or "none"
+            raise OperationError(
+                f"`child`: {params.child!r} is not a child of {params.parent!r}; its children are: {children}"
+            )
         message = f"{params.child!r} is not a child of {params.parent!r} any more"
-        return EdgeChanged(parent=params.parent, child=params.child, changed=True, message=message)
+        return ops.EdgeChanged(parent=params.parent, child=params.child, changed=True, message=message)
 
 
 def _indexed(db: apsw.Connection, path: str) -> int | None:
@@ -175,21 +128,21 @@ def _indexed(db: apsw.Connection, path: str) -> int | None:
     return None if found is None else found.id
 
 
-def set_of(db: apsw.Connection, id_: int) -> ResourceSet:
+def set_of(db: apsw.Connection, id_: int) -> ops.ResourceSet:
     """A set by its id."""
     (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM resource_set s WHERE s.id = ?", (id_,))
     return _of(row)
 
 
-def all_sets(db: apsw.Connection, limit: int = -1, offset: int = 0) -> Iterator[ResourceSet]:
+def all_sets(db: apsw.Connection, limit: int = -1, offset: int = 0) -> Iterator[ops.ResourceSet]:
     """All sets, by name."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM resource_set s ORDER BY s.name LIMIT ? OFFSET ?", (limit, offset))
     return map(_of, rows)
 
 
-def _of(row: Row) -> ResourceSet:
+def _of(row: Row) -> ops.ResourceSet:
     name, description, entries, children, created, updated = row
-    return ResourceSet(
+    return ops.ResourceSet(
         name=name,
         description=description,
         entry_count=entries,
@@ -202,8 +155,6 @@ def _of(row: Row) -> ResourceSet:
 def _linked(db: apsw.Connection, id_: int, *, down: bool) -> list[str]:
     there, here = ("child", "parent") if down else ("parent", "child")
     rows = fetch_all(
-        db,
-        f"SELECT s.name FROM edge JOIN resource_set s ON s.id = {there} WHERE {here} = ? ORDER BY s.name",
-        (id_,),
+        db, f"SELECT s.name FROM edge JOIN resource_set s ON s.id = {there} WHERE {here} = ? ORDER BY s.name", (id_,)
     )
     return [name for (name,) in rows]

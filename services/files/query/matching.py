@@ -26,9 +26,10 @@ COLUMNS = {
     "inode": "n.inode",
     "mtime": "n.mtime",
     "ctime": "n.ctime",
+    "added_at": "m.added",
     "depth": "(length(n.path) - length(replace(n.path, '/', '')))",
 }
-"""Of the view `node` as `n`, by the name that clients know."""
+"""Of the view `node` as `n`, and of the members of sets as `m`, by the name that clients know."""
 
 _EXTENSIONS: dict[MediaType, str] = {
     "image": "avif bmp cr2 cr3 dng exr gif heic heif ico jfif jp2 jpe jpeg jpg jxl nef orf png psd raf raw rw2 svg tga"

@@ -9,28 +9,10 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files.resources import (
-    Children,
-    ExactField,
-    Metric,
-    ParentNode,
-    Parents,
-    ResourceChildren,
-    ResourceFuzzyMatch,
-    ResourceIs,
-    ResourceMetricRange,
-    ResourceParent,
-    ResourceSearch,
-    ResourceSum,
-    ResourceTimeRange,
-    SetEntryPage,
-    SetNode,
-    SumPart,
-    SumResult,
-)
+from proto.ops.files import resources as ops
 from proto.ops.files.shared import FileEntry
 from services.files import paths
-from services.files.core import Core
+from services.files.core import Family, reads
 from services.files.query import sets
 from services.files.query.entries import (
     BY_PATH,
@@ -43,12 +25,10 @@ from services.files.query.entries import (
     fitting,
     has_extension,
     instant,
-    ordering,
     page,
 )
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.store import schema
-from services.runtime.handlers import Context, handles
 
 T = TypeVar("T")
 
@@ -56,89 +36,68 @@ ENTRIES_OF_A_SET = 100
 """Answered with a set."""
 
 
-class SetSearch:
+class SetSearch(Family):
     """The operations of `proto.ops.files.resources`."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    @handles(ResourceChildren)
-    async def children(self, params: ResourceChildren, ctx: Context) -> Children:
-        def query(db: apsw.Connection) -> Children:
-            start = sets.find(db, params.name)
-            nodes = []
-            for id_, depth in sets.around(db, start, down=True, depth=params.depth):
-                entries, children = sets.counts(db, id_)
-                first = first_entries(db, id_) if params.include_entries else None
-                nodes.append(
-                    SetNode(
-                        name=sets.name(db, id_), entry_count=entries, child_count=children, depth=depth, entries=first
-                    )
+    @reads(ops.ResourceChildren)
+    def children(self, db: apsw.Connection, params: ops.ResourceChildren) -> ops.Children:
+        start = sets.find(db, params.name)
+        nodes = []
+        for id_, depth in sets.around(db, start, down=True, depth=params.depth):
+            entries, children = sets.counts(db, id_)
+            first = first_entries(db, id_) if params.include_entries else None
+            nodes.append(
+                ops.SetNode(
+                    name=sets.name(db, id_), entry_count=entries, child_count=children, depth=depth, entries=first
                 )
-            own = first_entries(db, start) if params.include_entries else None
-            shown, summary = _as_many_as_fit(nodes, len(msgspec.json.encode(own)))
-            return Children(resource_set=params.name, children=shown, entries=own, summary=summary)
+            )
+        own = first_entries(db, start) if params.include_entries else None
+        shown, summary = _as_many_as_fit(nodes, len(msgspec.json.encode(own)))
+        return ops.Children(resource_set=params.name, children=shown, entries=own, summary=summary)
 
-        return await self._core.database.read(query)
+    @reads(ops.ResourceParent)
+    def parent(self, db: apsw.Connection, params: ops.ResourceParent) -> ops.Parents:
+        above = sets.around(db, sets.find(db, params.name), down=False, depth=params.depth)
+        shown, summary = _as_many_as_fit([ops.ParentNode(name=sets.name(db, id_), depth=depth) for id_, depth in above])
+        return ops.Parents(resource_set=params.name, parents=shown, summary=summary)
 
-    @handles(ResourceParent)
-    async def parent(self, params: ResourceParent, ctx: Context) -> Parents:
-        def query(db: apsw.Connection) -> Parents:
-            above = sets.around(db, sets.find(db, params.name), down=False, depth=params.depth)
-            shown, summary = _as_many_as_fit([ParentNode(name=sets.name(db, id_), depth=depth) for id_, depth in above])
-            return Parents(resource_set=params.name, parents=shown, summary=summary)
+    @reads(ops.ResourceSum)
+    def total(self, db: apsw.Connection, params: ops.ResourceSum) -> ops.SumResult:
+        return sum_of(db, params.name, params.metric, params.depth if params.include_children else 0)
 
-        return await self._core.database.read(query)
-
-    @handles(ResourceSum)
-    async def total(self, params: ResourceSum, ctx: Context) -> SumResult:
-        return await self._core.database.read(
-            lambda db: sum_of(db, params.name, params.metric, params.depth if params.include_children else 0)
-        )
-
-    async def _find(
-        self,
-        params: ResourceTimeRange | ResourceMetricRange | ResourceIs | ResourceFuzzyMatch | ResourceSearch,
-        criteria: Sequence[Condition],
-        order: Order,
-        added: tuple[int | None, int | None] = (None, None),
-    ) -> SetEntryPage:
-        """`added`: the range of when an entry came into the sets, both ends inclusive."""
-
-        def query(db: apsw.Connection) -> SetEntryPage:
-            start = sets.find(db, params.name)
-            select = Select(criteria, sets.with_children(db, start) if params.include_children else [start])
-            select.where_added(*added)
-            found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
-            return SetEntryPage(resource_set=params.name, **found)
-
-        return await self._core.database.read(query)
-
-    @handles(ResourceTimeRange)
-    async def time_range(self, params: ResourceTimeRange, ctx: Context) -> SetEntryPage:
+    @reads(ops.ResourceTimeRange)
+    def time_range(self, db: apsw.Connection, params: ops.ResourceTimeRange) -> ops.SetEntryPage:
         times = instant(params.min, "min"), instant(params.max, "max", end=True)
-        ordering = Order(params.field, descending=True)
-        if params.field == "added_at":
-            return await self._find(params, (), ordering, times)
-        return await self._find(params, between(params.field, *times), ordering)
+        order = Order(params.field, descending=True)
+        return _found(db, params, between(params.field, *times), order)
 
-    @handles(ResourceMetricRange)
-    async def metric_range(self, params: ResourceMetricRange, ctx: Context) -> SetEntryPage:
+    @reads(ops.ResourceMetricRange)
+    def metric_range(self, db: apsw.Connection, params: ops.ResourceMetricRange) -> ops.SetEntryPage:
         condition = between(params.metric, params.min, params.max)
-        return await self._find(params, condition, Order(params.metric, descending=True))
+        return _found(db, params, condition, Order(params.metric, descending=True))
 
-    @handles(ResourceIs)
-    async def exact(self, params: ResourceIs, ctx: Context) -> SetEntryPage:
-        return await self._find(params, [equals(params.field, params.value)], BY_PATH)
+    @reads(ops.ResourceIs)
+    def exact(self, db: apsw.Connection, params: ops.ResourceIs) -> ops.SetEntryPage:
+        return _found(db, params, [equals(params.field, params.value)])
 
-    @handles(ResourceFuzzyMatch)
-    async def fuzzy(self, params: ResourceFuzzyMatch, ctx: Context) -> SetEntryPage:
+    @reads(ops.ResourceFuzzyMatch)
+    def fuzzy(self, db: apsw.Connection, params: ops.ResourceFuzzyMatch) -> ops.SetEntryPage:
         condition = text_matches(params.field, params.pattern, params.mode, case_sensitive=params.case_sensitive)
-        return await self._find(params, [condition], BY_PATH)
+        return _found(db, params, [condition])
 
-    @handles(ResourceSearch)
-    async def search(self, params: ResourceSearch, ctx: Context) -> SetEntryPage:
-        return await self._find(params, conditions(params), ordering(params))
+    @reads(ops.ResourceSearch)
+    def search(self, db: apsw.Connection, params: ops.ResourceSearch) -> ops.SetEntryPage:
+        return _found(db, params, conditions(params), Order(params.sort_by, params.sort_desc))
+
+
+def _found(
+    db: apsw.Connection, params: ops.Wanted | ops.ResourceSearch, criteria: Sequence[Condition], order: Order = BY_PATH
+) -> ops.SetEntryPage:
+    """A page of what meets the criteria."""
+    start = sets.find(db, params.name)
+    select = Select(criteria, sets.with_children(db, start) if params.include_children else [start])
+    found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
+    return ops.SetEntryPage(resource_set=params.name, **found)
 
 
 def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]:
@@ -159,7 +118,7 @@ def first_entries(db: apsw.Connection, set_id: int, limit: int = ENTRIES_OF_A_SE
     return fitting(map(entry_of, select.run(db, f"{SELECTED}, {select.added}", tail, (limit, offset))))[0]
 
 
-def sum_of(db: apsw.Connection, name: str, metric: Metric, depth: int | None) -> SumResult:
+def sum_of(db: apsw.Connection, name: str, metric: ops.Metric, depth: int | None) -> ops.SumResult:
     """A metric over a set and those so many levels below it, part by part; None is all levels."""
     start = sets.find(db, name)
     children = [id_ for id_, _ in sets.around(db, start, down=True, depth=1)] if depth != 0 else []
@@ -167,15 +126,15 @@ def sum_of(db: apsw.Connection, name: str, metric: Metric, depth: int | None) ->
     parts = [[start], *(sets.with_children(db, child, levels) for child in children)]
     values = sets.sums_by_part(db, parts, metric)
     breakdown = [
-        SumPart(name=sets.name(db, id_), value=value) for id_, value in zip((start, *children), values, strict=True)
+        ops.SumPart(name=sets.name(db, id_), value=value) for id_, value in zip((start, *children), values, strict=True)
     ]
     own, _ = sets.counts(db, start)
     # A set that only holds others has no part of its own.
     shown = breakdown if own or not children else breakdown[1:]
-    return SumResult(resource_set=name, metric=metric, value=sum(values), breakdown=shown)
+    return ops.SumResult(resource_set=name, metric=metric, value=sum(values), breakdown=shown)
 
 
-def equals(field: ExactField, value: str | int) -> Condition:
+def equals(field: ops.ExactField, value: str | int) -> Condition:
     """A field with exactly this value. Raises InvalidParams where it never has it."""
     if field == "kind":
         if value not in schema.KINDS:

@@ -8,6 +8,7 @@ is listed from its notes, and numbers go on above those that an earlier database
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -15,11 +16,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import apsw
+import msgspec
 import trio
 
 from proto.errors import Unavailable
 from services.files import paths
-from services.files.store import schema, sql, trash_notes
+from services.files.store import schema, sql
 from services.files.store.sql import Row, fetch_all
 from services.runtime.database import Database, Kind, Schema, sync_folder
 from services.runtime.handlers import Environment
@@ -41,10 +43,7 @@ _log = logging.getLogger("linckia.files")
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. `on_rebuilt` is called on trio's thread when it was begun again while in use.
-
-    Raises:
-        OSError, apsw.CantOpenError: it can neither be opened nor begun.
-    """
+    Raises OSError, apsw.CantOpenError where it can neither be opened nor begun."""
     tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1}, begin=_begin)
     return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
 
@@ -69,7 +68,7 @@ def _migrate_1(db: apsw.Connection) -> None:
         "INSERT INTO resource_set(id, name, description, created, updated)"
         " SELECT id, name, description, created, updated FROM old_set; DROP TABLE old_set"
     ).fetchall()
-    trash_notes.write_all(db, path.parent / "trash")
+    _write_notes(db, path.parent / "trash")
     _mark_of(path).touch()
 
 
@@ -77,16 +76,13 @@ def _migrate_1(db: apsw.Connection) -> None:
 
 
 def _begin(db: apsw.Connection) -> None:
-    """Fill tables that were just created, in their transaction.
-
-    Raises:
-        apsw.FullError: there is no room for the mark that a database was begun here.
-    """
+    """Fill tables that were just created, in their transaction. Raises apsw.FullError where there is no room for the
+    mark that a database was begun here."""
     path = Path(db.filename)
     aside = {int(each.name.rpartition("-")[2]): each for each in path.parent.glob(f"{path.name}.damaged-*")}
     if aside and max(aside) > time.time_ns() - RECENT_NS:
         _take_over(db, aside[max(aside)])
-    trash_notes.fill(db, path.parent / "trash")
+    _fill_trash(db, path.parent / "trash")
     mark = _mark_of(path)
     if mark.exists():
         # Numbers go on with the milliseconds of the clock, which are higher than any before.
@@ -191,3 +187,54 @@ def _adapt(db: apsw.Connection, roots: list[str]) -> None:
         "INSERT INTO job(root, status, attempt, background, force, created) VALUES(?, 'pending', 0, 1, 1, ?)",
         ((root, now) for root in wanted),
     )
+
+
+# What lies in the trash describes itself: beside the item `7` lies `7.json`, written before the item is moved there.
+# The table `trash` answers clients; these notes are what it is made from again when the database is lost.
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Of one item; as the columns of `trash`."""
+
+    path: str
+    kind: int
+    size: int
+    deleted: int
+
+
+def write_note(trash: Path, id_: int, note: Note) -> None:
+    """Write a note; its name is durable once the folder of the trash is synced. Raises OSError."""
+    temporary = trash / f"{id_}.json.new"
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.encode(note))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(trash / f"{id_}.json")
+
+
+def remove_note(trash: Path, id_: int) -> None:
+    """The item is not in the trash any more. A note without its item says nothing, so a failure does not matter."""
+    with contextlib.suppress(OSError):
+        (trash / f"{id_}.json").unlink()
+
+
+def _fill_trash(db: apsw.Connection, trash: Path) -> None:
+    """Put every item that lies in the trash with its note into the table."""
+    for path in trash.glob("*.json"):
+        if path.stem.isdecimal() and os.path.lexists(trash / path.stem):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                note = msgspec.json.decode(path.read_bytes(), type=Note)
+                db.execute(
+                    "INSERT OR REPLACE INTO trash(id, path, kind, size, deleted) VALUES(?,?,?,?,?)",
+                    (int(path.stem), note.path, note.kind, note.size, note.deleted),
+                )
+
+
+def _write_notes(db: apsw.Connection, trash: Path) -> None:
+    """Write the notes of all items in the table. Raises OSError."""
+    rows = fetch_all(db, "SELECT id, path, kind, size, deleted FROM trash")
+    for id_, path, kind, size, deleted in rows:
+        if os.path.lexists(trash / str(id_)):
+            write_note(trash, id_, Note(path, kind, size, deleted))
+    if rows:
+        sync_folder(trash)

@@ -267,20 +267,22 @@ class Ingest:
 
     async def _look(self, *, everywhere: bool) -> None:
         """Look at the invalidated files and folders, or walk all roots, and add the difference to the work."""
-        began, began_at = trio.current_time(), time.time()
+        began_at = time.time()
         files, folders = self._files, self._folders
         self._files, self._folders, self._look_at = {}, {}, math.inf
         if everywhere:
             # A walk that is asked for from here on is another one.
             self._next_scan = math.inf
 
-        def look() -> tuple[Walk, Changes]:
+        def look() -> tuple[Walk, Changes, float]:
+            began = time.perf_counter()
             walk = self._walker.walk() if everywhere else self._walker.look(files, folders)
             known = self.index.known
-            return walk, compare(known if everywhere else within(known, self._walker, files, folders), walk)
+            changes = compare(known if everywhere else within(known, self._walker, files, folders), walk)
+            return walk, changes, time.perf_counter() - began
 
         try:
-            walk, changes = await trio.to_thread.run_sync(look, limiter=self._turn)
+            walk, changes, took_s = await trio.to_thread.run_sync(look, limiter=self._turn)
             await self.index.follow(changes, walk, first=not self.scanned)
         except BaseException:
             self.invalidate(files, folders)
@@ -292,7 +294,6 @@ class Ingest:
             kept = {path: reason for path, reason in self._walk_problems.items() if not is_below(path, looked)}
             self._walk_problems = {**kept, **walk.problems}
             return
-        took_s = trio.current_time() - began
         self.scanned = True
         self.scan_began_at, self.scanned_at, self.scan_ms = began_at, time.time(), took_s * 1000
         self._walk_problems = walk.problems

@@ -13,7 +13,7 @@ import trio
 
 from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
-from proto.ops.retrieve import CollectionStatus, RetrieveStatus
+from proto.ops.retrieve import RetrieveStatus
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.files import Place
@@ -28,14 +28,13 @@ POLL_S = 0.25
 async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> KnowledgeIngestResult:
     """Until the present content of the folders is indexed, below the paths that are asked for.
 
-    Raises:
-        InvalidParams: a path is not there, or not below a root.
+    Raises InvalidParams: a path is not there, or not below a root.
     """
-    seats = [_seat(path, index, ingest.roots) for index, path in enumerate(params.paths)]
+    seats = [_seat(path, index, ingest.roots) for index, path in enumerate(params.paths)] or ingest.roots
     before = {place: known.hash for place, known in ingest.index.known.items()}
     await _indexed(seats, ingest, ctx)
     known = ingest.index.known
-    places = [place for place in known if _is_below(place, seats)]
+    places = [place for place in known if is_below(place.absolute, seats)]
     failed = sorted((place, ingest.index.failed[place].reason) for place in places if place in ingest.index.failed)
     return KnowledgeIngestResult(
         notes=len(places),
@@ -48,21 +47,15 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
 
 def _seat(path: str, index: int, roots: Sequence[str]) -> str:
     """The real path.  Raises InvalidParams."""
-    real = os.path.realpath(path)
-    field = f"paths[{index}]"
+    real, wrong = os.path.realpath(path), ""
     if not is_below(real, roots):
-        raise InvalidParams(
-            f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'}); "
-            "roots are named when the kernel is started: linckia serve PATH…",
-            field=field,
-        )
-    if not os.path.lexists(real):
-        raise InvalidParams(f"parameter `{field}`: {path[:200]} is not there", field=field)
+        there = ", ".join(roots) or "there is none"
+        wrong = f"not below a root ({there}); roots are named when the kernel is started: linckia serve PATH…"
+    elif not os.path.lexists(real):
+        wrong = "not there"
+    if wrong:
+        raise InvalidParams(f"parameter `paths[{index}]`: {path[:200]} is {wrong}", field=f"paths[{index}]")
     return real
-
-
-def _is_below(place: Place, seats: Sequence[str]) -> bool:
-    return not seats or is_below(place.absolute, seats)
 
 
 async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
@@ -72,7 +65,7 @@ async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
     touched: set[Place] = set()
     async with ingest.passed:
         while True:
-            pending = {place for place in ingest.index.pending if _is_below(place, seats)}
+            pending = {place for place in ingest.index.pending if is_below(place.absolute, seats)}
             touched |= pending
             if touched:
                 why = f"notes: waits, {ingest.waiting}" if ingest.waiting else "notes"
@@ -85,20 +78,16 @@ async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
 async def _vectors_waiting(ctx: Context, *, wait: bool) -> int:
     """How many pieces have no vector; with `wait`, once only those have none that the model failed on."""
     while True:
-        status = await _status(ctx)
-        if wait and (total := status.vectors + status.vectors_waiting):
-            ctx.progress(status.vectors, total, "vectors")
-        if not wait or status.vectors_waiting <= status.vectors_failed:
-            return status.vectors_waiting
-        await trio.sleep(POLL_S)
-
-
-async def _status(ctx: Context) -> CollectionStatus:
-    while True:
         try:
-            return await ctx.call(RetrieveStatus(collection=COLLECTION))
+            status = await ctx.call(RetrieveStatus(collection=COLLECTION))
         except LinckiaError as error:
             if error.failure.kind not in (Kind.UNAVAILABLE, Kind.OVERLOADED, Kind.TIMEOUT, Kind.MAYBE_EXECUTED):
                 raise
             # It dies and comes back; this call is about the work, which survives that.
             await trio.sleep(max(POLL_S, (error.failure.retry_after_ms or 0) / 1000))
+            continue
+        if wait and (total := status.vectors + status.vectors_waiting):
+            ctx.progress(status.vectors, total, "vectors")
+        if not wait or status.vectors_waiting <= status.vectors_failed:
+            return status.vectors_waiting
+        await trio.sleep(POLL_S)

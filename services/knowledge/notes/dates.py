@@ -20,11 +20,7 @@ Range = tuple[float | None, float | None]
 def instant(text: str, *, end_of_day: bool = False) -> float:
     """Unix seconds of RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC where no zone is said) or a date.
 
-    Args:
-        end_of_day: take a bare date as its last moment instead of its first.
-
-    Raises:
-        ValueError: it is none of these.
+    With `end_of_day` a bare date means its last moment instead of its first. Raises ValueError.
     """
     stripped = text.strip()
     moment = datetime.datetime.fromisoformat(stripped)
@@ -46,13 +42,9 @@ def rfc3339(seconds: float | None, timespec: str = "auto") -> str | None:
 
 
 def date_range(text: str, now: float) -> Range:
-    """The range that `text` says.
+    """The range that `text` says; `now` is Unix seconds, for relative ranges.
 
-    Args:
-        now: Unix seconds, for relative ranges.
-
-    Raises:
-        ValueError: it is no range, or its end is before its beginning.
+    Raises ValueError: it is no range, or its end is before its beginning.
     """
     wanted = " ".join(text.lower().split())
     today = datetime.datetime.fromtimestamp(now, datetime.UTC)
@@ -85,45 +77,43 @@ def _range(text: str, now: datetime.datetime) -> Range:
 def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
     """The first and the last moment of a year, a month, a day, a moment, or of `today` and its like."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if text in ("today", "yesterday"):
-        begin = midnight if text == "today" else midnight - _DAY
-        return _ends(begin, begin + _DAY)
-    if text in ("this week", "last week"):
-        monday = midnight - midnight.weekday() * _DAY
-        begin = monday if text.startswith("this") else monday - 7 * _DAY
-        return _ends(begin, begin + 7 * _DAY)
+    monday = -midnight.weekday()
+    spans = {
+        "today": (0, 1),
+        "yesterday": (-1, 0),
+        "this week": (monday, monday + 7),
+        "last week": (monday - 7, monday),
+    }
+    if text in spans:
+        begin, end = (midnight + offset * _DAY for offset in spans[text])
+        return _ends(begin, end)
     if text in ("this month", "last month"):
-        first = midnight.replace(day=1)
-        return _month(first.year, first.month - (text == "last month"))
+        return _months(now.year, now.month - (text == "last month"))
     if text in ("this year", "last year"):
-        return _year(now.year - (text == "last year"))
+        return _months(now.year - (text == "last year"), 1, 12)
     if match := _LAST.fullmatch(text):
         days = {"hour": 1 / 24, "day": 1, "week": 7, "month": 30.4375, "year": 365.25}[match[2]]
         return (now - datetime.timedelta(days=days * int(match[1] or 1))).timestamp(), now.timestamp()
     if _YEAR.fullmatch(text):
-        return _year(int(text))
+        return _months(int(text), 1, 12)
     if match := _MONTH.fullmatch(text):
         month = int(match[2])
         if not 1 <= month <= 12:
             raise ValueError(f"{text!r}: there is no month {month}")
-        return _month(int(match[1]), month)
+        return _months(int(match[1]), month)
     try:
         return instant(text.upper()), instant(text.upper(), end_of_day=True)
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no date and no range of dates") from None
 
 
-def _year(year: int) -> tuple[float, float]:
-    return _ends(_moment(year, 1), _moment(year + 1, 1))
-
-
-def _month(year: int, month: int) -> tuple[float, float]:
-    """Months beyond 1 to 12 are those of the years beside."""
-    return _ends(_moment(year + (month - 1) // 12, (month - 1) % 12 + 1), _moment(year + month // 12, month % 12 + 1))
-
-
-def _moment(year: int, month: int) -> datetime.datetime:
-    return datetime.datetime(year, month, 1, tzinfo=datetime.UTC)
+def _months(year: int, month: int, count: int = 1) -> tuple[float, float]:
+    """So many months from one on; one beyond 1 to 12 is of the year beside."""
+    begin, end = (
+        datetime.datetime(year + number // 12, number % 12 + 1, 1, tzinfo=datetime.UTC)
+        for number in (month - 1, month - 1 + count)
+    )
+    return _ends(begin, end)
 
 
 def _ends(begin: datetime.datetime, end: datetime.datetime) -> tuple[float, float]:

@@ -48,68 +48,43 @@ def split(text: str) -> tuple[FrontMatter, str]:
     return FrontMatter(values, match[0].rstrip("\n").count("\n") + 1, problem), text[match.end() :]
 
 
-class _NotKeysAndValues(Exception):
-    """The front matter is something else; '' where it is nothing."""
-
-
-class _TopLevel:
-    """The top-level keys of a stream of events: "map" and "key" alternate there, deeper levels only count."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[str]] = {}
-        self._depth = 0
-        self._mappings = 0
-        """Nested ones that are open: what is in them is skipped."""
-        self._key: str | None = None
-
-    def begin(self, *, is_mapping: bool) -> None:
-        if self._depth == 0 and not is_mapping:
-            raise _NotKeysAndValues("front matter is a list, not keys and values")
-        if self._depth == 1 and self._key is None:
-            self._key = ""  # a collection as a key is skipped
-        elif self._depth >= 1 and is_mapping:
-            self._mappings += 1
-        self._depth += 1
-
-    def end(self, *, is_mapping: bool) -> None:
-        self._depth -= 1
-        if self._depth >= 1 and is_mapping and self._mappings:
-            self._mappings -= 1
-        if self._depth == 1:
-            self._key = None
-
-    def scalar(self, value: str) -> None:
-        if self._depth == 0:
-            raise _NotKeysAndValues("front matter is plain text, not keys and values" if value.strip() else "")
-        if self._depth == 1 and self._key is None:
-            self._key = value.strip().lower()
-            self.values.setdefault(self._key, [])
-            return
-        if self._key and not self._mappings and value.strip() and len(self.values[self._key]) < _MAX_VALUES:
-            self.values[self._key].append(value)
-        if self._depth == 1:
-            self._key = None
-
-
 def _values(source: str) -> tuple[dict[str, list[str]], str | None]:
+    """The top-level keys with their values, and the problem: keys and values alternate there, deeper levels count."""
     if source.count("[") + source.count("{") > _MAX_BRACKETS:
         return {}, f"front matter has more than {_MAX_BRACKETS} brackets"
-    found = _TopLevel()
+    values: dict[str, list[str]] = {}
+    key: str | None = None
+    depth = mappings = 0  # the nested mappings that are open: their content is skipped
     try:
         for event in yaml.parse(source, Loader=_Loader):
-            if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-                found.begin(is_mapping=isinstance(event, yaml.MappingStartEvent))
-            elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-                found.end(is_mapping=isinstance(event, yaml.MappingEndEvent))
-            elif isinstance(event, yaml.ScalarEvent):
-                # An escape can make half a surrogate pair, which is no text.
-                found.scalar(event.value.encode("utf-8", "replace").decode())
-            elif isinstance(event, yaml.AliasEvent):
-                found.scalar("")
-    except _NotKeysAndValues as error:
-        return {}, str(error) or None
+            if isinstance(event, yaml.CollectionStartEvent):
+                is_mapping = isinstance(event, yaml.MappingStartEvent)
+                if depth == 0 and not is_mapping:
+                    return {}, "front matter is a list, not keys and values"
+                if depth == 1 and key is None:
+                    key = ""  # a collection as a key is skipped
+                else:
+                    mappings += depth > 0 and is_mapping
+                depth += 1
+                continue
+            if isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+                mappings -= depth > 0 and mappings > 0 and isinstance(event, yaml.MappingEndEvent)
+            elif isinstance(event, yaml.NodeEvent):
+                # An escape can make half a surrogate pair, which is no text; an alias has no text of its own.
+                value = getattr(event, "value", "").encode("utf-8", "replace").decode()
+                if depth == 0:
+                    return {}, "front matter is plain text, not keys and values" if value.strip() else None
+                if depth == 1 and key is None:
+                    key = value.strip().lower()
+                    values.setdefault(key, [])
+                    continue
+                if key and not mappings and value.strip() and len(values[key]) < _MAX_VALUES:
+                    values[key].append(value)
+            if depth == 1:
+                key = None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 2})" if mark is not None else ""
-        return found.values, f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
-    return found.values, None
+        return values, f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
+    return values, None

@@ -51,14 +51,6 @@ class Reference:
     target: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pointers:
-    """All references of a note, in the order of its text, and the tags it carries, lower-cased."""
-
-    references: tuple[Reference, ...]
-    tags: tuple[str, ...]
-
-
 def slug(name: str) -> str:
     """A name as an id: lower-cased, every character outside `a-z0-9-` turned into `-`."""
     return re.sub(r"[^a-z0-9-]", "-", name.lower())
@@ -75,12 +67,12 @@ def path_key(absolute: str) -> str:
     return "/" + unicodedata.normalize("NFC", os.path.normpath(absolute).lstrip("/"))
 
 
-def pointers(body: str, code: Sequence[tuple[int, int]], front: FrontMatter, place: Place) -> Pointers:
-    """The references and tags of the note at `place`.
+def pointers(
+    body: str, code: Sequence[tuple[int, int]], front: FrontMatter, place: Place
+) -> tuple[tuple[Reference, ...], tuple[str, ...]]:
+    """The references of the note at `place`, in the order of its text, and its tags, lower-cased.
 
-    Args:
-        body: the text after the front matter, line breaks `\\n`.
-        code: lines of `body` (from 0, end exclusive) that are code blocks.
+    `body` is the text after the front matter (line breaks are `\\n`), `code` its lines (from 0, end exclusive) of code.
     """
     references: list[Reference] = []
     tags: list[str] = [tag for value in front.values.get("tags", ()) for tag in value.split(",")]
@@ -109,7 +101,7 @@ def pointers(body: str, code: Sequence[tuple[int, int]], front: FrontMatter, pla
         found.append((match.start(), [Reference("EXEMPLIFIES", name, f"tag-{name}")]))
     references += [reference for _, each in sorted(found, key=lambda item: item[0]) for reference in each]
     unique = dict.fromkeys(reference for reference in references if reference.key)
-    return Pointers(tuple(unique)[:MAX_REFERENCES], clean_tags(tags))
+    return tuple(unique)[:MAX_REFERENCES], clean_tags(tags)
 
 
 def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ def parse(text: str, place: Place) -> Note:
         normal = normal[:MAX_INDEXED_CHARS]
     front, body = frontmatter.split(normal)
     plan = outline(body, front.lines + 1)
-    pointing = pointers(body, plan.code, front, place)
+    references, tags = pointers(body, plan.code, front, place)
     date = None
     for key in ("date", "updated", "modified", "created"):
         value = front.first(key)
@@ -120,8 +120,7 @@ def parse(text: str, place: Place) -> Note:
                 date = instant(value)
                 break
             except (ValueError, OverflowError):
-                front_problem = f"front matter `{key}` is no date: {value[:80]!r}"
-                problem = problem or front_problem
+                problem = problem or f"front matter `{key}` is no date: {value[:80]!r}"
     head = None
     if front.lines:
         source = normal.split("\n", front.lines)[1 : front.lines - 1]
@@ -130,8 +129,8 @@ def parse(text: str, place: Place) -> Note:
     return Note(
         title=" ".join((front.first("title") or "").split())[:300] or next(iter(plan.headings), "") or stem(place.path),
         sections=plan.sections,
-        references=pointing.references,
-        tags=pointing.tags,
+        references=references,
+        tags=tags,
         date=date,
         embed=len(body.strip()) >= MIN_EMBEDDED_CHARS,
         front_matter=head,

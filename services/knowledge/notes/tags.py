@@ -43,11 +43,7 @@ class Tagged:
 
 
 def checked(tags: Sequence[str]) -> tuple[str, ...]:
-    """Tags as they are written: each once, trimmed.
-
-    Raises:
-        InvalidParams: one that is blank, or that would not be read back as itself.
-    """
+    """Tags as they are written: each once, trimmed.  Raises InvalidParams for one that is not read back as itself."""
     for index, tag in enumerate(tags):
         text = tag.strip()
         wrong = ""
@@ -63,11 +59,7 @@ def checked(tags: Sequence[str]) -> tuple[str, ...]:
 
 
 def tagged(data: bytes, tags: Sequence[str]) -> Tagged:
-    """The file `data` with `tags` added.
-
-    Raises:
-        InvalidParams: the file is not in an encoding that ASCII can be added to.
-    """
+    """The file `data` with `tags` added.  Raises InvalidParams where ASCII cannot be added to its encoding."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InvalidParams("the file is UTF-16; tags can be added to UTF-8 files", field="file_path")
     text = data.decode("utf-8", "surrogateescape")
@@ -112,13 +104,11 @@ def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
 def locate(file_path: str, roots: Sequence[str]) -> str:
     """The absolute path that `file_path` means: itself, or below the first root that has such a file.
 
-    Raises:
-        InvalidParams: it cannot be a note's path.
+    Raises InvalidParams: it cannot be a note's path.
     """
     if "\0" in file_path or not file_path.lower().endswith(".md"):
-        raise InvalidParams(
-            f"parameter `file_path`: {file_path[:200]!r} is not a Markdown file (.md)", field="file_path"
-        )
+        said = f"parameter `file_path`: {file_path[:200]!r} is not a Markdown file (.md)"
+        raise InvalidParams(said, field="file_path")
     if os.path.isabs(file_path):
         return file_path
     candidates = [os.path.join(root, file_path) for root in roots]
@@ -126,15 +116,11 @@ def locate(file_path: str, roots: Sequence[str]) -> str:
 
 
 def rewrite(path: str, roots: Sequence[str], change: Callable[[bytes], bytes]) -> bool:
-    """Replace the contents of a regular file below `roots` by `change` of them; answers whether they differ.
+    """Replace the contents of a regular file below `roots` by `change` of them; answers whether they differ.  Blocks.
 
-    A symbolic link is followed to its target, which must be below the roots too, and stays a link.  Blocks.
+    A symbolic link is followed to its target, which must be below the roots too, and stays a link.
 
-    Raises:
-        OSError: the file is not there, or may not be read or written.
-        OutsideRoots, TooLarge: as `files.read`.
-        Contended: the file never held still, or may not be replaced.
-        Whatever `change` raises; nothing is written then.
+    Raises as `files.read` and `change`, and Contended; nothing is written then.
     """
     for _ in range(_ATTEMPTS):
         real = Path(os.path.realpath(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -31,11 +31,7 @@ _STOP_WORDS = frozenset(
 
 
 def filters(params: SearchDocuments) -> list[Filter]:
-    """The conditions that `params` states.
-
-    Raises:
-        InvalidParams: a time that cannot be read, or a tag that is blank.
-    """
+    """The conditions that `params` states.  Raises InvalidParams: a time that cannot be read, a tag that is blank."""
     found: list[Filter] = []
     for tag in params.tags:
         cleaned = clean_tags([tag])
@@ -100,12 +96,7 @@ class Passage:
 
 def best_passage(text: str, query: str) -> Passage:
     """The stretch of about `SNIPPET_CHARS` of `text` with the most different words of `query`, else its beginning."""
-    stems, pattern = _sought(query)
-    places = []
-    for start, found in _words(text, pattern):
-        word = _stem(found)
-        # The search finds compound names by their parts, and so does this.
-        places += [(start, stem) for stem in stems if word == stem or (len(stem) > 3 and stem in word)]
+    places = [(match.start(), match[0].casefold()) for match in _pattern(query).finditer(text)]
     if not places:
         return _cut(text, 0, matched=False)
     best_start, best_score = places[0][0], 0.0
@@ -125,26 +116,13 @@ def best_passage(text: str, query: str) -> Passage:
 
 
 @functools.lru_cache(maxsize=64)
-def _sought(query: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
-    """The stems of a query's words, and a pattern that finds any of them: the same for all hits of a search."""
+def _pattern(query: str) -> re.Pattern[str]:
+    """Finds the stems of a query's words, short ones as whole words: the same for all hits of a search."""
     terms = {word.casefold() for word in _WORD.findall(query)}
-    terms = (terms - _STOP_WORDS) or terms
-    stems = tuple(dict.fromkeys(_stem(term) for term in sorted(terms)))
-    return stems, re.compile("|".join(map(re.escape, stems)) or "(?!)", re.IGNORECASE)
-
-
-def _words(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """Where the words of `text` begin in which `pattern` is found, and those words case folded."""
-    end = 0
-    # Few words of a text are candidates: to cut out all of them takes ten times as long.
-    for match in pattern.finditer(text):
-        if (start := match.start()) < end:
-            continue
-        while start > end and (text[start - 1].isalnum() or text[start - 1] == "_"):
-            start -= 1
-        if (whole := _WORD.match(text, start)) is not None:
-            end = whole.end()
-            yield start, whole[0].casefold()
+    stems = sorted(map(_stem, terms - _STOP_WORDS or terms), key=len, reverse=True)
+    # The search finds compound names by their parts, and so does this.
+    sought = (re.escape(stem) if len(stem) > 3 else rf"\b{re.escape(stem)}\b" for stem in stems)
+    return re.compile("|".join(sought) or "(?!)", re.IGNORECASE)
 
 
 def _stem(word: str) -> str:
@@ -157,7 +135,7 @@ def _stem(word: str) -> str:
 def _cut(text: str, around: int, *, matched: bool) -> Passage:
     """About `SNIPPET_CHARS` of `text` with `around` near their start, from word to word."""
     if len(text) <= SNIPPET_CHARS:
-        return Passage(text.strip(), 0 if not matched else around, matched)
+        return Passage(text.strip(), around, matched)
     start = max(0, min(around - 60, len(text) - SNIPPET_CHARS))
     if start:
         # A line's beginning is the best place to start, a word's the next.
@@ -174,32 +152,21 @@ def _cut(text: str, around: int, *, matched: bool) -> Passage:
 def context(heading: str, metadata: Mapping[str, Value], text: str, passage: Passage) -> str:
     """Heading path and lines of the passage, `Guide > Install (lines 10-24)`.
 
-    A section that was put together from several names the part that the passage stands in, or all of it where no
-    word of the query told which.
+    Of a section that was put together: of the part with the passage, or of all where no word of the query matched.
     """
-    first, last = metadata.get("first"), metadata.get("last")
-    parts = metadata.get("parts")
-    if passage.matched and isinstance(parts, list) and isinstance(first, int):
-        line = _line(parts, text, passage.start)
+    first, last, parts = metadata.get("first"), metadata.get("last"), metadata.get("parts")
+    if not isinstance(first, int) or not isinstance(last, int):
+        return heading
+    if passage.matched and isinstance(parts, list):
+        passed = text.count("\n", 0, passage.start)
         for part in parts:
             begin, end, path = part.split(":", 2)
-            if int(begin) <= line <= int(end):
+            lines = int(end) - int(begin) + 1
+            if passed < lines or part is parts[-1]:
                 return _stated(path, int(begin), int(end))
-    if isinstance(first, int) and isinstance(last, int):
-        return _stated(heading, first, last)
-    return heading
-
-
-def _line(parts: Sequence[str], text: str, offset: int) -> int:
-    """The line in the file of a place in a section's text, whose parts stand one blank line apart."""
-    passed = text.count("\n", 0, offset)
-    for part in parts:
-        begin, end, _ = part.split(":", 2)
-        length = int(end) - int(begin) + 1
-        if passed < length:
-            return int(begin) + passed
-        passed -= length + 1
-    return int(parts[-1].split(":", 2)[1])
+            # The parts stand one blank line apart.
+            passed -= lines + 1
+    return _stated(heading, first, last)
 
 
 def _stated(path: str, first: int, last: int) -> str:

@@ -17,8 +17,8 @@ import trio
 from proto.errors import LinckiaError
 from proto.operation import Params
 from proto.ops import llm
-from proto.ops.knowledge import Gap, SearchHit
-from proto.ops.retrieve import Hit, Pair
+from proto.ops.knowledge import Gap, SearchHit, SearchMetadata
+from proto.ops.retrieve import Hit, Pair, SearchResult
 from services.knowledge.search import passages
 from services.knowledge.search.gaps import Content
 from services.runtime.handlers import Context
@@ -39,16 +39,6 @@ _MARGIN_S = 0.25
 """For `llm` to report a timeout itself, before this service does."""
 
 
-class Refined(msgspec.Struct, frozen=True):
-    """The notes of an answer, with the model's remarks if it ran."""
-
-    hits: list[SearchHit]
-    enabled: bool = False
-    intent: str | None = None
-    analysis: str | None = None
-    degraded: list[str] = []
-
-
 class Refiner:
     """The stage, for all searches of a service."""
 
@@ -64,25 +54,40 @@ class Refiner:
                 self._model = await ctx.call(llm.LlmModel(), timeout_s=_FIRST_WAIT_S)
         return self._model
 
-    async def refined(self, query: str, found: Sequence[Hit], source: str, ctx: Context) -> Refined:
-        """`found` as an answer, refined where a model does so in time.  Raises no LinckiaError."""
-        hits = [passages.hit(each, query, source) for each in found]
+    async def refined(
+        self, query: str, kept: Sequence[Hit], found: SearchResult, ctx: Context
+    ) -> tuple[list[SearchHit], SearchMetadata]:
+        """`kept` of `found` as an answer, refined where a model does so in time.  Raises no LinckiaError."""
+        hits = [passages.hit(each, query, found.source) for each in kept]
+        plain = SearchMetadata(
+            query=query, sonar_enabled=False, intent=None, analysis=None, stages=found.stages, degraded=found.degraded
+        )
+
+        def lacking(reason: str) -> SearchMetadata:
+            return msgspec.structs.replace(plain, degraded=[*found.degraded, f"{SONAR}: {reason}"])
+
         model = await self._known(ctx)
         if model is None:
             silent = trio.current_time() - self._began > _SILENT_FOR_S
-            return Refined(hits, degraded=[f"{SONAR}: whether there is one is not known, `llm` is down"] * silent)
+            return hits, lacking("whether there is one is not known, `llm` is down") if silent else plain
         if not model.configured or not hits:
-            return Refined(hits)
+            return hits, plain
         candidates = [
             llm.Candidate(id=hit.id, title=hit.preview, text=each.text if len(each.text) <= READ_CHARS else hit.snippet)
-            for each, hit in zip(found[:READ], hits, strict=False)
+            for each, hit in zip(kept[:READ], hits, strict=False)
         ]
         try:
             said = await _ask(llm.LlmRefineSearch(query=query, candidates=candidates), model, ctx)
         except LinckiaError as error:
-            return Refined(hits, degraded=[f"{SONAR}: {error.failure.message}"])
-        degraded = [] if said.order else [f"{SONAR}: the model put nothing in order"]
-        return Refined(ordered(hits, said), True, said.intent, said.analysis, degraded)
+            return hits, lacking(error.failure.message)
+        metadata = plain if said.order else lacking("the model put nothing in order")
+        return ordered(hits, said), msgspec.structs.replace(
+            metadata,
+            sonar_enabled=True,
+            intent=said.intent,
+            analysis=said.analysis,
+            stages=[*found.stages, SONAR],
+        )
 
     async def linked(
         self, pairs: Sequence[Pair], plain: list[Gap], contents: Mapping[str, Content | None], ctx: Context
@@ -104,12 +109,9 @@ class Refiner:
         for link in said.links:
             pair, gap = pairs[link.index], plain[link.index]
             source, target = (pair.second, pair.first) if link.reversed else (pair.first, pair.second)
+            reason, kind = link.reason or gap.reason, link.kind.value
             gaps[link.index] = msgspec.structs.replace(
-                gap,
-                source_id=source,
-                target_id=target,
-                reason=link.reason or gap.reason,
-                suggested_link_type=link.kind.value,
+                gap, source_id=source, target_id=target, reason=reason, suggested_link_type=kind
             )
         return gaps
 

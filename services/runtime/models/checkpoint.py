@@ -23,9 +23,6 @@ from proto.errors import OperationError
 Ids = npt.NDArray[np.int32]
 """Token ids of one text, special tokens included."""
 
-TOKENIZE_AT_ONCE = 64
-"""Texts of one call to the tokenizer: between two of them a call can be cancelled."""
-
 _CHARACTERS_A_TOKEN = 16
 """First guess at how much of a long text suffices; three to five are usual, and a wrong guess only costs another
 look."""

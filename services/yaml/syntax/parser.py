@@ -5,6 +5,7 @@ aliases stay aliases, so no input can make the result larger than a small multip
 """
 
 import re
+from bisect import bisect_right
 from typing import Final
 
 from services.yaml.errors import SyntaxFault
@@ -90,33 +91,28 @@ class _Documents:
 
     def read(self) -> None:
         text = self.text
-        size = len(text)
         pos = 0
         bare_allowed = True  # a document without --- may begin, and so may directives
         directives = _Directives()
         while True:
             pos, at = self._prefix(pos)
-            if at == size:
-                if directives.any:
-                    raise SyntaxFault("directives need a document: --- and its content", size)
-                return
             marker = MARKER.match(text, at) if pos == at else None
-            if marker is not None and text[at] == ".":
+            if at == len(text) or (marker is not None and text[at] == "."):
                 if directives.any:
                     raise SyntaxFault("directives need a document: --- and its content", at)
+                if marker is None:
+                    return
                 pos = self._marker_rest(marker.end())
                 bare_allowed = True
             elif text[at] == "%" and pos == at and bare_allowed:
                 pos = directives.read(text, at, self.stream.comments)
-            elif marker is not None:
-                pos, bare_allowed = self._document(marker.end(), at, directives, explicit=True)
-                directives = _Directives()
-            elif directives.any:
+            elif marker is None and directives.any:
                 raise SyntaxFault("after directives a document begins with ---", at)
-            elif not bare_allowed:
+            elif marker is None and not bare_allowed:
                 raise SyntaxFault("unexpected content: a new document begins with ---", at)
             else:
-                pos, bare_allowed = self._document(pos, pos, directives, explicit=False)
+                begin, line = (pos, pos) if marker is None else (marker.end(), at)
+                pos, bare_allowed = self._document(begin, line, directives, explicit=marker is not None)
                 directives = _Directives()
 
     def _prefix(self, pos: int) -> tuple[int, int]:
@@ -171,14 +167,10 @@ def _check_characters(stream: Stream) -> None:
         for index, event in enumerate(stream.events)
         if event[0] == SCALAR and event[1] in ('"', "'")
     ]
-    quoted.reverse()
     beginnings = {0} | {document.stop for document in stream.documents}
     for found in QUOTED_ONLY.finditer(text):
         at = found.start()
-        while quoted and quoted[-1][1] <= at:
-            quoted.pop()
-        if quoted and quoted[-1][0] <= at:
-            continue
-        if text[at] == _BYTE_ORDER_MARK and at in beginnings:
-            continue
-        raise SyntaxFault(f"the character U+{ord(text[at]):04X} is allowed in quoted scalars only", at)
+        before = bisect_right(quoted, (at, len(text))) - 1
+        in_quotes = before >= 0 and at < quoted[before][1]
+        if not in_quotes and not (text[at] == _BYTE_ORDER_MARK and at in beginnings):
+            raise SyntaxFault(f"the character U+{ord(text[at]):04X} is allowed in quoted scalars only", at)

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from services.embed.bert import Layout, attention, supports
-from services.embed.dense import PlainDense, dense
-from services.embed.encoder import Vectors
-from services.embed.torch_encoder import TorchEncoder, pool, rows_for
+from services.embed.bert import Dense, Layout, attention, rows_for, supports
+from services.embed.encoder import Vectors, pool, unit
+from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling
 from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision
@@ -28,13 +26,9 @@ transformers = pytest.importorskip("transformers", reason="transformers, the ref
 def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
     """What transformers answers for each sequence alone, in float32."""
     model = transformers.AutoModel.from_pretrained(files.folder, local_files_only=True).eval().float()
-    rows: list[Tensor] = []
     with torch.inference_mode():
-        for ids in sequences:
-            states = model(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state
-            rows.append(F.normalize(pool(states, files.pooling), dim=-1)[0])
-    result: Vectors = torch.stack(rows).numpy()
-    return result
+        states = [model(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state for ids in sequences]
+    return unit(np.stack([pool(each[0].numpy(), files.pooling) for each in states]))
 
 
 @pytest.mark.slow
@@ -100,16 +94,16 @@ def test_every_family_agrees_with_its_own_class(
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))
-def test_pooling_of_equal_sequences(pooling: Pooling) -> None:
-    states = torch.arange(24, dtype=torch.float32).view(2, 3, 4)
+def test_pooling(pooling: Pooling) -> None:
+    states = np.arange(12, dtype=np.float32).reshape(3, 4)
     expected = {
-        Pooling.MEAN: states.mean(1),
-        Pooling.MEAN_SQRT_LEN: states.mean(1),
-        Pooling.CLS: states[:, 0],
-        Pooling.LAST_TOKEN: states[:, 2],
-        Pooling.MAX: states[:, 2],
+        Pooling.MEAN: states.mean(0),
+        Pooling.MEAN_SQRT_LEN: states.mean(0),
+        Pooling.CLS: states[0],
+        Pooling.LAST_TOKEN: states[2],
+        Pooling.MAX: states[2],
     }
-    assert torch.equal(pool(states, pooling), expected[pooling])
+    assert np.array_equal(pool(states, pooling), expected[pooling])
 
 
 def test_row_counts_come_again_and_never_fall_short() -> None:
@@ -124,17 +118,17 @@ def test_a_dense_layer_answers_as_torchs_does(dtype: torch.dtype) -> None:
     weight, bias, x = torch.randn(48, 32).to(dtype), torch.randn(48).to(dtype), torch.randn(5, 32).to(dtype)
     near = 0.05 if dtype is torch.bfloat16 else 1e-4
     residual = torch.randn(5, 48).to(dtype)
-    ours, theirs = dense(weight, bias)(x, plus=residual), PlainDense(weight, bias)(x, plus=residual)
+    ours, theirs = Dense(weight, bias)(x, plus=residual), Dense(weight, bias, pack=False)(x, plus=residual)
     assert torch.allclose(ours.float(), theirs.float(), rtol=near, atol=near)
     for activation in (None, F.gelu, F.relu):
-        ours, theirs = dense(weight, bias, activation)(x), PlainDense(weight, bias, activation)(x)
+        ours, theirs = Dense(weight, bias, activation)(x), Dense(weight, bias, activation, pack=False)(x)
         assert torch.allclose(ours.float(), theirs.float(), rtol=near, atol=near)
 
 
 def test_attention_is_softmax_over_each_sequence_alone() -> None:
     heads, width = 3, 8
     lengths = [1, 2, 2, 7, 30, 140]
-    layout = Layout.of(lengths, rows_for(sum(lengths)))
+    layout = Layout.of(lengths)
     torch.manual_seed(0)
     query, key, value = (torch.randn(layout.rows, heads * width) for _ in range(3))
     found = attention(torch.cat([query, key, value], 1), layout, heads)

@@ -31,7 +31,7 @@ from proto.ops.files.sources import (
 from proto.ops.watch import WatchStatus, WatchStatusResult
 from proto.validation import validate
 from services.files.index.live import Hint, Live
-from services.files.index.tree import Invalidations
+from services.files.index.tree import Invalidations, Tree
 from services.files.main import open_service as open_files
 from services.files.store.database import open_database
 from services.runtime.handlers import Context, Environment, Handlers
@@ -328,9 +328,9 @@ async def test_directory_that_a_process_died_before_listing_is_listed_when_it_is
         patch.setattr(time, "monotonic", lambda: next(clock))
         patch.setattr(Live, "_list", die)
         with pytest.raises(InterruptedError):
-            Live(database, Invalidations(), None, str(root)).apply(hints)
+            Live(Tree(database, Invalidations(), None), str(root)).apply(hints)
         patch.undo()
         assert any(path.endswith("/new") for path in stored(data))
         assert differences(data, root) != []
-        Live(database, Invalidations(), None, str(root)).apply(hints)
+        Live(Tree(database, Invalidations(), None), str(root)).apply(hints)
     assert differences(data, root) == []

@@ -20,8 +20,8 @@ from proto.ops.files.reading import DbDiagnose
 from proto.ops.files.resources import ResourceSearch
 from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
 from proto.ops.files.sources import SourceCreate, SourceList
-from services.files.store import schema, trash_notes
-from services.files.store.database import open_database
+from services.files.store import schema
+from services.files.store.database import Note, open_database, write_note
 from services.runtime.testing import Bench
 from tests.unit.files.rig import differences, files_service, index
 from tests.unit.runtime.faults import damage_page, disk, pages_of
@@ -239,7 +239,7 @@ async def test_classifier_jobs_wait_for_room(tmp_path: Path) -> None:
 def test_a_note_without_its_item_says_nothing(tmp_path: Path) -> None:
     trash = tmp_path / "trash"
     trash.mkdir()
-    trash_notes.write(trash, 7, trash_notes.Note("/a", 0, 1, 2))
+    write_note(trash, 7, Note("/a", 0, 1, 2))
     (trash / "8.json").write_text("no note")
     (trash / "8").write_text("an item")
     database = open_database(tmp_path / "files.db")

@@ -14,7 +14,6 @@ from proto.ops.knowledge import KnowledgeStatus, KnowledgeStatusResult
 from proto.ops.retrieve import (
     CollectionEpoch,
     CollectionStatus,
-    DeleteResult,
     Filter,
     Group,
     GroupIds,
@@ -24,7 +23,6 @@ from proto.ops.retrieve import (
     Neighbours,
     Pair,
     Pairs,
-    PutResult,
     RetrieveClusters,
     RetrieveDelete,
     RetrieveEpoch,
@@ -37,6 +35,7 @@ from proto.ops.retrieve import (
     RetrieveStatus,
     Scrubbed,
     SearchResult,
+    Written,
 )
 from services.knowledge.main import open_service
 from services.llm.main import open_service as open_llm
@@ -77,21 +76,22 @@ class MemorySearch:
         yield Handlers(self)
 
     @handles(RetrievePut)
-    async def on_put(self, params: RetrievePut, ctx: Context) -> PutResult:
+    async def on_put(self, params: RetrievePut, ctx: Context) -> Written:
         ids = [group.id for group in params.groups]
         if (failure := self.refuse(ids)) is not None:
             raise failure
         self.puts.append(ids)
         self.groups.update({group.id: group for group in params.groups})
-        return PutResult(groups=len(ids), items_written=0, items_unchanged=0, items_removed=0, vectors_waiting=0)
+        return Written()
 
     @handles(RetrieveDelete)
-    async def on_delete(self, params: RetrieveDelete, ctx: Context) -> DeleteResult:
+    async def on_delete(self, params: RetrieveDelete, ctx: Context) -> Written:
         if (failure := self.refuse(params.groups)) is not None:
             raise failure
         self.deletes.append(params.groups)
-        gone = [self.groups.pop(id_) for id_ in params.groups if id_ in self.groups]
-        return DeleteResult(groups=len(gone), items=0)
+        for id_ in self.groups.keys() & set(params.groups):
+            self.groups.pop(id_)
+        return Written()
 
     @handles(RetrieveEpoch)
     async def on_epoch(self, params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:

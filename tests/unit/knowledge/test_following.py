@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import trio
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.knowledge import ExploreLinks, InjectTags, KnowledgeStatus, QueryByTags, SearchDocuments
 from proto.ops.retrieve import RetrieveGroups, RetrieveStatus
+from services.knowledge.ingest.walking import Walk, Walker
 from services.knowledge.main import open_service as open_knowledge
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
@@ -23,13 +25,6 @@ from tests.unit.knowledge.rig import MemorySearch, until, write
 from tests.unit.retrieve.rig import WordEmbedder
 
 HOUR_S = 3600.0
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "root"
-    folder.mkdir()
-    return folder
 
 
 @asynccontextmanager
@@ -142,6 +137,31 @@ async def test_answer_says_that_changes_show_late_while_nobody_watches(tmp_path:
         await until(bench, lambda status: not status.scanning)
         degraded = (await bench.call(SearchDocuments(query="zebra"))).metadata.degraded
         assert any("shows after up to 60 s" in reason for reason in degraded)
+
+
+async def test_walk_that_is_asked_for_during_a_walk_takes_place(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks, is_watched = 0, threading.Event()
+
+    def walk(walker: Walker) -> Walk:
+        nonlocal walks
+        found = walker.look((), walker.roots)
+        walks += 1
+        # The watcher takes over during the first walk: what changed before it did is found by another.
+        is_watched.wait(10)
+        return found
+
+    monkeypatch.setattr(Walker, "walk", walk)
+    services = {"retrieve": MemorySearch().open, "watch": open_watch, "knowledge": open_knowledge}
+    async with services_in_process(services, tmp_path / "data", roots=[root]) as bench:
+        await until(bench, lambda status: status.unwatched is None)
+        assert walks == 1
+        is_watched.set()
+        with trio.fail_after(10):
+            while walks < 2:  # noqa: ASYNC110  # no event tells
+                await trio.sleep(0.01)
+        await bench.stop("knowledge")
 
 
 @pytest.mark.slow

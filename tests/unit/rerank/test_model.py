@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from services.rerank.checkpoint import PairTokenizer, resolve
 from services.rerank.model import CrossEncoder
-from services.rerank.pairs import PairTokenizer
-from services.rerank.weights import resolve
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision
 from tests.unit.rerank.tiny import MAX_TOKENS, WORDS, save_cross_encoder

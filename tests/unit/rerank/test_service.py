@@ -10,8 +10,8 @@ import pytest
 from proto.errors import InvalidParams, OperationError, Unavailable
 from proto.ops.rerank import RerankModelParams, RerankPairs
 from services.rerank import main as rerank
+from services.rerank.checkpoint import Pair
 from services.rerank.model import CrossEncoder
-from services.rerank.pairs import Pair
 from services.runtime.models.batcher import Rows
 from services.runtime.testing import services_in_process
 from tests.unit.rerank.tiny import WORDS, save_cross_encoder

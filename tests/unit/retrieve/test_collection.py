@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -10,7 +11,7 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
-from services.retrieve import lexical
+from services.retrieve import lexical, store
 from services.retrieve.collection import Collection
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.schema import damaged_files
@@ -30,7 +31,7 @@ async def words_of(collection: Collection, query: str) -> list[str]:
 async def test_a_put_is_found_by_words_at_once_and_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         change = await collection.put([group("a", "the cat sat", "dogs bark"), group("b", "fish swim")])
-        assert (change.written, change.unchanged, change.removed, change.waiting) == (3, 0, 0, 3)
+        assert (len(change.rows), change.gone, change.waiting) == (3, [], 3)
         assert await words_of(collection, "cats") == ["a"]
     async with opened(tmp_path) as collection:
         assert await words_of(collection, "which fish is swimming?") == ["b"]
@@ -43,9 +44,9 @@ async def test_putting_the_same_again_changes_nothing_and_keeps_vectors(tmp_path
         await collection.put([group("a", "one", "two", title="T", metadata={"n": 1})])
         await embedded(collection, embedder)
         change = await collection.put([group("a", "one", "two", title="T", metadata={"n": 1})])
-        assert (change.written, change.unchanged, change.removed, change.waiting) == (0, 2, 0, 0)
+        assert (change.rows, change.gone, change.waiting) == ([], [], 0)
         change = await collection.put([group("a", "one", "two", title="T", metadata={"n": 2})])
-        assert (change.written, change.unchanged, change.waiting) == (0, 2, 0)
+        assert (change.rows, change.gone, change.waiting) == ([], [], 0)
         assert len(collection.vectors) == 2
 
 
@@ -53,7 +54,7 @@ async def test_what_a_put_leaves_out_is_gone_and_what_it_changes_is_found_by_its
     async with opened(tmp_path) as collection:
         await collection.put([group("a", "alpha", "beta", "gamma")])
         change = await collection.put([group("a", "alpha", "delta")])
-        assert (change.written, change.unchanged, change.removed) == (1, 1, 1)
+        assert (len(change.rows), len(change.gone)) == (1, 2)
         assert await words_of(collection, "beta") == []
         assert await words_of(collection, "gamma") == []
         assert await words_of(collection, "delta") == ["a"]
@@ -86,7 +87,7 @@ async def test_deleted_groups_are_found_by_no_means(tmp_path: Path) -> None:
         await collection.put([group("a", "cat one", "cat two"), group("b", "cat three")])
         await embedded(collection, embedder)
         change = await collection.delete(["a", "never there"])
-        assert (change.groups, change.removed) == (1, 2)
+        assert len(change.gone) == 2
         for method in ("weighted", "rrf", "lexical", "vector"):
             result = await ask(collection, embedder, asked("cat one", fusion={"method": method}))
             assert [hit.group for hit in result.hits] == ["b"]
@@ -197,7 +198,7 @@ async def test_pages_of_ids_meet_end_to_end(tmp_path: Path) -> None:
         seen: list[str] = []
         more = True
         while more:
-            page = await collection.group_ids(seen[-1] if seen else "", 2)
+            page = await collection.read(partial(store.group_ids, after=seen[-1] if seen else "", limit=2))
             seen += page.ids
             more = page.more
         assert seen == names

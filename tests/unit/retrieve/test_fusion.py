@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.fusion import outstanding, reciprocal_rank, single, weighted
+from services.retrieve.fusion import normalised, outstanding, reciprocal_rank, weighted
 
 scores = st.dictionaries(st.integers(0, 30), st.floats(-50, 50), max_size=20)
 
@@ -73,6 +73,6 @@ def test_first_in_both_orders_is_1_under_reciprocal_rank_fusion() -> None:
 
 
 def test_the_best_of_a_single_stage_is_1() -> None:
-    assert single([(1, 4.0), (2, 2.0)]) == {1: 1.0, 2: 0.0}
-    assert single([(1, 4.0)]) == {1: 1.0}
-    assert single([]) == {}
+    assert normalised({1: 4.0, 2: 2.0}) == {1: 1.0, 2: 0.0}
+    assert normalised({1: 4.0}) == {1: 1.0}
+    assert normalised({}) == {}

@@ -208,7 +208,7 @@ async def test_searches_and_writes_go_on_during_a_compaction(tmp_path: Path, mon
     begun, go_on, switched = threading.Event(), threading.Event(), trio.Event()
     write = segment.write
 
-    def slow(*arguments: object) -> segment.Record:
+    def slow(*arguments: object) -> segment.Record | None:
         begun.set()
         go_on.wait()
         return write(*arguments)  # type: ignore[arg-type]  # passed through as they came
@@ -240,7 +240,7 @@ async def test_a_model_adopted_during_a_compaction_wins(tmp_path: Path, monkeypa
     begun, go_on = threading.Event(), threading.Event()
     write = segment.write
 
-    def slow(*arguments: object) -> segment.Record:
+    def slow(*arguments: object) -> segment.Record | None:
         begun.set()
         go_on.wait()
         return write(*arguments)  # type: ignore[arg-type]  # passed through as they came

@@ -58,17 +58,6 @@ async def test_pairs_are_those_of_all_pairs(
         assert all(i < j and float(matrix[i] @ matrix[j]) == pytest.approx(s, abs=2e-6) for i, j, s in found)
 
 
-async def test_bound_leaves_out_no_pair_where_it_prunes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "BLOCK", 64)
-    matrix = lumpy(600, 96)
-    monkeypatch.setattr(neighbours, "_DENSE", 1.0)
-    pruned, _ = await in_thread(matrix, 0.7, 100_000)
-    monkeypatch.setattr(neighbours, "_DENSE", -1.0)
-    full, _ = await in_thread(matrix, 0.7, 100_000)
-    assert len(full) > 100
-    assert [pair[:2] for pair in sorted(pruned)] == [pair[:2] for pair in sorted(full)]
-
-
 async def test_equal_notes_are_pairs_in_the_order_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "BLOCK", 32)
     matrix = np.tile(lumpy(1, 24), (200, 1))

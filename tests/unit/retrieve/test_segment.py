@@ -33,6 +33,7 @@ def made(folder: Path, ids: ItemIds, rows: HalfMatrix) -> Segment:
 
     asked = np.union1d(ids, [10**6, 10**7])
     record = segment.write(folder, asked, read, rows.shape[1], nothing)
+    assert record is not None
     return Segment(folder, record, rows.shape[1])
 
 
@@ -169,6 +170,11 @@ def test_a_build_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
     rows = half(1, 50, 16)
     with pytest.raises(KeyboardInterrupt):
         segment.write(tmp_path, np.arange(50), lambda ids: (ids, rows[ids]), 16, cancel)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vectors_that_all_went_while_they_were_to_be_written_make_no_segment(tmp_path: Path) -> None:
+    assert segment.write(tmp_path, np.arange(50), lambda ids: (ids[:0], half(1, 0, 16)), 16, nothing) is None
     assert list(tmp_path.iterdir()) == []
 
 

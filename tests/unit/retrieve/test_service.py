@@ -18,6 +18,7 @@ from proto.ops.retrieve import (
     RetrievePut,
     RetrieveSearch,
     RetrieveStatus,
+    SearchResult,
 )
 from services.embed import weights
 from services.embed.main import open_service as open_embed
@@ -43,17 +44,27 @@ async def all_embedded(bench: Bench) -> None:
             await trio.sleep(0.01)
 
 
+async def by_meaning(bench: Bench, query: str, *further: str) -> SearchResult:
+    """The answer once all stages came in time: on a busy machine that may take more than one search."""
+    with trio.fail_after(60):
+        while True:
+            found = await bench.call(RetrieveSearch(collection="notes", query=query))
+            if {"vector", *further} <= set(found.stages):
+                return found
+            await trio.sleep(0.1)
+
+
 @pytest.mark.slow
 async def test_meaning_and_words_are_found_and_search_outlives_the_embedder(tmp_path: Path) -> None:
     async with services_in_process(SERVICES, tmp_path, settings={"retrieve": {"rerank": "off"}}) as bench:
         put = await bench.call(RetrievePut(collection="notes", groups=NOTES))
-        assert (put.groups, put.items_written) == (3, 3)
+        assert put.vectors_waiting == 3
         code = await bench.call(
             RetrieveSearch(collection="notes", query="http request", fusion=Fusion(method="lexical"))
         )
         assert [hit.group for hit in code.hits] == ["code"]
         await all_embedded(bench)
-        meaning = await bench.call(RetrieveSearch(collection="notes", query="young cat taking a nap"))
+        meaning = await by_meaning(bench, "young cat taking a nap")
         assert meaning.hits[0].group == "pets"
         assert (meaning.stages, meaning.source, meaning.degraded) == (["lexical", "vector"], "hybrid", [])
         await bench.stop("embed")
@@ -65,7 +76,7 @@ async def test_meaning_and_words_are_found_and_search_outlives_the_embedder(tmp_
         await bench.call(RetrievePut(collection="notes", groups=[more]))
         await bench.start("embed")
         await all_embedded(bench)
-        again = await bench.call(RetrieveSearch(collection="notes", query="railway timetable"))
+        again = await by_meaning(bench, "railway timetable")
         assert again.hits[0].group == "more"
 
 
@@ -79,8 +90,8 @@ async def test_a_restart_of_retrieve_loses_nothing(tmp_path: Path) -> None:
         status = await bench.call(RetrieveStatus(collection="notes"))
         assert (status.groups, status.items, status.vectors, status.index) == (3, 3, 3, "flat")
         assert (await bench.call(RetrieveGroups(collection="notes"))).ids == ["code", "food", "pets"]
-        gone = await bench.call(RetrieveDelete(collection="notes", groups=["pets", "pets", "none"]))
-        assert (gone.groups, gone.items) == (1, 1)
+        await bench.call(RetrieveDelete(collection="notes", groups=["pets", "pets", "none"]))
+        assert (await bench.call(RetrieveGroups(collection="notes"))).ids == ["code", "food"]
 
 
 async def test_a_collection_that_was_never_written_is_empty_and_makes_no_file(tmp_path: Path) -> None:
@@ -88,7 +99,7 @@ async def test_a_collection_that_was_never_written_is_empty_and_makes_no_file(tm
         assert (await bench.call(RetrieveSearch(collection="ghost", query="x"))).hits == []
         assert (await bench.call(RetrieveStatus(collection="ghost"))).items == 0
         assert (await bench.call(RetrieveGroups(collection="ghost"))).ids == []
-        assert (await bench.call(RetrieveDelete(collection="ghost", groups=["a"]))).groups == 0
+        assert (await bench.call(RetrieveDelete(collection="ghost", groups=["a"]))).epoch == ""
         assert list((tmp_path / "retrieve").iterdir()) == []
 
 
@@ -116,7 +127,7 @@ async def test_a_search_is_reranked_where_there_is_a_cross_encoder_and_outlives_
     async with services_in_process(services, tmp_path, settings={"rerank": {"model": model}}) as bench:
         await bench.call(RetrievePut(collection="notes", groups=NOTES))
         await all_embedded(bench)
-        found = await bench.call(asked)
+        found = await by_meaning(bench, asked.query, "rerank")
         assert (found.reranked, found.source, found.degraded) == (True, "hybrid+rerank", [])
         assert all(hit.rerank == hit.score for hit in found.hits)
         await bench.stop("rerank")

@@ -1,0 +1,161 @@
+"""Notes kept in step with their files: edits, moves, ids, and roots that come and go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.errors import OperationError
+from proto.ops.knowledge import (
+    ExploreLinks,
+    ReadNodeContent,
+    SearchDocuments,
+)
+from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
+
+
+async def read(bench: Bench, id_: str) -> str:
+    return (await bench.call(ReadNodeContent(id=id_))).text
+
+
+async def found(bench: Bench, query: str) -> list[str]:
+    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
+
+
+async def links(bench: Bench, id_: str, relation: str | None = None) -> list[tuple[str, str]]:
+    return [(link.type, link.target) for link in await bench.call(ExploreLinks(id=id_, relation=relation))]
+
+
+async def test_edit_rename_and_deletion_show(tmp_path: Path, root: Path) -> None:
+    write(root, "a.md", "# A\n\nThe zebra walks.")
+    async with notes_service(tmp_path / "data", root) as bench:
+        await settled(bench, 1)
+        assert await found(bench, "zebra") == ["a"]
+        write(root, "a.md", "# A\n\nThe giraffe walks.")
+        await settled(bench, 1)
+        assert (await found(bench, "zebra"), await found(bench, "giraffe")) == ([], ["a"])
+        (root / "a.md").rename(root / "b.md")
+        await settled(bench, 1)
+        assert await found(bench, "giraffe") == ["b"]
+        assert "giraffe" in await read(bench, "b")
+        (root / "b.md").unlink()
+        await settled(bench, 0)
+        assert await found(bench, "giraffe") == []
+
+
+async def test_edit_that_keeps_size_and_mtime_shows(tmp_path: Path, root: Path) -> None:
+    file = write(root, "a.md", "zebra")
+    async with notes_service(tmp_path / "data", root) as bench:
+        await settled(bench, 1)
+        stamp = file.stat()
+        file.write_text("camel")
+        os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        await settled(bench, 1)
+        assert await found(bench, "camel") == ["a"]
+
+
+async def test_second_file_of_a_name_gets_an_id_from_its_path_and_all_ids_stay(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    for path in ("z/note.md", "a/note.md", "a/b/note.md", "x/Z note.md", "x/z-note.md"):
+        write(root, path, path)
+    expected = {"note": "a/note.md", "z-note": "x/Z note.md", "a-b-note": "a/b/note.md"}
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 5)
+        assert expected.items() <= {id_: await read(bench, id_) for id_ in search.groups}.items()
+        before = {id_: await read(bench, id_) for id_ in search.groups}
+        assert len(set(before.values())) == 5
+    write(root, "note.md", "note.md")
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 6)
+        assert before.items() <= {id_: await read(bench, id_) for id_ in search.groups}.items()
+        (root / "a/note.md").unlink()
+        await settled(bench, 5)
+        del before["note"]
+        assert before.items() <= {id_: await read(bench, id_) for id_ in search.groups}.items()
+
+
+async def test_note_moved_to_another_folder_keeps_its_id_and_is_put_once_more(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    write(root, "a/note.md", "short one")
+    write(root, "b/note.md", "long one")
+    write(root, "other.md", "[[note]]")
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 3)
+        assert await read(bench, "b-note") == "long one"
+        (root / "b/note.md").rename(root / "c.md")
+        (root / "b").rmdir()
+        (root / "a").rename(root / "moved")
+        await settled(bench, 3)
+        assert await read(bench, "note") == "short one"
+        assert await read(bench, "c") == "long one"
+        assert await links(bench, "other") == [("CITES", "note")]
+        assert search.groups["note"].metadata["path"] == "moved/note.md"
+        assert sorted(search.groups) == ["c", "note", "other"]
+
+
+async def test_unchanged_note_is_not_put_again(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    write(root, "a.md", "text\n")
+    write(root, "b.md", "text\n")
+    for change in ("", "text\n\n\n", "text\n"):
+        async with notes_service(tmp_path / "data", root, search=search) as bench:
+            if change:
+                write(root, "a.md", change)
+            await settled(bench, 2)
+    assert sorted(search.put_ids) == ["a", "b"]
+
+
+async def test_lines_follow_when_only_blank_lines_came_before(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    write(root, "a.md", "# T\n\nzebra")
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 1)
+        write(root, "a.md", "\n\n# T\n\nzebra")
+        await settled(bench, 1)
+        (hit,) = (await bench.call(SearchDocuments(query="zebra"))).results
+        assert hit.context == "T (lines 3-5)"
+
+
+async def test_unmounted_root_keeps_its_notes_and_says_so(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    write(root, "a.md", "zebra")
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 1)
+        shutil.move(root, tmp_path / "away")
+        await until(bench, lambda status: status.problem_count == 1)
+        answer = await bench.call(SearchDocuments(query="zebra"))
+        assert [hit.id for hit in answer.results] == ["a"]
+        assert answer.metadata.degraded == [f"index: {root}: folder cannot be read: No such file or directory"]
+        shutil.move(tmp_path / "away", root)
+        await until(bench, lambda status: status.problem_count == 0)
+    assert search.put_ids == ["a"]
+
+
+async def test_notes_of_a_root_that_is_no_longer_served_leave(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    write(root, "a.md", "zebra")
+    other = tmp_path / "other"
+    write(other, "b.md", "zebra")
+    async with notes_service(tmp_path / "data", root, other, search=search) as bench:
+        await settled(bench, 2)
+    async with notes_service(tmp_path / "data", other, search=search) as bench:
+        await settled(bench, 1)
+        assert await found(bench, "zebra") == ["b"]
+        with pytest.raises(OperationError):
+            await read(bench, "a")
+
+
+async def test_file_that_shrinks_or_grows_during_the_ingest_ends_up_as_it_is(tmp_path: Path, root: Path) -> None:
+    search = MemorySearch()
+    file = write(root, "a.md", "start")
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        for number in range(60):
+            file.write_text(f"version {number}")
+            await trio.sleep(0.005)
+        await settled(bench, 1)
+        await settled(bench, 1)
+        assert search.groups["a"].items[0].text == "version 59"
