@@ -1,14 +1,13 @@
 """The kernel put together: supervisor, router, gateway and control socket, from start to orderly end.
 
-The wiring is all here.  The front comes first, since a client waits for it: it answers as soon as it is there and lets
-calls wait for their service.  At the end it is the other way round: services finish what they have in hand while the
-front can still deliver their answers.
+The front comes first, since a client waits for it: calls wait for their service.  At the end it is the other way round:
+services finish what they have in hand while the front can still deliver their answers.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
+import importlib
 import logging
 import secrets
 import signal
@@ -27,7 +26,7 @@ from kernel.gateway import prompts, scratchpad
 from kernel.gateway.gateway import Gateway, open_gateway
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
-from kernel.router.instance import Limits
+from kernel.router.lane import Limits
 from kernel.router.router import Router
 from kernel.settings import ConfigError
 from kernel.supervisor.supervisor import Supervisor
@@ -35,15 +34,13 @@ from proto import ops
 from proto.machine import give_back_at_rest
 
 LINGER_S = 2.0
-"""How long a kernel that was started for a client stays after its last one: an MCP client that restarts finds it
-warm."""
+"""After its last client, a kernel that was started for one: an MCP client that restarts finds it warm."""
 
 KEY_BYTES = 24
 """Of the operator's page; beyond guessing."""
 
 FIRST_ANSWER_S = 0.25
-"""How long services may wait for the client that a kernel was started for: their start would take the cores from its
-first answer."""
+"""For services to wait for that first client: their start would take the cores from its first answer."""
 
 RESTS_S = 0.25
 """Processor time in five seconds that is no work of the kernel's: it pings every service each second."""
@@ -65,12 +62,9 @@ async def run(
         listener: the control socket, bound and listening; it stays the caller's.
         ephemeral: end a while after the last attached client has left.
         packages: serve the services of these Python packages as well (`catalog.from_package`).
-        on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP) once clients can be
-            served.
+        on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
-    Raises:
-        ConfigError: a setting names a service that is not there or a pool of no possible size, or HTTP cannot listen
-            where it should.
+    Raises ConfigError: a setting names no service or a pool of no possible size, or HTTP cannot listen there.
     """
     entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
     kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None)
@@ -86,14 +80,10 @@ class _Kernel:
     def __init__(
         self, config: Config, listener: socket.socket, all_entries: tuple[Entry, ...], linger_s: float | None
     ) -> None:
-        """
-        Args:
-            linger_s: for an ephemeral kernel: how long it stays after its last client.
-        """
         self.config = config
         self.listener = listener
         self.linger_s = linger_s
-        pools = _pools(config, all_entries)
+        pools = catalog.pools(all_entries, config.services, rest_after_s=config.rest_after_s, standbys=config.standbys)
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
         self.declared = ops.load(module for entry in self.entries for module in entry.ops_modules)
@@ -108,7 +98,7 @@ class _Kernel:
             tuple(entry.spec for entry in self.entries),
             catalog.zygotes(self.entries, config.rest_after_s),
             self.router,
-            Births(config, self.entries, self.table, self.folders),
+            Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders),
             log_dir(config.data_dir),
         )
         self.router.wake_with(self.supervisor.wanted)
@@ -139,7 +129,6 @@ class _Kernel:
                 operations.http_url, operations.page_url = f"{url}/mcp", f"{url}/#{key}"
             _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
             nursery.start_soon(_collect_garbage, gateway.loaded)
-            nursery.start_soon(functools.partial(give_back_at_rest, _collect, rests_s=RESTS_S))
             on_ready(operations.http_url, operations.page_url)
             await self.stop.wait()
             _log.info("ending in order")
@@ -154,13 +143,13 @@ class _Kernel:
 
     async def _control(self, gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:
         server = ControlServer(
-            gateway.operator,
-            self.table,
-            gateway.attach,
-            roots=self.config.roots,
-            linger_s=self.linger_s,
+            dispatcher=gateway.operator,
+            table=self.table,
+            attach=gateway.attach,
             started=self.started,
             stopping=self.stop,
+            roots=tuple(map(str, self.config.roots)),
+            linger_s=self.linger_s,
         )
         await server.run(self.listener, task_status=task_status)
         self.stop.set()
@@ -179,7 +168,9 @@ class _Kernel:
         self, gateway: Gateway, settings: Http, key: str, *, task_status: trio.TaskStatus[list[str]]
     ) -> None:
         await gateway.loaded.wait()
-        await trio.to_thread.run_sync(_load_http)
+        # In a thread: it takes a tenth of a second, which calls need not wait.
+        await trio.to_thread.run_sync(importlib.import_module, "kernel.gateway.transport.http")
+        await trio.to_thread.run_sync(importlib.import_module, "kernel.web.page")
         from kernel.gateway.transport.http import serve_http
         from kernel.web import metrics, page, routes
 
@@ -194,22 +185,16 @@ class _Kernel:
         return all(self.supervisor.state(entry.spec.name) in settled for entry in self.entries)
 
 
-def _load_http() -> None:
-    import kernel.gateway.transport.http
-    import kernel.web.metrics
-    import kernel.web.page
-    import kernel.web.routes  # noqa: F401
-
-
 async def _collect_garbage(loaded: trio.Event) -> None:
-    """From when everything is there: that stays, and the collector need not look at it ever again."""
     await loaded.wait()
+    # What is there now stays: the collector need not look at it ever again.
     gc.freeze()
     gc.enable()
+    await give_back_at_rest(_collect, rests_s=RESTS_S)
 
 
 async def _collect() -> None:
-    """What has come since then and hangs together; some milliseconds, while the kernel rests."""
+    """What has come since the start and hangs together; some milliseconds, while the kernel rests."""
     gc.collect()
     await trio.lowlevel.checkpoint()
 
@@ -224,25 +209,6 @@ async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> Non
                 return
             _log.info("%s received", signal.Signals(number).name)
             stop.set()
-
-
-def _pools(config: Config, entries: tuple[Entry, ...]) -> dict[str, tuple[Entry, ...]]:
-    """The processes of each service that is served, by its name.  Raises ConfigError."""
-    known = [entry.spec.name for entry in entries]
-    for name in config.services:
-        if name not in known:
-            raise ConfigError(f"settings: there is no service {name!r}; services: {', '.join(known)}")
-    pools = {}
-    for entry in catalog.served(entries, config.services):
-        settings = config.services.get(entry.service, {})
-        try:
-            pool = catalog.pool(entry, catalog.workers(entry, settings))
-        except ValueError as error:
-            raise ConfigError(f"settings: {error}") from None
-        pools[entry.service] = tuple(
-            catalog.resting(each, config.rest_after_s, settings, standby=config.standbys) for each in pool
-        )
-    return pools
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

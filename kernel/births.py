@@ -1,8 +1,7 @@
 """Birth certificates: what each generation is told, and what of the machine it may touch.
 
-A service is confined to the root folders that were there when it was born. A root that is deleted and recreated, or
-that a file system is mounted on, is another folder under the same name, and closed to those who were born before: they
-are ended in order and restarted. A root that is merely gone changes nothing until something stands in its place.
+A service is confined to the root folders that were there when it was born. Where another folder appears under a root's
+name (recreated, or mounted), the services that use it are restarted in order; a root that is gone changes nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -41,17 +41,13 @@ class RootFolders:
         while self._roots:
             await trio.sleep(LOOK_INTERVAL_S)
             # A look at a network folder may take as long as it likes: not on the event loop.
-            await self.look(replaced)
-
-    async def look(self, replaced: Callable[[], None]) -> None:
-        """Look once."""
-        found = await trio.to_thread.run_sync(lambda: tuple(map(_identity, self._roots)), abandon_on_cancel=True)
-        now = tuple(new or old for new, old in zip(found, self.identities, strict=True))
-        if now != self.identities:
-            changed = [root for root, new, old in zip(self._roots, now, self.identities, strict=True) if new != old]
-            _log.warning("%s is another folder than before: the services that use it are restarted", changed)
-            self.identities = now
-            replaced()
+            found = await trio.to_thread.run_sync(lambda: tuple(map(_identity, self._roots)), abandon_on_cancel=True)
+            now = tuple(new or old for new, old in zip(found, self.identities, strict=True))
+            if now != self.identities:
+                changed = [root for root, new, old in zip(self._roots, now, self.identities, strict=True) if new != old]
+                _log.warning("%s is another folder than before: the services that use it are restarted", changed)
+                self.identities = now
+                replaced()
 
 
 def _identity(path: str) -> str:
@@ -63,26 +59,27 @@ def _identity(path: str) -> str:
     return f"{status.st_dev}:{status.st_ino}"
 
 
+@dataclass
 class Births:
-    """The birth certificates of the services in `entries`, from spec, number and mode."""
+    """The birth certificates of the services in `entries`, by their names; from spec, number and mode."""
 
-    def __init__(self, config: Config, entries: tuple[Entry, ...], table: Table, folders: RootFolders) -> None:
-        self._config = config
-        self._entries = {entry.spec.name: entry for entry in entries}
-        self._table = table
-        self._folders = folders
+    config: Config
+    entries: Mapping[str, Entry]
+    table: Table
+    folders: RootFolders
 
     def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> Birth:
-        config, entry = self._config, self._entries[spec.name]
+        config, entry = self.config, self.entries[spec.name]
         settings = config.services.get(entry.service, {})
         if entry.pooled:
             # How many it is one of, so that they share the cores out among themselves.
-            workers = sum(other.service == entry.service for other in self._entries.values())
+            workers = sum(other.service == entry.service for other in self.entries.values())
             settings = {**settings, "workers": workers}
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
         models = catalog.model_folders(settings) if entry.reads_models else ()
         named = catalog.named_files(entry, settings)
+        resolver = catalog.RESOLVER_FOLDERS if entry.network else ()
         # A file with a key in it is readable for its owner alone.
         is_apart = not uses_roots and not named and self._own_users
         own = is_apart and users.unreachable(filter(Path.exists, map(Path, models))) is None
@@ -90,7 +87,7 @@ class Births:
             service=spec.name,
             module=spec.module,
             generation=generation,
-            operations=tuple(op.name for op in self._table.of_service(entry.service)),
+            operations=tuple(op.name for op in self.table.of_service(entry.service)),
             parent_pid=os.getpid(),
             data_dir=str(config.data_dir / "services" / spec.name),
             roots=roots,
@@ -100,25 +97,20 @@ class Births:
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                read=(
-                    *(roots if entry.roots is Roots.READ else ()),
-                    *models,
-                    *(catalog.RESOLVER_FOLDERS if entry.network else ()),
-                    *named,
-                ),
+                read=(*(roots if entry.roots is Roots.READ else ()), *models, *resolver, *named),
                 write=roots if entry.roots is Roots.WRITE else (),
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,
                 files_of_others=uses_roots or bool(models or named),
-                folders=self._folders.identities if uses_roots else (),
+                folders=self.folders.identities if uses_roots else (),
             ),
         )
 
     @functools.cached_property
     def _own_users(self) -> bool:
         """Whether services that touch only their own folder run as users of their own; what it takes is done."""
-        data_dir = self._config.data_dir
-        if not self._config.own_users or users.obstacle(data_dir) is not None:
+        data_dir = self.config.data_dir
+        if not self.config.own_users or users.obstacle(data_dir) is not None:
             return False
         try:
             users.admit(data_dir)

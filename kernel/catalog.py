@@ -1,7 +1,6 @@
 """The services that make up the system: how each is started, and what each may touch.
 
-A new service is one entry here, its folder under `services/`, and its operations under `proto/ops/`.  The kernel
-never imports a service; it knows the name of its module.
+A new service is one entry here, its folder under `services/`, and its operations under `proto/ops/`.
 """
 
 from __future__ import annotations
@@ -15,59 +14,23 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from kernel.settings import ConfigError, nearest
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from proto.machine import HEAPS, usable_cores
 
 GIB = 1024**3
 
 
-def _zygote(name: str, *preload: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
-    """By default a start waits long: from nothing a service loads the same modules, so to wait is quicker."""
-    # A zygote must have one thread when it forks; a BLAS that starts its threads when it is imported would make that
-    # two.
-    env = {"OPENBLAS_NUM_THREADS": "1"}
-    modules = ("services.runtime.main", *preload)
-    return ZygoteSpec(name=name, preload=modules, env=env, wait_s=wait_s, rests_after_s=rests_after_s)
-
-
-# In the order in which they load where processors are few: what answers a search by words comes first.
-ZYGOTES = (
-    _zygote(
-        "light",
-        "services.echo.main",
-        "services.yaml.main",
-        "services.graph.main",
-        "services.knowledge.main",
-        "services.fetch.main",
-        "services.transcripts.main",
-        "services.files.main",
-        "services.files.index.comparing",
-        "services.watch.main",
-        "services.media.main",
-        "services.llm.main",
-    ),
-    _zygote("vectors", "faiss", "services.retrieve.main"),
-    _zygote("documents", "services.documents.main"),
-    # It loads in a quarter of a second, and takes 20 MB.
-    _zygote("decode", "services.decode.main", rests_after_s=0),
-    # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds, and
-    # starting from nothing takes as many again.
-    _zygote(
-        "torch",
-        "torch",
-        "services.embed.main",
-        "services.embed.torch_encoder",
-        "services.rerank.main",
-        "services.rerank.model",
-        wait_s=60.0,
-    ),
-)
-
 _COSTLY = frozenset({"torch"})
 """Zygotes of over a hundred megabytes, whose loading a search would wait for."""
 
 _LONG_PAUSE = 5
-"""Times as long as their services wait do they wait after them: half an hour by default until both are gone."""
+"""Times `rest_after_s` that they stay after their services: half an hour by default until both are gone."""
+
+MAX_WORKERS = 64
+
+CORES_A_WORKER = 8
+"""Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
@@ -94,15 +57,13 @@ class Entry(msgspec.Struct, frozen=True):
     ops_modules: tuple[str, ...] = ()
     """Modules of operations from outside `proto.ops`."""
     rests: bool = False
-    """Whether it has nothing to do unless it is called, and starts so quickly that a caller may wait for that: then it
-    has no process while it is not called."""
+    """Whether it does nothing unless called, and starts quickly: then it has no process while it is not called."""
     rests_by: str = ""
-    """Its own setting, if it has one, for the time after which it rests, whatever the general one is; 0: never."""
+    """Its own setting, if any, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
     light_with: tuple[str, str] | None = None
-    """A setting, and that value of it with which the service needs nothing of what its zygote has loaded: then it is
-    forked by the light one, and may rest."""
+    """A setting, and its value with which nothing that the zygote has loaded is needed: the light one forks it then."""
     optional: bool = False
     """Whether the setting `enabled` may leave it out, with its operations."""
     pool_of: str = ""
@@ -192,10 +153,45 @@ ENTRIES = (
 """The services of every system, in start order."""
 
 
+def _zygote(name: str, *more: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
+    """It loads its services' modules and `more`; a start waits for that, since from nothing it loads the same."""
+    modules = ("services.runtime.main", *more, *(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name))
+    return ZygoteSpec(name=name, preload=modules, wait_s=wait_s, rests_after_s=rests_after_s)
+
+
+# In the order in which they load where processors are few: what answers a search by words comes first.
+ZYGOTES = (
+    _zygote("light"),
+    _zygote("vectors", "faiss"),
+    _zygote("documents"),
+    # It loads in a quarter of a second, and takes 20 MB.
+    _zygote("decode", rests_after_s=0),
+    # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds.
+    _zygote("torch", "torch", "services.embed.torch_encoder", "services.rerank.model", wait_s=60.0),
+)
+
+
 def from_package(package: str) -> Entry:
     """A service from outside: `PACKAGE.operations` declares its operations, `PACKAGE.main` has its `open_service`."""
     spec = _spec(package.rpartition(".")[2], GIB // 2, module=f"{package}.main")
     return Entry(spec, ops_modules=(f"{package}.operations",))
+
+
+def pools(
+    entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]], *, rest_after_s: float, standbys: bool
+) -> dict[str, tuple[Entry, ...]]:
+    """The processes of each service that is served, by its name; `settings` are their tables.  Raises ConfigError."""
+    known = [entry.service for entry in entries]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"settings: there is no service {name!r}{nearest(name, known)}")
+    found = {}
+    for entry in served(entries, settings):
+        own = settings.get(entry.service, {})
+        found[entry.service] = tuple(
+            resting(each, rest_after_s, own, standby=standbys) for each in pool(entry, workers(entry, own))
+        )
+    return found
 
 
 def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
@@ -212,38 +208,21 @@ def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, objec
 
 
 def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
-    """Those that these services are forked by.
-
-    Args:
-        rest_after_s: as `resting` has it; the costly ones rest too, after a pause that is so much longer.
-    """
+    """Those that these services are forked by; the costly ones rest long after their services (`_LONG_PAUSE`)."""
     needed = {entry.spec.zygote for entry in chosen}
-    late_s = _LONG_PAUSE * rest_after_s or None
-    return tuple(
-        structs.replace(spec, rests_after_s=late_s) if spec.name in _COSTLY else spec
-        for spec in ZYGOTES
-        if spec.name in needed
-    )
-
-
-MAX_WORKERS = 64
-
-CORES_A_WORKER = 8
-"""Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
+    late = {name: {"rests_after_s": _LONG_PAUSE * rest_after_s or None} for name in _COSTLY}
+    return tuple(structs.replace(spec, **late.get(spec.name, {})) for spec in ZYGOTES if spec.name in needed)
 
 
 def workers(entry: Entry, settings: Mapping[str, object]) -> int:
-    """How many processes the settings of a service ask for; 1 where they do not say.
-
-    Raises:
-        ValueError: the setting is neither a number in range nor `auto`; says what would be right.
-    """
+    """How many processes the settings of a service ask for; 1 where they do not say.  Raises ConfigError."""
     asked = settings.get("workers", 1) if entry.pooled else 1
     if asked == "auto":
         # One process feeds a GPU; more only where a measurement shows that they help.
         return 1 if gpu_present() else max(1, usable_cores() // CORES_A_WORKER)
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
-        raise ValueError(f"services.{entry.spec.name}.workers is {asked!r}; it is 1 to {MAX_WORKERS}, or auto")
+        what = f"services.{entry.spec.name}.workers is {asked!r}"
+        raise ConfigError(f"settings: {what}; it is 1 to {MAX_WORKERS}, or auto")
     return asked
 
 
@@ -257,10 +236,7 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
 
 
 def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, standby: bool = True) -> Entry:
-    """The same with what it has to spare given up once it was not called for so long; 0: never.
-
-    Its standby is given up then, and the service's own process too where it may rest.
-    """
+    """Giving up its standby, and its process where it may rest, once not called for `after_s`; 0: never."""
     own = settings.get(entry.rests_by)
     stated = max(0.0, own) if isinstance(own, int | float) else None
     rests_after_s = after_s if stated is None else stated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,27 +17,10 @@ from kernel.ports import ServiceState
 from kernel.router.router import LocalHandler, Router
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
-from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
+from proto.errors import Forbidden, OperationError, Unavailable
 from proto.http import CONTENT_PATH
 from proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
-from proto.ops.kernel import (
-    SERVICE,
-    Called,
-    ContentUrl,
-    Done,
-    KernelCall,
-    KernelContentUrl,
-    KernelLogs,
-    KernelRestart,
-    KernelShutdown,
-    KernelStart,
-    KernelStatus,
-    KernelStatusParams,
-    KernelStop,
-    LogLines,
-    ServiceStatus,
-    ZygoteStatus,
-)
+from proto.ops import kernel as ops
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -47,10 +30,7 @@ _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
 
 class KernelOperations:
-    """Handlers of the operations in `proto.ops.kernel`.
-
-    `http_url` and `page_url` are where MCP and the operator's page are served over HTTP; None until they are.
-    """
+    """Handlers of the operations in `proto.ops.kernel`; the URLs are None until HTTP is served."""
 
     def __init__(
         self,
@@ -71,26 +51,26 @@ class KernelOperations:
         self._started_at = datetime.datetime.now(datetime.UTC)
         self._started = trio.current_time()
         handlers: dict[type[Params[Any]], LocalHandler] = {
-            KernelStatusParams: self._status,
-            KernelRestart: self._restart,
-            KernelStart: self._start,
-            KernelStop: self._stop,
-            KernelLogs: self._logs,
-            KernelShutdown: self._shutdown,
-            KernelContentUrl: self._content_url,
-            KernelCall: self._call,
+            ops.KernelStatusParams: self._status,
+            ops.KernelRestart: self._restart,
+            ops.KernelStart: self._start,
+            ops.KernelStop: self._stop,
+            ops.KernelLogs: self._logs,
+            ops.KernelShutdown: self._shutdown,
+            ops.KernelContentUrl: self._content_url,
+            ops.KernelCall: self._call,
         }
         for params, handler in handlers.items():
             router.serve_local(operation_of(params).name, handler)
 
-    async def _status(self, params: KernelStatusParams, caller: str) -> KernelStatus:
+    async def _status(self, params: ops.KernelStatusParams, caller: str) -> ops.KernelStatus:
         pid = os.getpid()
         report = self._supervisor.status()
         running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]
         pids = {pid, *(each for each in running if each is not None)}
         # Walks the page tables of every process: milliseconds that the event loop has not.
         shares = await trio.to_thread.run_sync(lambda: {each: processes.proportional_bytes(each) for each in pids})
-        return KernelStatus(
+        return ops.KernelStatus(
             version=VERSION,
             pid=pid,
             started_at=self._started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -104,10 +84,10 @@ class KernelOperations:
             rss_bytes=processes.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],
             services=[
-                _as(ServiceStatus, each, pss_bytes=shares.get(each.pid or 0), **self._waiting(each.name))
+                _as(ops.ServiceStatus, each, pss_bytes=shares.get(each.pid or 0), **self._waiting(each.name))
                 for each in report.services
             ],
-            zygotes=[_as(ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
+            zygotes=[_as(ops.ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
         )
 
     def _waiting(self, name: str) -> dict[str, int]:
@@ -115,84 +95,70 @@ class KernelOperations:
         # Those who wait are waiting for whichever of a pool comes first.
         return {"in_flight": lane.in_flight_of(name), "queued": lane.queued if name == lane.service else 0}
 
-    async def _restart(self, params: KernelRestart, caller: str) -> Done:
-        self._known(params.service)
-        done: list[Done] = []
+    async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
+        done: list[str] = []
         # One after the other: those of a pool that are not its turn go on answering.
         for name in self._processes_of(params.service):
             before = self._supervisor.generation(name)
             self._supervisor.restart(name)
             done.append(await self._until_ready(name, before))
-        return _all(done)
+        return ops.Done(message="; ".join(done))
 
-    async def _start(self, params: KernelStart, caller: str) -> Done:
-        self._known(params.service)
-        done: list[Done] = []
+    async def _start(self, params: ops.KernelStart, caller: str) -> ops.Done:
+        done: list[str] = []
         for name in self._processes_of(params.service):
             if self._supervisor.state(name) is ServiceState.READY:
-                done.append(Done(message=f"{name} was running already"))
+                done.append(f"{name} was running already")
                 continue
             before = self._supervisor.generation(name)
             self._supervisor.start(name)
             done.append(await self._until_ready(name, before))
-        return _all(done)
+        return ops.Done(message="; ".join(done))
 
-    async def _until_ready(self, name: str, after_generation: int) -> Done:
+    async def _until_ready(self, name: str, after_generation: int) -> str:
         state = await self._supervisor.wait_for(name, _SETTLED, after_generation=after_generation)
         if state is not ServiceState.READY:
             reason = next(report.reason for report in self._supervisor.status().services if report.name == name)
             raise Unavailable(f"{name} is {state}: {reason}; its log says more (linckia logs {name})")
-        return Done(message=f"{name} is ready, generation {self._supervisor.generation(name)}")
+        return f"{name} is ready, generation {self._supervisor.generation(name)}"
 
-    async def _stop(self, params: KernelStop, caller: str) -> Done:
-        self._known(params.service)
+    async def _stop(self, params: ops.KernelStop, caller: str) -> ops.Done:
         names = self._processes_of(params.service)
         for name in names:
             self._supervisor.stop(name)
         for name in names:
             await self._supervisor.wait_for(name, (ServiceState.STOPPED,), after_generation=-1)
-        return Done(message=f"{params.service} is stopped, until `linckia start {params.service}`")
+        return ops.Done(message=f"{params.service} is stopped, until `linckia start {params.service}`")
 
-    async def _logs(self, params: KernelLogs, caller: str) -> LogLines:
+    async def _logs(self, params: ops.KernelLogs, caller: str) -> ops.LogLines:
         if params.service != "kernel":
-            self._known(params.service)
+            self._supervisor.known(params.service)
         path = log_dir(self._config.data_dir) / f"{params.service}.log"
         try:
-            lines = await trio.to_thread.run_sync(last_lines, path, params.lines)
-        except FileNotFoundError:
-            lines = []
+            lines = await trio.to_thread.run_sync(last_lines, path, params.lines) if path.exists() else []
         except OSError as error:
             raise OperationError(f"cannot read {path}: {error.strerror}") from error
-        return LogLines(path=str(path), lines=lines)
+        return ops.LogLines(path=str(path), lines=lines)
 
-    async def _shutdown(self, params: KernelShutdown, caller: str) -> Done:
+    async def _shutdown(self, params: ops.KernelShutdown, caller: str) -> ops.Done:
         self._shut_down()
-        return Done(message="the kernel is ending")
+        return ops.Done(message="the kernel is ending")
 
-    async def _content_url(self, params: KernelContentUrl, caller: str) -> ContentUrl:
+    async def _content_url(self, params: ops.KernelContentUrl, caller: str) -> ops.ContentUrl:
         url = self.http_url
-        return ContentUrl(url=None if url is None else url.removesuffix("/mcp") + CONTENT_PATH)
+        return ops.ContentUrl(url=None if url is None else url.removesuffix("/mcp") + CONTENT_PATH)
 
-    async def _call(self, params: KernelCall, caller: str) -> Called:
+    async def _call(self, params: ops.KernelCall, caller: str) -> ops.Called:
         operation = self._router.operation(params.operation)
         # The kernel's own are a person's hand on the services, or need the client's connection.
-        if not operation.admits(CLIENT) or operation.service == SERVICE or operation.role not in _TOOLS:
+        if not operation.admits(CLIENT) or operation.service == ops.SERVICE or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
-        return Called(result=await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT))
+        return ops.Called(result=await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT))
 
     def _processes_of(self, name: str) -> list[str]:
-        """All of the pool that a service's name stands for; one process where it names a process."""
-        lane = self._router.lane(name)
+        """The processes of a service, or the one that is named.  Raises InvalidParams."""
+        lane = self._router.lane(self._supervisor.known(name))
         return list(lane.instances) if name == lane.service else [name]
-
-    def _known(self, name: str) -> None:
-        names = [report.name for report in self._supervisor.status().services]
-        if name not in names:
-            raise InvalidParams(f"there is no service {name!r}; services: {', '.join(names)}", field="service")
-
-
-def _all(done: Sequence[Done]) -> Done:
-    return Done(message="; ".join(each.message for each in done))
 
 
 def _as(tp: type[S], report: S, **known: int | None) -> S:

@@ -1,7 +1,7 @@
 """Where the parts of the kernel meet: the interfaces between supervisor, router and gateway.
 
-The supervisor brings generations up and down and hands each one's channel to a `GenerationSink` (the router).  The
-gateway and the command line make calls through a `Dispatcher` (the router).  None of them knows the other's inside.
+The supervisor hands each generation's channel to a `GenerationSink` (the router); the gateway and the command line make
+calls through a `Dispatcher` (the router).  None of them knows the other's inside.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class ServiceState(enum.StrEnum):
-    """Where a service stands; `FAILED` is a crash loop past its intensity, with the next try at `retry_at`; `RESTING`
-    is one without a process until it is called."""
+    """`FAILED` is a crash loop past its intensity; `RESTING` has no process until it is called."""
 
     STARTING = "starting"
     READY = "ready"
@@ -74,19 +73,16 @@ class GenerationSink(Protocol):
         """No further calls to this generation; those in flight will still be answered."""
 
     def was_used(self, service: str) -> bool:
-        """Whether the service had a client's call in hand, be it through another service, since this was last
-        asked."""
+        """Whether a client's call, be it through another service, was in its hands since this was last asked."""
 
     def idle_since(self, service: str) -> float | None:
-        """Since when (trio's clock) the service has had no call in hand, of any caller, and made none itself; None
-        while it has, or where calls wait for it."""
+        """Since when (trio's clock) it has had no call and made none; None while it has, or calls wait for it."""
 
     def down(self, service: str, generation: int, cause: Cause) -> None:
         """The generation is dead; every frame it had sent has been delivered through `frame` before."""
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        """The service's state changed; `retry_at` (trio's clock) is when the next start is tried, where one is
-        planned."""
+        """`retry_at` (trio's clock) is when the next start is tried, where one is planned."""
 
 
 class ClientRequests(Protocol):
@@ -114,15 +110,12 @@ class Dispatcher(Protocol):
         client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
-        """Route one call and wait for its result, as plain data (dict, list, str, int, float, bool, None, bytes).
+        """Route one call and wait for its result, as plain data; cancelling this cancels the handler.
 
-        With `written`, a result that its service has written as JSON comes as that JSON, a `msgspec.Raw`: for callers
-        that would only encode it again.
+        With `written`, a result that its service has written as JSON comes as such, a `msgspec.Raw`: for callers that
+        would only encode it again.
 
-        Cancelling this coroutine cancels the handler.
-
-        Raises:
-            LinckiaError: of the kind that says what happened and whether the work may have been done.
+        Raises LinckiaError: of the kind that says what happened and whether the work may have been done.
         """
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:

@@ -1,109 +1,107 @@
 """The settings as they may be written: `linckia.toml` or `config.yaml`, the environment (`LINCKIA_…`), flags.
 
-Each amounts to one layer, checked by itself; `kernel.config` lays them over each other. An unknown setting is an error
-that names the nearest known one, since a misspelt setting that is passed over is found out weeks later. Other names
-that some settings go by are `kernel.aliases`'.
+Each amounts to one layer, checked by itself; `kernel.config` lays them over each other. An unknown setting is an error:
+one that is passed over is found out weeks later. The set-ups of disk browsers for agents (`[server]`, `config.yaml`,
+`SERVER_PORT`) mean the same as the settings of `[http]`, and give way to LINCKIA_ variables.
 """
 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from kernel import aliases
 from kernel.json_types import Layer
 
+DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 3000
 
-ENVIRONMENT_PREFIX = "LINCKIA_"
+PREFIX = "LINCKIA_"
 
-NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA"})
-"""What the set-up script reads; it is no concern of a running kernel."""
+NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA", "LINCKIA_DATA", "LINCKIA_CONFIG"})
+"""What the set-up script reads, and where settings are."""
+
+SERVER = {"host": "host", "port": "port", "cors_origins": "allowed_origins"}
+"""Keys of `[server]`, by the keys of `[http]` that they mean."""
+
+MIN_TOKEN_CHARACTERS = 16
+"""A shorter one could be guessed."""
+
+REST_AFTER_S: Final = 300.0
 
 
 class ConfigError(Exception):
     """A setting is wrong; the message names it, where it came from, and what would be right."""
 
 
-MIN_TOKEN_CHARACTERS = 16
-"""A shorter one could be guessed."""
+class Http(msgspec.Struct, frozen=True, kw_only=True):
+    """`[http]`: how MCP is served over HTTP."""
 
-Token: TypeAlias = Annotated[str, Meta(min_length=MIN_TOKEN_CHARACTERS)]
-LogLevel: TypeAlias = Annotated[str, Meta(pattern="^(debug|info|warning|error)$")]
+    enabled: bool = True
+    host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
+    port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
+    """0 takes a free one."""
+    token: Annotated[str, Meta(min_length=MIN_TOKEN_CHARACTERS)] | None = None
+    """What clients must send as bearer token."""
+    token_file: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    """Names besides its own that it may be asked for."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web origins besides this machine's."""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
 
-
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[http]` as it may be written; None is what was not said."""
-
-    enabled: Annotated[bool | None, Meta(description="Whether HTTP is served at all")] = None
-    host: Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description="Address to listen on")] = None
-    port: Annotated[Annotated[int, Meta(ge=0, le=65535)] | None, Meta(description="Port; 0 takes a free one")] = None
-    token: Annotated[Token | None, Meta(description="Bearer token that clients must send")] = None
-    token_file: Annotated[str | None, Meta(description="File that holds the token")] = None
-    allowed_hosts: Annotated[list[str] | None, Meta(description="Names besides its own that it may be asked for")] = (
-        None
-    )
-    allowed_origins: Annotated[list[str] | None, Meta(description="Web origins besides this machine's")] = None
-    max_body_bytes: Annotated[Annotated[int, Meta(ge=1024)] | None, Meta(description="Longest request body")] = None
-
-
-class PromptSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[prompts]` as it may be written."""
-
-    dir: Annotated[str | None, Meta(description="Folder of prompts (PROMPT-*.md), instead of the usual ones")] = None
-
-
-class FetchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[fetch]` as it may be written; the same as in `[services.fetch]`."""
-
-    allow: Annotated[list[str] | None, Meta(description="Hosts and networks on this side of the Internet")] = None
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One layer: `linckia.toml` as it may be written, or what the environment or the flags amount to."""
+class Prompts(msgspec.Struct, frozen=True):
+    """`[prompts]`: the folder of prompts (PROMPT-*.md), instead of the usual ones."""
 
-    roots: Annotated[list[str] | None, Meta(description="Folders that operations on files may use")] = None
-    log_level: Annotated[LogLevel | None, Meta(description="debug, info, warning or error")] = None
-    own_users: Annotated[bool | None, Meta(description="Whether services run as users of their own under root")] = None
-    standbys: Annotated[
-        bool | None, Meta(description="Whether a process waits to take the place of each service in use")
-    ] = None
-    rest_after_s: Annotated[
-        Annotated[float, Meta(ge=0)] | None,
-        Meta(description="Time without a call after which what only answers calls has no process; 0: never"),
-    ] = None
-    http: HttpSettings = HttpSettings()
-    prompts: PromptSettings = PromptSettings()
-    fetch: FetchSettings = FetchSettings()
-    llm: Annotated[Layer, Meta(description="The language model; the same as [services.llm]")] = {}
+    dir: str | None = None
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """`[fetch]`: hosts and networks on this side of the Internet; the same as in `[services.fetch]`."""
+
+    allow: list[str] | None = None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer."""
+
+    roots: list[str] = []
+    """Folders that operations on files may use."""
+    log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    own_users: bool = True
+    """Whether services run as users of their own under root."""
+    standbys: bool = True
+    """Whether a process waits to take the place of each service in use."""
+    rest_after_s: Annotated[float, Meta(ge=0)] = REST_AFTER_S
+    """Time without a call after which a service that only answers calls has no process; 0: it always has one."""
+    http: Http = Http()
+    prompts: Prompts = Prompts()
+    fetch: Fetch = Fetch()
     services: dict[str, Layer] = {}
-    transcripts: Annotated[Layer, Meta(description="The same as [services.transcripts]")] = {}
-
-
-ENVIRONMENT = {
-    "LINCKIA_ROOTS": ("roots",),
-    "LINCKIA_LOG_LEVEL": ("log_level",),
-    "LINCKIA_OWN_USERS": ("own_users",),
-    "LINCKIA_STANDBYS": ("standbys",),
-    "LINCKIA_REST_AFTER_S": ("rest_after_s",),
-    "LINCKIA_HTTP": ("http",),
-    "LINCKIA_TOKEN": ("http", "token"),
-    "LINCKIA_TOKEN_FILE": ("http", "token_file"),
-    "LINCKIA_ALLOWED_HOSTS": ("http", "allowed_hosts"),
-    "LINCKIA_ALLOWED_ORIGINS": ("http", "allowed_origins"),
-    "LINCKIA_MAX_BODY_BYTES": ("http", "max_body_bytes"),
-    "LINCKIA_PROMPTS_DIR": ("prompts", "dir"),
-    "LINCKIA_FETCH_ALLOW": ("fetch", "allow"),
-}
-"""Variables by what they set, besides LINCKIA_DATA, LINCKIA_CONFIG, LINCKIA_LLM__KEY and
-LINCKIA_SERVICES__NAME__KEY."""
+    llm: Layer = {}
+    """The language model; the same as `[services.llm]`."""
+    transcripts: Layer = {}
+    """The same as `[services.transcripts]`."""
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,73 +115,14 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str | None = None
 
 
-def from_environment(environment: Mapping[str, str]) -> Layer:
-    """The variables as one layer of settings.
-
-    Raises:
-        ConfigError: a variable that starts with LINCKIA_ and sets nothing.
-    """
-    layer: Layer = {}
-    for name, value in environment.items():
-        if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS | {"LINCKIA_DATA", "LINCKIA_CONFIG"}:
-            continue
-        if name.startswith("LINCKIA_SERVICES__"):
-            service, _, key = name.removeprefix("LINCKIA_SERVICES__").partition("__")
-            if not service or not key:
-                raise ConfigError(f"{name}: write it as LINCKIA_SERVICES__NAME__KEY")
-            layer.setdefault("services", {}).setdefault(service.lower(), {})[key.lower()] = _toml_value(value)
-            continue
-        if name.startswith("LINCKIA_LLM__"):
-            layer.setdefault("llm", {})[name.removeprefix("LINCKIA_LLM__").lower()] = _toml_value(value)
-            continue
-        if name not in ENVIRONMENT:
-            known = {*ENVIRONMENT, *NOT_SETTINGS, "LINCKIA_DATA", "LINCKIA_CONFIG"}
-            known |= {"LINCKIA_LLM__KEY", "LINCKIA_SERVICES__NAME__KEY"}
-            raise ConfigError(f"the environment: {name} is no setting{nearest(name, known)}")
-        _put(layer, ENVIRONMENT[name], name, value)
-    return layer
-
-
-def _put(layer: Layer, where: tuple[str, ...], name: str, value: str) -> None:
-    if where == ("http",):
-        layer.setdefault("http", {}).update(_address(value, name))
-    elif where == ("roots",):
-        layer["roots"] = [part for part in value.split(os.pathsep) if part]
-    elif where[-1] in ("allowed_hosts", "allowed_origins", "allow"):
-        layer.setdefault(where[0], {})[where[-1]] = [part.strip() for part in value.split(",") if part.strip()]
-    elif where[-1] == "max_body_bytes":
-        if not value.isdecimal():
-            raise ConfigError(f"{name} is {value!r}; it is a number of bytes")
-        layer.setdefault("http", {})[where[-1]] = int(value)
-    elif where in (("own_users",), ("standbys",), ("rest_after_s",)):
-        layer[where[0]] = _toml_value(value)
-    elif where[0] in ("http", "prompts"):
-        layer.setdefault(where[0], {})[where[-1]] = value
-    else:
-        layer[where[0]] = value
-
-
-def from_flags(flags: Flags) -> Layer:
-    """The command line as one layer of settings.  Raises ConfigError."""
-    layer: Layer = {}
-    if flags.roots:
-        layer["roots"] = list(flags.roots)
-    if flags.log_level is not None:
-        layer["log_level"] = flags.log_level
-    http: Layer = {} if flags.http is None else _address(flags.http, "--http")
-    if flags.token_file is not None:
-        http["token_file"] = flags.token_file
-    return layer | ({"http": http} if http else {})
-
-
-def _address(text: str, origin: str) -> Layer:
+def _address(text: str) -> Layer:
     if text == "off":
         return {"enabled": False}
-    if text.isdecimal():
-        host, port = "", text
-    elif text.startswith("["):
+    if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":") if rest else str(DEFAULT_PORT)
+    elif text.isdecimal():
+        host, port = "", text
     elif text.count(":") > 1:
         # A bare IPv6 address: no port can follow it.
         host, port = text, str(DEFAULT_PORT)
@@ -191,11 +130,21 @@ def _address(text: str, origin: str) -> Layer:
         host, colon, port = text.partition(":")
         port = port if colon else str(DEFAULT_PORT)
     if not text or not port.isdecimal() or int(port) > 65535 or any(c in host for c in "/[] "):
-        raise ConfigError(f"{origin} is {text!r}; write HOST:PORT (127.0.0.1:3000), :PORT, or off")
+        raise ValueError("write HOST:PORT (127.0.0.1:3000), :PORT, or off")
     return {"enabled": True, "port": int(port)} | ({"host": host} if host else {})
 
 
-def _toml_value(text: str) -> object:
+def _number(text: str, what: str = "a port, 0 to 65535", most: float = 65535) -> int:
+    if not text.isdecimal() or int(text) > most:
+        raise ValueError(f"it is {what}")
+    return int(text)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _toml(text: str) -> object:
     """A number, a truth value or a list as TOML writes them; else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -203,39 +152,135 @@ def _toml_value(text: str) -> object:
         return text
 
 
-def read_file(path: Path) -> Layer:
+Variables: TypeAlias = Mapping[str, tuple[tuple[str, ...], Callable[[str], object]]]
+"""By a variable's name: what it sets, and how its text is read (ValueError: what would be right)."""
+
+ENVIRONMENT: Variables = {
+    "LINCKIA_ROOTS": (("roots",), lambda text: [part for part in text.split(os.pathsep) if part]),
+    "LINCKIA_LOG_LEVEL": (("log_level",), str),
+    "LINCKIA_OWN_USERS": (("own_users",), _toml),
+    "LINCKIA_STANDBYS": (("standbys",), _toml),
+    "LINCKIA_REST_AFTER_S": (("rest_after_s",), _toml),
+    "LINCKIA_HTTP": (("http",), _address),
+    "LINCKIA_TOKEN": (("http", "token"), str),
+    "LINCKIA_TOKEN_FILE": (("http", "token_file"), str),
+    "LINCKIA_ALLOWED_HOSTS": (("http", "allowed_hosts"), _listed),
+    "LINCKIA_ALLOWED_ORIGINS": (("http", "allowed_origins"), _listed),
+    "LINCKIA_MAX_BODY_BYTES": (("http", "max_body_bytes"), partial(_number, what="a number of bytes", most=inf)),
+    "LINCKIA_PROMPTS_DIR": (("prompts", "dir"), str),
+    "LINCKIA_FETCH_ALLOW": (("fetch", "allow"), _listed),
+}
+
+OTHER_NAMES: Variables = {
+    "SERVER_HOST": (("http", "host"), str),
+    "SERVER_PORT": (("http", "port"), _number),
+    "CORS_ORIGINS": (("http", "allowed_origins"), _listed),
+}
+
+
+def from_other_names(environment: Mapping[str, str]) -> Layer:
+    """The layer of the variables of disk browsers.  Raises ConfigError."""
+    layer: Layer = {}
+    for name, (where, read) in OTHER_NAMES.items():
+        if value := environment.get(name, "").strip():
+            _put(layer, where, f"the environment: {name}", read, value)
+    return layer
+
+
+def from_environment(environment: Mapping[str, str]) -> Layer:
+    """The layer of our variables.  Raises ConfigError: a variable that starts with LINCKIA_ and sets nothing."""
+    layer: Layer = {}
+    for name, value in environment.items():
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS:
+            continue
+        if name.startswith("LINCKIA_SERVICES__"):
+            service, _, key = name.removeprefix("LINCKIA_SERVICES__").lower().partition("__")
+            if not service or not key:
+                raise ConfigError(f"{name}: write it as LINCKIA_SERVICES__NAME__KEY")
+            _put(layer, ("services", service, key), name, _toml, value)
+        elif name.startswith("LINCKIA_LLM__"):
+            _put(layer, ("llm", name.removeprefix("LINCKIA_LLM__").lower()), name, _toml, value)
+        elif name in ENVIRONMENT:
+            where, read = ENVIRONMENT[name]
+            _put(layer, where, name, read, value)
+        else:
+            known = {*ENVIRONMENT, *NOT_SETTINGS, "LINCKIA_LLM__KEY", "LINCKIA_SERVICES__NAME__KEY"}
+            raise ConfigError(f"the environment: {name} is no setting{nearest(name, known)}")
+    return layer
+
+
+def from_flags(flags: Flags) -> Layer:
+    """The layer of the command line.  Raises ConfigError."""
+    layer: Layer = {}
+    if flags.roots:
+        layer["roots"] = list(flags.roots)
+    if flags.log_level is not None:
+        layer["log_level"] = flags.log_level
+    if flags.http is not None:
+        _put(layer, ("http",), "--http", _address, flags.http)
+    if flags.token_file is not None:
+        _put(layer, ("http", "token_file"), "--token-file", str, flags.token_file)
+    return layer
+
+
+def _put(layer: Layer, where: tuple[str, ...], origin: str, read: Callable[[str], object], text: str) -> None:
+    try:
+        value = read(text)
+    except ValueError as error:
+        raise ConfigError(f"{origin} is {text!r}; {error}") from None
+    for name in where[:-1]:
+        layer = layer.setdefault(name, {})
+    if isinstance(value, dict):
+        layer.setdefault(where[-1], {}).update(value)
+    else:
+        layer[where[-1]] = value
+
+
+def from_file(path: Path) -> Layer:
     """The layer in a file.  Raises ConfigError."""
     try:
-        if path.suffix in (".yaml", ".yml"):
-            return aliases.translated(aliases.read_yaml(path))
-        return aliases.translated(tomllib.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        raw = _yaml(path, text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    except aliases.AliasError as error:
-        raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return _with_server_as_http(raw, path)
 
 
-def by_other_names(environment: Mapping[str, str]) -> Layer:
-    """The layer of the variables that are `kernel.aliases`'.  Raises ConfigError."""
+def _yaml(path: Path, text: str) -> Layer:
+    import yaml  # Only where there is such a file: every start would wait for the import.
+
     try:
-        return aliases.from_environment(environment)
-    except aliases.AliasError as error:
-        raise ConfigError(f"the environment: {error}") from None
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise ConfigError(f"{path} must hold keys and their values, such as `server:` with `port: 3000`")
+    return raw
+
+
+def _with_server_as_http(layer: Layer, path: Path) -> Layer:
+    server, http = layer.pop("server", {}), layer.get("http", {})
+    if not isinstance(server, dict):
+        raise ConfigError(f"{path}: server: expected a table with {', '.join(SERVER)}")
+    if not server or not isinstance(http, dict):
+        return layer
+    for key, value in server.items():
+        if key not in SERVER:
+            raise ConfigError(f"{path}: server.{key} is no setting; there are: {', '.join(SERVER)}")
+        if SERVER[key] in http:
+            both = f"server.{key} and http.{SERVER[key]}"
+            raise ConfigError(f"{path}: {both} mean the same and are both set; leave one of them")
+        http = {**http, SERVER[key]: _listed(value) if key == "cors_origins" and isinstance(value, str) else value}
+    return {**layer, "http": http}
 
 
 def check(raw: Layer, origin: str) -> Settings:
     """A layer with its types.  Raises ConfigError, which names the setting and `origin`."""
     _check_names(raw, Settings, "", origin)
-    tables: tuple[tuple[str, type[msgspec.Struct]], ...] = (
-        ("http", HttpSettings),
-        ("prompts", PromptSettings),
-        ("fetch", FetchSettings),
-    )
-    for name, table in tables:
-        if isinstance(raw.get(name), dict):
-            _check_names(raw[name], table, f"{name}.", origin)
     try:
         return msgspec.convert(raw, Settings)
     except msgspec.ValidationError as error:
@@ -246,10 +291,13 @@ def check(raw: Layer, origin: str) -> Settings:
 
 
 def _check_names(raw: Mapping[str, object], tp: type[msgspec.Struct], prefix: str, origin: str) -> None:
-    known = [field.encode_name for field in msgspec.structs.fields(tp)]
-    for name in raw:
-        if name not in known:
-            raise ConfigError(f"{origin}: {prefix}{name} is no setting{nearest(name, known)}")
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(tp)}
+    for name, value in raw.items():
+        if name not in fields:
+            raise ConfigError(f"{origin}: {prefix}{name} is no setting{nearest(name, fields)}")
+        of = fields[name]
+        if isinstance(of, type) and issubclass(of, msgspec.Struct) and isinstance(value, dict):
+            _check_names(value, of, f"{name}.", origin)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,12 +1,10 @@
 """Who services run as where the kernel runs as root: each that touches only its own folder, as a user of its own.
 
-The users are numbers that no account has, derived from the data directory and the service's name, so that they stay
-the same.  All of a data directory's share a group, which may enter it.  Such a user can do nothing to other services,
-to the kernel or to anybody's files, whatever else fails to hold it.
+The users are numbers that no account has, derived from the data directory and the service's name.  Those of a data
+directory share a group, which may enter it, and can do nothing to other services, the kernel or anybody's files.
 
 Services that work on the roots keep root's access to files, and no other privilege: the roots may be anybody's.  Where
-other users cannot reach the interpreter or the data directory (both are often below /root), the services run as root
-without any privilege.
+other users cannot reach the interpreter or the data directory (often below /root), so do all services.
 
 Sources: credentials(7), capabilities(7), user_namespaces(7), systemd's list of unused user numbers.
 """
@@ -31,13 +29,8 @@ IDS = 1 << 24
 
 
 def user_of(data_dir: Path, service: str) -> User:
-    """The user that a service of this data directory has."""
-    return User(uid=_number(f"{data_dir}\0{service}"), gid=group_of(data_dir))
-
-
-def group_of(data_dir: Path) -> int:
-    """The group of all users of this data directory."""
-    return _number(str(data_dir))
+    """The user that a service of this data directory has; all of its users share a group."""
+    return User(uid=_number(f"{data_dir}\0{service}"), gid=_number(str(data_dir)))
 
 
 def _number(text: str) -> int:
@@ -50,7 +43,11 @@ def obstacle(data_dir: Path) -> str | None:
         return "only root can give them others"
     if not _is_mapped(FIRST_ID) or not _is_mapped(FIRST_ID + IDS - 1):
         return "this user namespace has no numbers to spare"
-    return unreachable((*_code(), data_dir.parent))
+    paths = sysconfig.get_paths()
+    libraries = (Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    # What a service imports from while it runs.
+    code = (Path(sys.executable), *libraries, Path(proto.__file__).resolve().parent)
+    return unreachable((*code, data_dir.parent))
 
 
 def unreachable(folders: Iterable[Path]) -> str | None:
@@ -68,11 +65,8 @@ def unreachable(folders: Iterable[Path]) -> str | None:
 
 
 def admit(data_dir: Path) -> None:
-    """Let the services' group pass through the data directory to their own folders.
-
-    Raises OSError: the file system keeps no owners.
-    """
-    group = group_of(data_dir)
+    """Let the services' group pass to their own folders.  Raises OSError: the file system keeps no owners."""
+    group = _number(str(data_dir))
     services = data_dir / "services"
     services.mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in (data_dir, services):
@@ -80,13 +74,6 @@ def admit(data_dir: Path) -> None:
         if not mode & stat.S_IXOTH:
             os.chown(folder, -1, group)
             folder.chmod(mode | stat.S_IXGRP)
-
-
-def _code() -> tuple[Path, ...]:
-    """What a service imports from while it runs."""
-    paths = sysconfig.get_paths()
-    own = Path(proto.__file__).resolve().parent
-    return (Path(sys.executable), *(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")), own)
 
 
 def _is_mapped(number: int) -> bool:

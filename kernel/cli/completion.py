@@ -14,21 +14,12 @@ from proto.operation import OPERATOR, SURFACES
 from proto.ops import load
 
 
-class Option(NamedTuple):
-    """`values` are the words it may be given; none where it takes a file, a folder or a free word."""
-
-    flags: tuple[str, ...]
-    takes_value: bool
-    values: str
-    help: str
-
-
 class CommandWords(NamedTuple):
     """One command; `argument` holds the words of its first argument, none where it takes paths or nothing."""
 
     name: str
     help: str
-    options: list[Option]
+    options: list[argparse.Action]
     argument: str
 
 
@@ -50,17 +41,14 @@ def commands() -> Iterator[CommandWords]:
     helps = {choice.dest: choice.help or "" for choice in subparsers._choices_actions}
     for name, parser in subparsers.choices.items():
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-        options = [
-            Option(tuple(action.option_strings), action.nargs != 0, _choices(action), action.help or "")
-            for action in shown
-            if action.option_strings
-        ]
+        options = [action for action in shown if action.option_strings]
         positional = next((action for action in shown if not action.option_strings), None)
-        argument = "" if positional is None else _choices(positional) or words.get(str(positional.metavar), "")
+        argument = "" if positional is None else words_of(positional) or words.get(str(positional.metavar), "")
         yield CommandWords(name, helps[name], options, argument)
 
 
-def _choices(action: argparse.Action) -> str:
+def words_of(action: argparse.Action) -> str:
+    """The words that an option may be given; none where it takes a file, a folder or a free word."""
     return " ".join(SURFACES if "--surface" in action.option_strings else map(str, action.choices or ()))
 
 
@@ -68,11 +56,11 @@ def bash(all_commands: list[CommandWords]) -> str:
     """For bash-completion's folder, or `source`."""
     cases, values = [], []
     for command in all_commands:
-        flags = " ".join(flag for option in command.options for flag in option.flags)
+        flags = " ".join(flag for option in command.options for flag in option.option_strings)
         cases.append(f'        {command.name}) flags="{flags}"; words="{command.argument}" ;;')
-        for option in filter(lambda option: option.values, command.options):
-            pattern = "|".join(f"{command.name}:{flag}" for flag in option.flags)
-            values.append(f'        {pattern}) COMPREPLY=($(compgen -W "{option.values}" -- "$cur")); return ;;')
+        for option in filter(words_of, command.options):
+            pattern = "|".join(f"{command.name}:{flag}" for flag in option.option_strings)
+            values.append(f'        {pattern}) COMPREPLY=($(compgen -W "{words_of(option)}" -- "$cur")); return ;;')
     names = " ".join(command.name for command in all_commands)
     lines = (
         "# bash completion for linckia",
@@ -107,10 +95,11 @@ def zsh(all_commands: list[CommandWords]) -> str:
     for command in all_commands:
         specs = []
         for option in command.options:
-            for flag in option.flags:
-                words = f"({option.values})" if option.values else "_files"
-                value = f":value:{words}" if option.takes_value else ""
-                specs.append(_quoted(f"{flag}[{_zsh_text(option.help)}]{value}"))
+            for flag in option.option_strings:
+                words = f"({words_of(option)})" if words_of(option) else "_files"
+                value = f":value:{words}" if option.nargs != 0 else ""
+                text = (option.help or "").replace("[", "(").replace("]", ")").replace(":", "\\:")
+                specs.append(_quoted(f"{flag}[{text}]{value}"))
         if command.argument:
             specs.append(_quoted(f"1:argument:({command.argument})"))
         specs.append(_quoted("*:file:_files"))
@@ -143,15 +132,12 @@ def fish(all_commands: list[CommandWords]) -> str:
         if command.argument:
             lines.append(f"complete -c linckia {here} -f -a {_quoted(command.argument)}")
         for option in command.options:
-            flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
-            value = f" -x -a {_quoted(option.values)}" if option.values else " -r" if option.takes_value else ""
-            lines.append(f"complete -c linckia {here} {flags}{value} -d {_quoted(option.help)}")
+            named = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.option_strings]
+            words = words_of(option)
+            value = f" -x -a {_quoted(words)}" if words else " -r" if option.nargs != 0 else ""
+            lines.append(f"complete -c linckia {here} {' '.join(named)}{value} -d {_quoted(option.help or '')}")
     return "\n".join(lines)
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _zsh_text(text: str) -> str:
-    return text.replace("[", "(").replace("]", ")").replace(":", "\\:")

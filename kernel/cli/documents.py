@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_json, show_table, size
+from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_answer, show_json, size
 from kernel.control.client import CallFailed, Client
 from kernel.json_types import JsonObject
 
@@ -88,19 +88,17 @@ def ls(arguments: argparse.Namespace) -> int:
             offset = page["next_offset"]
     if arguments.limit:
         del documents[arguments.limit :]
-    if arguments.json:
-        show_json({"total": page["total"], "documents": documents})
-    elif arguments.paths:
+    if arguments.paths and not arguments.json:
         for one in documents:
             print(one["path"])
-    else:
-        show_table(
-            ("HASH", "SIZE", "INDEXED", "PATH"),
-            [
-                ((one["hash"][:12], "dim"), size(one["size"]), moment(one["indexed"]), (one["path"], "bold"))
-                for one in documents
-            ],
-        )
+        return 0
+    rows = [
+        ((one["hash"][:12], "dim"), size(one["size"]), moment(one["indexed"]), (one["path"], "bold"))
+        for one in documents
+    ]
+    show_answer(
+        arguments.json, {"total": page["total"], "documents": documents}, ("HASH", "SIZE", "INDEXED", "PATH"), rows
+    )
     return 0
 
 
@@ -154,9 +152,7 @@ def _found(client: Client, wanted: str) -> JsonObject:
 
 def grep(arguments: argparse.Namespace) -> int:
     """Print matching lines as grep does.  Exit code 1 where nothing matches."""
-    params = params_of(arguments) | {"limit": PAGE}
-    if not arguments.paths:
-        del params["paths"]
+    params = params_of(arguments, *(() if arguments.paths else ("paths",))) | {"limit": PAGE}
     answers: list[JsonObject] = []
     lines = _Lines()
     with connect(arguments) as client:
@@ -234,15 +230,10 @@ def snapshots(arguments: argparse.Namespace) -> int:
     """List the snapshots, the latest first."""
     with connect(arguments) as client:
         answer = patiently(client, "documents_list_snapshots", params_of(arguments))
-    if arguments.json:
-        show_json(answer)
-        return 0
-    show_table(
-        ("SNAPSHOT", "CREATED", "FILES", "SIZE", "LABEL", "DIRECTORY"),
-        [
-            ((one["id"], "bold"), moment(one["created"]), str(one["files"]), size(one["bytes"]), one["label"],
-             one["directory"])
-            for one in answer["snapshots"]
-        ],
-    )  # fmt: skip
+    rows = [
+        ((one["id"], "bold"), moment(one["created"]), str(one["files"]), size(one["bytes"]), one["label"],
+         one["directory"])
+        for one in answer["snapshots"]
+    ]  # fmt: skip
+    show_answer(arguments.json, answer, ("SNAPSHOT", "CREATED", "FILES", "SIZE", "LABEL", "DIRECTORY"), rows)
     return 0

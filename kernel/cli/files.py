@@ -22,16 +22,11 @@ _NOT_UTF_8 = 0x10FE00 - 0xDC00
 
 
 def index(arguments: argparse.Namespace) -> int:
-    """Bring the index in step with the disk, with progress on a terminal.  Exit code 1 where something was unreadable.
-
-    Raises:
-        ControlError: a path is not below a root, or the scan failed.
-    """
+    """Bring the index in step with the disk.  Exit code 1 where something was unreadable.  Raises ControlError."""
     problems = 0
     with connect(arguments) as client:
         for path in arguments.paths:
-            params = {"root": absolute(path), "async": False, "maxAge": 0}
-            answer = _indexed(client, params)
+            answer = _indexed(client, absolute(path), 0)
             print(
                 f"{answer['root']}: {answer['files']:,} files, {answer['directories']:,} directories,"
                 f" {size(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
@@ -50,7 +45,7 @@ def du(arguments: argparse.Namespace) -> int:
         raise Usage(f"--limit is {arguments.limit}; it is from 1 to 10000")
     with connect(arguments) as client:
         path = absolute(arguments.path)
-        _indexed(client, {"root": path, "async": False, "maxAge": 0 if arguments.fresh else 3600})
+        _indexed(client, path, 0 if arguments.fresh else 3600)
         top: JsonObject = client.call("inspect", {"path": path})
         lines = [Line(top["path"], top["size"], "", top["kind"] == "directory")]
         if top["kind"] == "directory":
@@ -117,7 +112,8 @@ def absolute(path: str) -> str:
     return "".join(chr(ord(char) + _NOT_UTF_8) if "\udc80" <= char <= "\udcff" else char for char in whole)
 
 
-def _indexed(client: Client, params: JsonObject) -> JsonObject:
+def _indexed(client: Client, path: str, max_age_s: int) -> JsonObject:
     with Bars("indexing") as show:
+        params = {"root": path, "async": False, "maxAge": max_age_s}
         answer: JsonObject = client.call("index", params, on_progress=show)
     return answer

@@ -1,9 +1,8 @@
 """`linckia import-transcripts`: conversations out of the files that agents leave on disk.
 
 The files are read here, since the service may touch none of them: lines of JSON, the elements of an array, or one
-document, in parts of about a megabyte. The service remembers how far each was read, so that the same command,
-interrupted or repeated, resumes where it was. A last line that is not complete is left for the next time: its writer
-may be at work.
+document, in parts of about a megabyte. The service remembers how far each was read, so an interrupted command resumes.
+A last line that is not complete is left for the next time: its writer may be at work.
 """
 
 from __future__ import annotations
@@ -39,12 +38,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
-    """Read the files, with progress on a terminal.  Exit code 1 where one could not be read.
-
-    Raises:
-        ControlError: the kernel ended, or has no transcripts.
-        Failed: a path is not there.
-    """
+    """Read the files.  Exit code 1 where one could not be read.  Raises ControlError, Failed."""
     files = list(dict.fromkeys(file for path in arguments.files for file in _files(Path(path).expanduser().resolve())))
     began = time.monotonic()
     with connect(arguments) as client, Bars("importing", of_bytes=True) as show:
@@ -131,10 +125,7 @@ class _Importer:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records from byte `start` to `position`; `tail` is a digest of what precedes `position`.
-
-    `too_long` counts records that were left out because of their length.
-    """
+    """Records from byte `start` to `position`, less `too_long` ones; `tail` is a digest of what precedes `position`."""
 
     start: int
     position: int
@@ -153,12 +144,7 @@ def parts(
     part_bytes: int = PART_BYTES,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Iterator[Part]:
-    """The new part of a file since `position`; all of it, from 0, where it did more than grow since.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: an element of an array is too long.
-    """
+    """The new part of a file since `position`; all of it where it did more than grow.  Raises OSError, ValueError."""
     with path.open("rb") as file:
         reader = _Reader(file, part_bytes, max_record_bytes)
         form = reader.form()

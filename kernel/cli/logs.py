@@ -61,7 +61,7 @@ def _follow(path: Path) -> Iterator[str]:
                 *lines, begun = (begun + data).split(b"\n")
                 yield from (line.decode(errors="replace") for line in lines)
                 continue
-            if _rotated(file, path):
+            if _is_rotated(file, path):
                 file.close()
                 file = path.open("rb")
                 continue
@@ -70,7 +70,7 @@ def _follow(path: Path) -> Iterator[str]:
         file.close()
 
 
-def _rotated(file: BinaryIO, path: Path) -> bool:
+def _is_rotated(file: BinaryIO, path: Path) -> bool:
     """Whether `path` is another file by now, or the same one cut short."""
     try:
         now = path.stat()

@@ -17,10 +17,9 @@ def search(arguments: argparse.Namespace) -> int:
     """Print the notes found, best first; stages that did not run go to stderr.  Raises ControlError, Usage."""
     if not 1 <= arguments.limit <= 1000:
         raise Usage(f"--limit is {arguments.limit}; it is from 1 to 1000")
+    params = params_of(arguments) | {"query": " ".join(arguments.query)}
     with connect(arguments) as client:
-        answer: JsonObject = client.call(
-            "search_documents", params_of(arguments) | {"query": " ".join(arguments.query)}
-        )
+        answer: JsonObject = client.call("search_documents", params)
     if arguments.json:
         show_json(answer)
         return 0
@@ -46,11 +45,7 @@ def snippet(text: str) -> str:
 
 
 def ingest(arguments: argparse.Namespace) -> int:
-    """Wait until all below the paths is indexed, with progress on a terminal.  Exit code 1 where a note failed.
-
-    Raises:
-        ControlError: a path is not below a root, or the kernel ended.
-    """
+    """Wait until all below the paths is indexed.  Exit code 1 where a note failed.  Raises ControlError."""
     paths = [str(Path(path).expanduser().resolve()) for path in arguments.paths]
     began = time.monotonic()
     with connect(arguments) as client, Bars() as show:

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Bars, connect, show_json
@@ -22,12 +21,7 @@ POLL_S = 0.02
 
 
 def call(arguments: argparse.Namespace) -> int:
-    """The result goes to stdout, indented on a terminal and on one line elsewhere; progress to stderr.
-
-    Raises:
-        Usage: the parameters are not a JSON object.
-        ControlError: there is no such operation, or the call failed.
-    """
+    """The result goes to stdout as JSON, progress to stderr.  Raises Usage, ControlError."""
     params = _params(arguments.params)
     with connect(arguments) as client, Bars(arguments.name) as show:
         result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)
@@ -49,13 +43,10 @@ def _params(text: str) -> JsonObject:
             'Quote them for the shell, as in: linckia call mcp.echo \'{"message": "hello"}\''
         ) from None
     if not isinstance(params, dict):
-        raise Usage(f"the parameters are a JSON {_kind(params)}; they must be an object: '{{\"name\": value}}'")
+        kinds = {list: "array", str: "string", bool: "truth value", type(None): "null"}
+        kind = kinds.get(type(params), "number")
+        raise Usage(f"the parameters are a JSON {kind}; they must be an object: '{{\"name\": value}}'")
     return params
-
-
-def _kind(value: object) -> str:
-    names = {list: "array", str: "string", bool: "truth value", type(None): "null"}
-    return names.get(type(value), "number")
 
 
 def _operate(arguments: argparse.Namespace) -> int:
@@ -76,17 +67,12 @@ def stop(arguments: argparse.Namespace) -> int:
     data_dir = find_data_dir(arguments.data, os.environ)
     with Client(data_dir) as client:
         client.call("kernel_shutdown", {})
-    _wait_until_gone(data_dir)
-    print("The kernel has ended.")
-    return 0
-
-
-def _wait_until_gone(data_dir: Path) -> None:
     give_up_at = time.monotonic() + END_TIMEOUT_S
     while time.monotonic() < give_up_at:
         try:
             Client(data_dir).close()
         except NoKernel:
-            return
+            print("The kernel has ended.")
+            return 0
         time.sleep(POLL_S)
     raise Failed(f"the kernel was told to end and still runs after {END_TIMEOUT_S:.0f} s; see `linckia logs`")

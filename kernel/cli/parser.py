@@ -1,14 +1,14 @@
 """The commands and their options; completion scripts are derived from the parser too.
 
-Where a command is a call of one operation, its options are named (`dest`) as the operation's parameters, so that
-`kernel.cli.terminal.params_of` has nothing to translate.
+Where a command calls one operation, its options are named (`dest`) as the operation's parameters, for `params_of`.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-from typing import NoReturn, Protocol
+from collections.abc import Callable
+from typing import NoReturn
 
 from kernel import VERSION
 from kernel.cli import EXIT_USAGE
@@ -42,8 +42,8 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}; {hint}")
 
 
-class _AddCommand(Protocol):
-    def __call__(self, name: str, module: str, help: str, epilog: str = "") -> argparse.ArgumentParser: ...
+_AddCommand = Callable[..., argparse.ArgumentParser]
+"""From a command's name, its module, its help, and an epilogue."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -59,22 +59,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"linckia {VERSION}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     data = _Parser(add_help=False)
-    data.add_argument(
-        "--data",
-        metavar="DIR",
-        help=f"data directory; one kernel each (default: $LINCKIA_DATA, else {default_data_dir()})".replace("%", "%%"),
-    )
+    data_help = f"data directory; one kernel each (default: $LINCKIA_DATA, else {default_data_dir()})"
+    data.add_argument("--data", metavar="DIR", help=data_help.replace("%", "%%"))
 
     def command(name: str, module: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
         sub = commands.add_parser(
-            name,
-            help=help,
-            description=help,
-            epilog=epilog,
-            parents=[data],
-            formatter_class=formatter,
+            name, help=help, description=help, epilog=epilog, parents=[data], formatter_class=formatter,
             allow_abbrev=False,
-        )
+        )  # fmt: skip
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
@@ -198,9 +190,8 @@ after the reply; keys and other headers never are. Without a running kernel turn
 
 
 def _transcripts(command: _AddCommand) -> None:
-    transcripts = command(
-        "import-transcripts", "import_transcripts", "import the conversations that agents left in files", IMPORT_EPILOG
-    )
+    summary = "import the conversations that agents left in files"
+    transcripts = command("import-transcripts", "import_transcripts", summary, IMPORT_EPILOG)
     sources = "a session file, a JSON export, or a folder of them"
     transcripts.add_argument("files", metavar="FILE", nargs="+", help=sources)
 

@@ -1,10 +1,8 @@
 """`linckia serve`: the kernel itself, and its log.
 
 The data directory is locked and its socket listens before anything slow is imported, so that clients can queue at once.
-
-The log is JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.  Where stderr is not watched (a
-kernel that `linckia stdio` started), stderr is the log file itself, so that what Python or a library prints as it dies
-is found there too.
+The log is JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.  Where no person watches stderr
+(`linckia stdio` started the kernel), stderr is the log file itself: what Python prints as it dies is found there.
 """
 
 from __future__ import annotations
@@ -58,25 +56,22 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
     """Raises ConfigError, Failed."""
-    # A tenth of the start would go into looking for garbage among a million objects that are all needed.  The kernel
-    # switches the collector on again once it is up.
+    # A tenth of the start would go into looking for garbage where all is needed.  `kernel.app` switches it on again.
     gc.disable()
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
     import trio
 
     from proto.machine import limit_heaps
 
-    # Before any thread, and so before what else is loaded: the few that there are need no heaps of their own, whose
-    # free ends never go back.
+    # Before any thread: the few that there are need no heaps of their own, whose free ends never go back.
     limit_heaps(1)
 
     from kernel.app import leaves, run
 
-    on_ready = partial(announce, config)
     packages = arguments.packages or ()
-    start = partial(run, config, listener, ephemeral=arguments.ephemeral, packages=packages, on_ready=on_ready)
+    ready = partial(announce, config)
     try:
-        trio.run(start)
+        trio.run(partial(run, config, listener, ephemeral=arguments.ephemeral, packages=packages, on_ready=ready))
     except Exception as error:
         for leaf in leaves(error):
             if isinstance(leaf, ConfigError):
@@ -167,14 +162,12 @@ class Rotating(logging.handlers.RotatingFileHandler):
 
 
 def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
-    """Send everything that is logged in this process to the kernel's log.
+    """Send everything that is logged in this process to the kernel's log; of other libraries only warnings and worse.
 
     Args:
-        level: debug, info, warning or error; of other people's libraries, only warnings and worse are kept.
         watched: whether a person may read stderr.
 
-    Raises:
-        OSError: the log cannot be written.
+    Raises OSError: the log cannot be written.
     """
     folder = log_dir(data_dir)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(heading(answer))
         print()
-        show_table(HEADERS, rows(answer))
+        show_table(HEADERS, [row(service) for service in answer["services"]])
     return 1 if any(service["state"] == "failed" for service in answer["services"]) else 0
 
 
@@ -46,7 +46,9 @@ def top(arguments: argparse.Namespace) -> int:
         while True:
             answer: JsonObject = client.call("kernel_status", {})
             live.update(
-                Group(Text(heading(answer)), Text(), rich_table(HEADERS, rows(answer))),
+                Group(
+                    Text(heading(answer)), Text(), rich_table(HEADERS, [row(service) for service in answer["services"]])
+                ),
                 refresh=True,
             )
             time.sleep(arguments.interval)
@@ -55,24 +57,18 @@ def top(arguments: argparse.Namespace) -> int:
 def heading(answer: Mapping[str, Any]) -> str:
     """What concerns the kernel as a whole, a few lines."""
     roots = ", ".join(answer["roots"]) or "none: operations on files are refused"
-    return "\n".join(
-        (
-            f"Linckia {answer['version']}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
-            f"{memory(answer.get('pss_bytes') or answer.get('rss_bytes'))}, stdio clients: {answer['clients']}",
-            f"http   {answer['http_url'] or 'off'}",
-            f"page   {answer.get('page_url') or 'off'}",
-            f"roots  {roots}",
-            f"data   {answer['data_dir']}",
-        )
+    return (
+        f"Linckia {answer['version']}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
+        f"{memory(answer)}, stdio clients: {answer['clients']}\n"
+        f"http   {answer['http_url'] or 'off'}\n"
+        f"page   {answer.get('page_url') or 'off'}\n"
+        f"roots  {roots}\n"
+        f"data   {answer['data_dir']}"
     )
 
 
-def rows(answer: Mapping[str, Any]) -> list[list[Cell]]:
-    """One row for each service, as HEADERS names the cells."""
-    return [_row(service) for service in answer["services"]]
-
-
-def _row(service: Mapping[str, Any]) -> list[Cell]:
+def row(service: Mapping[str, Any]) -> list[Cell]:
+    """A service, as HEADERS names the cells."""
     state = service["state"]
     up, recovery = service.get("uptime_s"), service.get("recovery_ms")
     queued = service.get("queued") or 0
@@ -84,7 +80,7 @@ def _row(service: Mapping[str, Any]) -> list[Cell]:
         "-" if up is None else duration(up),
         str(service["restarts"]),
         "-" if recovery is None else f"{recovery:.0f} ms",
-        memory(service.get("pss_bytes") or service.get("rss_bytes")),
+        memory(service),
         f"{service.get('in_flight') or 0}" + (f"+{queued}" if queued else ""),
         _note(service),
     ]
@@ -103,14 +99,14 @@ def _note(service: Mapping[str, Any]) -> str:
         parts.append(f"last: {service.get('last_death')}")
     if service.get("mode"):
         parts.append(service["mode"])
-    parts += [
-        f"{name}: {value}" for name, value in (service.get("info") or {}).items() if value and name not in _UNSHOWN
-    ]
+    info = service.get("info") or {}
+    parts += [f"{name}: {value}" for name, value in info.items() if value and name not in _UNSHOWN]
     return "; ".join(part for part in parts if part)
 
 
-def memory(count: int | None) -> str:
-    """In MiB or GiB."""
+def memory(process: Mapping[str, Any]) -> str:
+    """What a process takes, in MiB or GiB."""
+    count = process.get("pss_bytes") or process.get("rss_bytes")
     if not count:
         return "-"
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,9 +1,8 @@
 """`linckia stdio`: gives its stdin and stdout to the kernel that holds the data directory, and waits.
 
-The kernel speaks MCP on the two descriptors itself, so nothing is relayed and this process stays small. Where no kernel
-runs it starts one, detached, that ends when its last client has left. A kernel that dies is followed by another, to
-which the session is handed as it stood (`kernel.gateway.transport.session_memory`): the client notices a pause.
-Standard library only: this stands between an MCP client and its first answer.
+The kernel speaks MCP on the two descriptors itself: nothing is relayed. Where no kernel runs it starts one, detached,
+that ends with its last client. A kernel that dies is followed by another, which gets the session as it stood
+(`kernel.gateway.transport.session_memory`). Standard library only: an MCP client waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.control.address import find_data_dir, last_lines, log_dir
-from kernel.control.client import CallFailed, Client, ControlError, KernelGone, NoKernel
+from kernel.control.client import CallFailed, Client, KernelGone, NoKernel
 from kernel.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -122,11 +121,7 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 def _join(
     data_dir: Path, roots: list[str], arguments: argparse.Namespace, memory: int, patience_s: float
 ) -> tuple[Client, JsonObject]:
-    """A connection whose kernel serves our descriptors, and what that has said of itself.
-
-    Args:
-        patience_s: how long to wait for a kernel before one is started.
-    """
+    """A connection whose kernel serves our descriptors, and its answer; started if none comes in `patience_s`."""
     start_at = time.monotonic() + patience_s
     give_up_at = start_at + START_TIMEOUT_S
     started: subprocess.Popen[bytes] | None = None
@@ -139,22 +134,15 @@ def _join(
         else:
             try:
                 timeout_s = give_up_at - time.monotonic()
-                attached = client.attach(arguments.surface, roots or None, 0, 1, memory, timeout_s=timeout_s)
+                return client, client.attach(arguments.surface, roots or None, 0, 1, memory, timeout_s=timeout_s)
             except KernelGone:
                 # It was on its way out, or died while starting; nothing was read from our descriptors.
                 client.close()
             except TimeoutError:
-                client.close()
                 raise Failed(f"the kernel did not answer within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}") from None
             except CallFailed as error:
-                client.close()
                 wrong = error.failure.get("kind") == "invalid_params"
                 raise (Usage if wrong else Failed)(str(error)) from None
-            except ControlError:
-                client.close()
-                raise
-            else:
-                return client, attached
         code = started.poll() if started is not None else None
         if code == EXIT_HELD:
             # Another client's kernel was first, or an old one is not quite gone: join or start again.
@@ -177,15 +165,10 @@ def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> s
         log = (log_dir(data_dir) / "kernel.log").open("ab")
     except OSError as error:
         raise Failed(f"cannot use {data_dir} as data directory: {error.strerror}; name another with --data") from error
+    command += ["--", *roots]
     with log:
         # A session of its own: what ends the client's process group must not end a kernel that others may have joined.
-        return subprocess.Popen(
-            [*command, *(["--", *roots] if roots else [])],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def _log_end(data_dir: Path) -> str:

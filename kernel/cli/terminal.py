@@ -42,11 +42,7 @@ def params_of(arguments: argparse.Namespace, *apart: str) -> JsonObject:
 def patiently(
     client: Client, name: str, params: JsonObject, on_progress: OnProgress | None = None, *, patience_s: float = 60.0
 ) -> JsonObject:
-    """Call an operation that may be repeated, again and again while its service is being started.
-
-    Raises:
-        CallFailed: another failure, or `patience_s` are over.
-    """
+    """Call an operation that may be repeated, until its service has been started.  Raises CallFailed."""
     give_up_at = time.monotonic() + patience_s
     while True:
         try:
@@ -87,14 +83,9 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def text_of(cell: Cell) -> str:
-    """The cell without its style."""
-    return cell if isinstance(cell, str) else cell[0]
-
-
 def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Columns padded to their widest cell, two spaces apart, without trailing spaces."""
-    lines = [list(headers), *([text_of(cell) for cell in row] for row in rows)]
+    lines = [list(headers), *([cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -112,6 +103,14 @@ def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
     return table
+
+
+def show_answer(as_json: bool, answer: object, headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """The whole answer as JSON, or its rows as a table."""
+    if as_json:
+        show_json(answer)
+    else:
+        show_table(headers, rows)
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator
 
 from kernel.cli import Usage
-from kernel.cli.terminal import show_json, show_table
+from kernel.cli.terminal import show_answer
 from kernel.gateway.surfaces import Surface
 from proto.operation import CLIENT, SURFACES, Access, Role
 from proto.ops import Table, load
@@ -26,16 +26,11 @@ def tools(arguments: argparse.Namespace) -> int:
         print("\n".join(markdown(table)))
         return 0
     surface = Surface(arguments.surface, table)
-    if arguments.json:
-        show_json(surface.listed_tools)
-        return 0
-    show_table(
-        ("TOOL", "SERVICE", "ACCESS", "WHAT IT DOES"),
-        [
-            (op.name, op.service, (op.access.value, _STYLES[op.access]), first_sentence(op.description))
-            for op in sorted(surface.tools.values(), key=lambda op: (op.service, op.name))
-        ],
-    )
+    rows = [
+        (op.name, op.service, (op.access.value, _STYLES[op.access]), first_sentence(op.description))
+        for op in sorted(surface.tools.values(), key=lambda op: (op.service, op.name))
+    ]
+    show_answer(arguments.json, surface.listed_tools, ("TOOL", "SERVICE", "ACCESS", "WHAT IT DOES"), rows)
     return 0
 
 

@@ -3,7 +3,7 @@
 `DATA/kernel.sock` speaks newline-delimited JSON. A request is one line, answered before the next one is read:
 
     {"call": NAME, "params": {…}, "progress": true, "timeout_s": 5}
-        any number of {"progress": {"done": …, "total": …, "message": …}} and {"log": {…}}, then {"result": …}
+        any number of {"progress": {"done": …, "total": …, "message": …}}, then {"result": …}
     {"attach": {"surface": NAME, "roots": […]}}      with two descriptors by SCM_RIGHTS: the client's input and output;
                                                      and a third, the memory in which its session outlives the kernel
         {"attached": {"pid": …, "ephemeral": true, "roots": […]}}, and when the MCP session has ended

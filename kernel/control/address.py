@@ -1,10 +1,7 @@
 """A data directory: where it and its control socket, lock and logs are; one kernel holds it at a time.
 
-A Unix socket's address holds at most 107 bytes. A longer path is reached through `/proc/self/fd/N`, a descriptor of the
-data directory, so that the socket always stands in the directory it belongs to.
-
-`hold` comes first of all in the kernel's life, before anything slow is imported, so that a second kernel or client can
-connect at once and wait in the socket's backlog.
+A Unix socket's address holds at most 107 bytes; a longer path is reached through `/proc/self/fd/N`, a descriptor of the
+data directory. `hold` comes before anything slow is imported, so that other kernels and clients can queue at once.
 """
 
 from __future__ import annotations
@@ -88,12 +85,7 @@ def addressable(path: Path) -> Iterator[str]:
 
 
 def connect(data_dir: Path) -> socket.socket:
-    """A connection to the kernel that holds `data_dir`.
-
-    Raises:
-        FileNotFoundError, ConnectionRefusedError: no kernel listens there.
-        OSError: it cannot be reached for another reason.
-    """
+    """A connection to the kernel.  Raises OSError (FileNotFoundError, ConnectionRefusedError: none listens there)."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with addressable(socket_path(data_dir)) as address:
@@ -110,9 +102,7 @@ def hold(data_dir: Path, *, wait_s: float = 10.0) -> Iterator[socket.socket]:
 
     A holder that no longer answers on its socket is on its way out, and is waited for up to `wait_s` seconds.
 
-    Raises:
-        AlreadyHeld: names the process that holds it.
-        CannotHold: the directory cannot be made, written to, locked or listened in.
+    Raises AlreadyHeld, which names the holder; CannotHold: it cannot be made, written to, locked or listened in.
     """
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

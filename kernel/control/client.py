@@ -5,11 +5,11 @@ Errors are `ControlError`s whose message is ready to be shown.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kernel.control.address import connect, socket_path
@@ -40,12 +40,7 @@ class CallFailed(ControlError):
 
 
 class Client:
-    """One connection to the kernel that holds `data_dir`; a context manager.
-
-    Raises (on construction):
-        NoKernel: none listens there.
-        ControlError: there is one, and it cannot be reached.
-    """
+    """One connection to the kernel that holds `data_dir`; a context manager.  Raises NoKernel, ControlError."""
 
     def __init__(self, data_dir: Path) -> None:
         try:
@@ -62,9 +57,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -79,72 +72,37 @@ class Client:
         *,
         timeout_s: float | None = None,
         on_progress: Callable[[JsonObject], None] | None = None,
-        on_log: Callable[[JsonObject], None] | None = None,
     ) -> Any:
-        """The result of one call, as decoded JSON.
-
-        Raises:
-            CallFailed: the operation failed, or was refused.
-            KernelGone: the kernel ended first; a call that writes may have happened.
-        """
+        """The result of one call.  Raises CallFailed; KernelGone: a call that writes may have happened."""
         request: JsonObject = {"call": name, "params": params, "progress": on_progress is not None}
         if timeout_s is not None:
             request["timeout_s"] = timeout_s
         self._send(request, ())
-        for message in self._messages():
-            if "result" in message:
-                return message["result"]
-            if on_progress is not None and "progress" in message:
-                on_progress(message["progress"])
-            if on_log is not None and "log" in message:
-                on_log(message["log"])
-        raise KernelGone(f"the kernel ended while {name} was running; whether it was done is not known")
+        gone = f"the kernel ended while {name} was running; whether it was done is not known"
+        return self._answer("result", gone, on_progress)
 
     def attach(
-        self,
-        surface: str,
-        roots: Sequence[str] | None,
-        fd_in: int,
-        fd_out: int,
-        memory: int | None = None,
-        *,
-        timeout_s: float | None = None,
+        self, surface: str, roots: Sequence[str] | None, *descriptors: int, timeout_s: float | None = None
     ) -> JsonObject:
         """Hand the descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
 
         Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
 
         Args:
-            memory: the session's, for the kernel to note it in (`kernel.gateway.transport.session_memory`).
+            descriptors: input, output, and the memory of the session (`kernel.gateway.transport.session_memory`).
 
-        Raises:
-            CallFailed: it does not serve this surface, or has other roots.
-            KernelGone: it ended before it took them; nothing was read from them.
-            TimeoutError: after `timeout_s`.
+        Raises CallFailed: it does not serve this surface, or has other roots; KernelGone: nothing was read from the
+        descriptors; TimeoutError.
         """
         self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
-        attachment: JsonObject = {"surface": surface}
-        if roots is not None:
-            attachment["roots"] = list(roots)
-        self._send({"attach": attachment}, (fd_in, fd_out) if memory is None else (fd_in, fd_out, memory))
-        for message in self._messages():
-            if "attached" in message:
-                self._socket.settimeout(None)
-                attached: JsonObject = message["attached"]
-                return attached
-        raise KernelGone("the kernel ended before it had answered")
+        self._send({"attach": {"surface": surface, "roots": roots}}, descriptors)
+        attached: JsonObject = self._answer("attached", "the kernel ended before it had answered")
+        self._socket.settimeout(None)
+        return attached
 
     def wait_detached(self) -> str:
-        """Until the MCP session has ended; answers why: the `client` has left, or the kernel is `stopped`.
-
-        Raises:
-            CallFailed: it ended by a failure.
-            KernelGone: the kernel died.
-        """
-        for message in self._messages():
-            if "detached" in message:
-                return str(message["detached"]["reason"])
-        raise KernelGone("the kernel has died")
+        """Why the MCP session has ended: the `client` left, or the kernel `stopped`.  Raises CallFailed, KernelGone."""
+        return str(self._answer("detached", "the kernel has died")["reason"])
 
     def _send(self, message: Mapping[str, object], descriptors: Sequence[int]) -> None:
         data = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -154,19 +112,16 @@ class Client:
         except OSError as error:
             raise KernelGone(f"the kernel ended before the request was sent: {error.strerror}") from error
 
-    def _messages(self) -> Iterator[JsonObject]:
-        """Until the kernel closes the connection.  Raises CallFailed."""
-        while True:
-            try:
-                line = self._lines.readline()
-            except ConnectionResetError:
-                return
-            if not line.endswith(b"\n"):
-                return
-            message: JsonObject = json.loads(line)
-            if "failure" in message:
-                raise CallFailed(message["failure"])
-            yield message
-
-
-__all__ = ["CallFailed", "Client", "ControlError", "KernelGone", "NoKernel"]
+    def _answer(self, key: str, gone: str, on_progress: Callable[[JsonObject], None] | None = None) -> Any:
+        """What a message has under `key`.  Raises CallFailed; KernelGone: the connection was closed first."""
+        # A connection that is reset was closed as well.
+        with contextlib.suppress(ConnectionResetError):
+            while (line := self._lines.readline()).endswith(b"\n"):
+                message: JsonObject = json.loads(line)
+                if "failure" in message:
+                    raise CallFailed(message["failure"])
+                if key in message:
+                    return message[key]
+                if on_progress is not None and "progress" in message:
+                    on_progress(message["progress"])
+        raise KernelGone(gone)

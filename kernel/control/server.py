@@ -1,7 +1,6 @@
 """The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the gateway.
 
-Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for. An
-ephemeral kernel's server returns a while after the last one has left, which is that kernel's end.
+Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import math
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import trio
@@ -47,12 +45,9 @@ ACCEPT_RETRY_S = 0.1
 """Pause after running out of descriptors, as in trio's own `serve_listeners`."""
 
 
-class Attach(Protocol):
-    """The gateway's way in."""
-
-    async def __call__(self, fd_in: int, fd_out: int, surface: str, memory: int | None, /) -> None:
-        """Serve MCP on the two descriptors, until the client leaves; the session is noted in `memory`, where there is
-        one.  All stay the caller's to close."""
+Attach = Callable[[int, int, str, int | None], Awaitable[None]]
+"""The gateway's way in: serve MCP on the client's input and output, with the tools of a surface, until it leaves.  The
+last is the memory in which the session is noted, if any.  The descriptors stay the caller's."""
 
 
 class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,56 +60,34 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which tools to show; `roots`, where given, must be the kernel's own."""
+    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own."""
 
     surface: str = "all"
     roots: tuple[str, ...] | None = None
 
 
-class AttachRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Serve MCP on the two descriptors that came with this line."""
-
-    attach: Attachment
-
-
+@dataclass(kw_only=True)
 class ControlServer:
-    """Answers on the control socket.
+    """Answers on the control socket."""
 
-    Args:
-        roots: the kernel's; a client that wants others is refused.
-        linger_s: for an ephemeral kernel: `run` returns this many seconds after the last client has left.
-        started: set once there are services to call; calls wait for it, clients' descriptors do not.
-        stopping: set when the kernel ends in order; a local client whose session ends then is told so.
-    """
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        table: Table,
-        attach: Attach,
-        *,
-        started: trio.Event,
-        stopping: trio.Event,
-        roots: Sequence[Path] = (),
-        linger_s: float | None = None,
-    ) -> None:
-        self.dispatcher = dispatcher
-        self.table = table
-        self.attach = attach
-        self.started = started
-        self.stopping = stopping
-        self.roots = tuple(map(str, roots))
-        self.linger_s = linger_s
-        self._busy = 0
-        self._alone = trio.CancelScope()
+    dispatcher: Dispatcher
+    table: Table
+    attach: Attach
+    started: trio.Event
+    """Set once there are services to call; calls wait for it, clients' descriptors do not."""
+    stopping: trio.Event
+    """Set when the kernel ends in order; a local client whose session ends then is told so."""
+    roots: tuple[str, ...] = ()
+    """The kernel's; a client that wants others is refused."""
+    linger_s: float | None = None
+    """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
+    _busy: int = field(default=0, init=False)
+    _alone: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
 
     async def run(
         self, listening: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve `listening` (a bound and listening Unix socket, which stays the caller's to close).
-
-        Cancellation ends every connection.
-        """
+        """Serve `listening`, which stays the caller's to close.  Cancellation ends every connection."""
         listener = trio.socket.from_stdlib_socket(listening)
         async with trio.open_nursery() as connections:
             with self._alone:
@@ -145,7 +118,7 @@ class ControlServer:
     async def _serve(self, accepted: trio.socket.SocketType) -> None:
         connection = _Connection(self, accepted)
         try:
-            if _admitted(accepted):
+            if _is_admitted(accepted):
                 await connection.run()
         except* OSError:
             # The client is gone; what it asked for has been cancelled.
@@ -158,7 +131,7 @@ class ControlServer:
             self._leave()
 
 
-def _admitted(accepted: trio.socket.SocketType) -> bool:
+def _is_admitted(accepted: trio.socket.SocketType) -> bool:
     credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _gid = struct.unpack("3i", credentials)
     if uid in (os.geteuid(), 0):
@@ -205,14 +178,17 @@ class _Connection:
                 try:
                     lines.send_nowait(bytes(buffer + piece))
                 except trio.WouldBlock:
-                    await self.send(_refusal(f"more than {MAX_WAITING} requests sent ahead"))
-                    connection.cancel()
+                    await self._refuse(f"more than {MAX_WAITING} requests sent ahead", connection)
                     return
                 buffer.clear()
             buffer += rest
             if len(buffer) > MAX_LINE_BYTES:
-                await self.send(_refusal(f"a request of more than {MAX_LINE_BYTES} bytes"))
-                break
+                await self._refuse(f"a request of more than {MAX_LINE_BYTES} bytes", connection)
+                return
+        connection.cancel()
+
+    async def _refuse(self, why: str, connection: trio.CancelScope) -> None:
+        await self.send({"failure": Failure(kind=Kind.INVALID_PARAMS, message=why)})
         connection.cancel()
 
     async def _receive(self) -> bytes:
@@ -244,7 +220,7 @@ class _Connection:
             fields = msgspec.json.decode(line, type=JsonObject)
             if "attach" in fields:
                 try:
-                    return await self._attach(msgspec.convert(fields, AttachRequest).attach)
+                    return await self._attach(msgspec.convert(fields["attach"], Attachment))
                 finally:
                     self._close_descriptors()
             return {"result": await self._call(msgspec.convert(fields, CallRequest))}
@@ -283,14 +259,11 @@ class _Connection:
 
     async def _attach(self, wanted: Attachment) -> JsonObject:
         server = self._server
-        if len(self._descriptors) not in (2, 3):
-            raise InvalidParams(
-                f"an attach comes with two descriptors, or three, not {len(self._descriptors)}", field="attach"
-            )
+        if (count := len(self._descriptors)) not in (2, 3):
+            raise InvalidParams(f"an attach comes with two descriptors, or three, not {count}", field="attach")
         if wanted.surface not in SURFACES:
-            raise InvalidParams(
-                f"unknown surface {wanted.surface!r}; there are: {', '.join(sorted(SURFACES))}", field="surface"
-            )
+            there = ", ".join(sorted(SURFACES))
+            raise InvalidParams(f"unknown surface {wanted.surface!r}; there are: {there}", field="surface")
         if wanted.roots is not None and set(wanted.roots) != set(server.roots):
             raise Unavailable(
                 f"the running kernel (process {os.getpid()}) has the roots {_listed(server.roots)}, not "
@@ -314,27 +287,20 @@ def _listed(roots: Sequence[str]) -> str:
     return ", ".join(sorted(roots)) or "(none)"
 
 
-def _refusal(why: str) -> JsonObject:
-    return {"failure": Failure(kind=Kind.INVALID_PARAMS, message=why)}
-
-
 class _Reports:
-    """What a call tells the command line while it runs; the command line cannot be asked anything."""
+    """What a call tells the command line while it runs: its progress.  The command line cannot be asked anything."""
 
     def __init__(self) -> None:
-        self._progress: list[JsonObject] = []
-        """The latest report, if it was not sent yet."""
-        self._logs: list[JsonObject] = []
+        self._progress: JsonObject | None = None
         self._news = trio.Event()
         self._finished = trio.Event()
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        self._progress = [{"done": done, "total": total, "message": message}]
+        self._progress = {"done": done, "total": total, "message": message}
         self._news.set()
 
     def log(self, level: str, logger: str, message: str) -> None:
-        self._logs.append({"level": level, "logger": logger, "message": message})
-        self._news.set()
+        """The service's own log has it."""
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:
         raise Unavailable(f"the command line cannot answer {method}; use an MCP client that can")
@@ -351,9 +317,8 @@ class _Reports:
             await self._news.wait()
             self._news = trio.Event()
             finished = self._finished.is_set()
-            waiting = [*({"log": entry} for entry in self._logs), *({"progress": one} for one in self._progress)]
-            self._logs, self._progress = [], []
-            for message in waiting:
-                await connection.send(message)
+            if self._progress is not None:
+                progress, self._progress = self._progress, None
+                await connection.send({"progress": progress})
             with trio.move_on_after(PROGRESS_INTERVAL_S):
                 await self._finished.wait()

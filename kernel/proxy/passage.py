@@ -1,10 +1,9 @@
 """One client's connection, and its own connection to the API behind: bytes go through as they come, both ways.
 
-Nothing is taken apart and put together again: what a client sends arrives as it was sent, but for the name of the host
-and, where the upstream's address has a path, the path in front; what comes back goes to the client before anybody looks
-at it. Each client has one upstream connection of its own, so that framing, keep-alive, trailers, upgrades and the end
-of either side mean what they mean without a proxy, and no header that is meant for one connection reaches another.
-Copies are read by h11 to know where messages end; what cannot be read is passed on all the same, and not recorded.
+What a client sends arrives as it was sent, but for the host and, where the upstream's address has a path, the path in
+front; what comes back goes to the client before it is read. Each client has an upstream connection of its own, so that
+framing, keep-alive, trailers, upgrades and the end of either side mean what they mean without a proxy. Copies are read
+by h11 to know where messages end; what cannot be read is passed on all the same, and not recorded.
 """
 
 from __future__ import annotations
@@ -68,10 +67,11 @@ class Upstream:
         """Raises OSError."""
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
-                plain = await trio.open_tcp_stream(self.host, self.port)
                 if self.tls is None:
-                    return plain
-                stream = trio.SSLStream(plain, self.tls, server_hostname=self.host, https_compatible=True)
+                    return await trio.open_tcp_stream(self.host, self.port)
+                stream = await trio.open_ssl_over_tcp_stream(
+                    self.host, self.port, ssl_context=self.tls, https_compatible=True
+                )
                 try:
                     await stream.do_handshake()
                 except BaseException:
@@ -88,7 +88,7 @@ class Upstream:
 class Exchange:
     """A request with its reply, as far as they have passed; bodies without their framing, compressed as they were.
 
-    Of the headers only these are kept: a client's credentials are in others.
+    No other headers are kept: a client's credentials are in them.
     """
 
     method: bytes
@@ -145,7 +145,7 @@ class Passage:
                 try:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._replies, server, client, nursery.cancel_scope)
-                        await self._requests(first, client, server, nursery.cancel_scope)
+                        await self._requests(bytes(first), client, server, nursery.cancel_scope)
                 finally:
                     # An orderly end of TLS may wait for the other side.
                     await trio.aclose_forcefully(server)
@@ -153,12 +153,10 @@ class Passage:
                 # One side has gone; the other is closed likewise.
                 log.debug("a connection broke", exc_info=True)
 
-    # Client to upstream
-
     async def _requests(
-        self, data: bytes | bytearray, client: trio.SocketStream, server: trio.abc.Stream, scope: trio.CancelScope
+        self, first: bytes, client: trio.SocketStream, server: trio.abc.Stream, scope: trio.CancelScope
     ) -> None:
-        rest: bytes | None = bytes(data)
+        rest: bytes | None = first
         while rest is not None:
             rest = await self._request(rest, client, server)
         if isinstance(server, trio.SocketStream) and (self._waiting or self._tunnel):
@@ -192,9 +190,11 @@ class Passage:
         out = self._rewritten(head)
         while True:
             try:
-                ended = self._take(parser, exchange)
+                while isinstance(body := parser.next_event(), h11.Data):
+                    exchange.grow(exchange.request, body.data)
             except h11.RemoteProtocolError:
                 return await self._raw(out + piece, client, server)
+            ended = body is not h11.NEED_DATA
             after = bytes(parser.trailing_data[0]) if ended else b""
             await server.send_all(out + piece[: len(piece) - len(after)])
             if ended:
@@ -209,12 +209,6 @@ class Passage:
             if self._tunnel:
                 return await self._raw(after, client, server)
         return after or (bytes(await client.receive_some(RECEIVE_BYTES)) or None)
-
-    def _take(self, parser: h11.Connection, exchange: Exchange) -> bool:
-        """Keep what there is of the body; answers whether the request ends with it."""
-        while isinstance(event := parser.next_event(), h11.Data):
-            exchange.grow(exchange.request, event.data)
-        return event is not h11.NEED_DATA
 
     async def _raw(self, data: bytes | bytearray, client: trio.SocketStream, server: trio.abc.Stream) -> bytes | None:
         """Pass on all that comes, whatever it is."""
@@ -233,8 +227,6 @@ class Passage:
             line = method + b" " + self._upstream.prefix + rest
         authority = self._upstream.authority
         return line + end + _HOST.sub(lambda _: b"Host: " + authority, fields, count=1)
-
-    # Upstream to client
 
     async def _replies(self, server: trio.abc.Stream, client: trio.SocketStream, scope: trio.CancelScope) -> None:
         parser: h11.Connection | None = None
@@ -267,18 +259,18 @@ class Passage:
         except h11.RemoteProtocolError as error:
             log.warning("a reply cannot be read and is not recorded: %s", error)
             self._readable = False
-            self._decide_all()
+            for exchange in self._waiting:
+                exchange.decided.set()
         return None
 
     def _read(self, parser: h11.Connection, exchange: Exchange) -> bool:
         """Whether the reply is complete."""
         while True:
-            event = parser.next_event()
-            match event:
+            match event := parser.next_event():
                 case h11.Response():
                     exchange.status = event.status_code
                     exchange.response_encoding = _field(event, b"content-encoding")
-                    if event.status_code == 101 or (exchange.method == b"CONNECT" and event.status_code < 300):
+                    if exchange.method == b"CONNECT" and event.status_code < 300:
                         self._readable, self._tunnel = False, True
                     exchange.decided.set()
                 case h11.InformationalResponse() if event.status_code == 101:
@@ -293,10 +285,6 @@ class Passage:
                     continue
                 case _:
                     return False
-
-    def _decide_all(self) -> None:
-        for exchange in self._waiting:
-            exchange.decided.set()
 
 
 def _exchange(request: h11.Request, max_bytes: int) -> Exchange:

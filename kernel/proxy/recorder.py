@@ -1,12 +1,12 @@
 """Handing exchanges over to `transcripts`, after their replies and beside the traffic: no client waits for this.
 
-What cannot be handed over (no kernel runs, the service is being started) is kept in the spool and handed over later.
-A turn that was handed over twice is kept once, so that whatever is not certain is repeated.
+What cannot be handed over now is kept in the spool. A turn that was handed over twice is kept once.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import os
@@ -55,7 +55,6 @@ class Recorder:
         self._held: deque[bytes] = deque()
         self._held_bytes = 0
         self._filled = trio.Event()
-        self._is_away = False
         self.handed_over = 0
         self.lost = 0
 
@@ -91,30 +90,22 @@ class Recorder:
             while True:
                 try:
                     await self._hand_over()
-                    pause_s = FIRST_PAUSE_S
-                    if self._is_away:
-                        self._is_away = False
+                    if pause_s > FIRST_PAUSE_S:
                         log.info("transcripts are recorded again")
+                    pause_s = FIRST_PAUSE_S
                     await self._filled.wait()
                 except Away as error:
-                    if not self._is_away:
-                        self._is_away = True
+                    if pause_s == FIRST_PAUSE_S:
                         log.warning("turns are kept aside until they can be recorded: %s", error)
                     await self._set_aside()
-                    with trio.move_on_after(pause_s):
-                        await trio.sleep_forever()
+                    await trio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LAST_PAUSE_S)
         finally:
             with trio.CancelScope(shield=True):
-                await self._end()
-
-    async def _end(self) -> None:
-        try:
-            with trio.move_on_after(END_PATIENCE_S):
-                await self._hand_over()
-        except Away:
-            log.debug("the rest is handed over by the next proxy")
-        await self._set_aside()
+                # What cannot be handed over now is by the next proxy.
+                with trio.move_on_after(END_PATIENCE_S), contextlib.suppress(Away):
+                    await self._hand_over()
+                await self._set_aside()
 
     async def _hand_over(self) -> None:
         """All that there is, the oldest first.  Raises Away."""
@@ -133,12 +124,10 @@ class Recorder:
         while self._held:
             data = self._held[0]
             try:
-                kept = await trio.to_thread.run_sync(self._spool.put, data)
-                why = "the folder of what waits is full"
+                if not await trio.to_thread.run_sync(self._spool.put, data):
+                    self._lose("the folder of what waits is full")
             except OSError as error:
-                kept, why = False, str(error)
-            if not kept:
-                self._lose(why)
+                self._lose(str(error))
             self._held_bytes -= len(self._held.popleft())
 
     def _lose(self, why: str) -> None:
@@ -155,14 +144,11 @@ class Recorder:
             raise Away(f"no kernel answers: {error or type(error).__name__}") from error
         except trio.TooSlowError:
             raise Away("the kernel does not answer") from None
-        failure = answer.get("failure")
-        if failure is not None:
-            if failure.get("kind") in ("invalid_params", "forbidden", "internal"):
-                self._lose(str(failure.get("message")))
-                return
-            raise Away(str(failure.get("message")))
-        result = answer["result"]
-        if result.get("problem"):
+        if (failure := answer.get("failure")) is not None:
+            if failure["kind"] not in ("invalid_params", "forbidden", "internal"):
+                raise Away(failure["message"])
+            self._lose(failure["message"])
+        elif (result := answer["result"]).get("problem"):
             self._lose("; ".join(result.get("errors", [])))
         else:
             self.handed_over += 1
@@ -224,4 +210,4 @@ class Spool:
         """It has been handed over.  Raises OSError."""
         size = file.stat().st_size if file.exists() else 0
         file.unlink(missing_ok=True)
-        self._bytes = max(0, self._bytes - size)
+        self._bytes -= size

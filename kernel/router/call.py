@@ -1,8 +1,4 @@
-"""One call on its way through the router, and what goes with it: the client's session and the trace context.
-
-A service is told the session so that it can keep for each what is its own; a trace context is a W3C traceparent, and
-goes with a call to the calls made while serving it.
-"""
+"""One call on its way through the router, with the client's session and the trace context (a W3C traceparent)."""
 
 from __future__ import annotations
 
@@ -86,10 +82,7 @@ class Waiting:
             self._client_requests.progress(frame.done, frame.total, frame.message)
 
     def result(self, operation: Operation[Any], *, written: bool) -> object:
-        """The result; with `written`, as JSON where it came as such.
-
-        Raises LinckiaError: the call's failure.
-        """
+        """The result; with `written`, as JSON where it came as such.  Raises LinckiaError."""
         if self.outcome is None or isinstance(self.outcome, LinckiaError):
             raise self.outcome or Internal(f"{operation.name} has not been answered")
         try:

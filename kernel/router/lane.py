@@ -1,15 +1,13 @@
 """The calls of one service: who waits, who is in flight, and what becomes of them when a generation dies.
 
-Promises: a call is answered exactly once.  One that was not delivered may be delivered later or failed as not
-executed; one that was delivered to a generation that died is sent again only if its operation is idempotent, and
-otherwise fails as `MaybeExecuted`.
+A call is answered exactly once.  One that was delivered to a generation that died is sent again only if its operation
+is idempotent, and otherwise fails as `MaybeExecuted`.
 
 After a death that the service itself caused (not a kill from outside) the calls that were in flight are *suspects*:
-they are sent again one at a time, so that a request that kills its service is caught alone, refused as `Quarantined`,
-and takes no innocent one with it.
+they are sent again one at a time, so that a request that kills its service is caught alone and refused as
+`Quarantined`.
 
-A service may be a pool: several instances, each supervised for itself, behind one lane. A call goes to the least loaded
-instance that is there, and one that lost its instance to the next that is.
+A service may be a pool: several instances, each supervised for itself. A call goes to the least loaded that is there.
 """
 
 from __future__ import annotations
@@ -20,24 +18,15 @@ import math
 import signal
 from collections.abc import Callable, Sequence
 
+import msgspec
 import trio
 from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
-from kernel.router.instance import Instance, Limits
+from proto import errors
 from proto.channel import Channel
-from proto.errors import (
-    Executed,
-    Internal,
-    LinckiaError,
-    MaybeExecuted,
-    Overloaded,
-    Quarantined,
-    Timeout,
-    Unavailable,
-    from_failure,
-)  # fmt: skip
+from proto.errors import Executed, LinckiaError
 from proto.frames import Call, Cancel, Fault, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Access
@@ -46,12 +35,10 @@ REPLAYS_AFTER_CRASH = 1
 """A call whose own generation crashed under it is sent once more; a second crash, alone, convicts it."""
 
 REPLAYS_AFTER_KILL = 3
-"""A kill from outside says nothing against the calls in flight; the bound only keeps a killer from making them
-immortal."""
+"""A kill from outside says nothing against the calls in flight; the bound keeps a killer from making them immortal."""
 
 QUARANTINE_S = 600.0
-"""How long a convicted request is refused: longer than an agent's retries, short enough that a repaired cause is
-noticed."""
+"""For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
 
 QUARANTINE_ENTRIES = 1024
 """Convictions kept for one service; the oldest goes first."""
@@ -61,12 +48,40 @@ _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
+
+    in_flight: int
+    queue: int
+
+
+class Instance(msgspec.Struct, eq=False):
+    """One process of the service, from generation to generation; `channel` is None while none takes calls."""
+
+    name: str
+    channel: Channel | None = None
+    generation: int = 0
+    in_flight: int = 0
+    used: bool = False
+    """Whether a client's call was sent to it since that was last asked."""
+    busy_at: float = -math.inf
+    """When it last had a call in hand, on trio's clock."""
+    state: ServiceState = ServiceState.WAITING
+    reason: str = "it has not been started yet"
+    retry_at: float | None = None
+
+    def is_hopeless(self, deadline: float) -> bool:
+        """Whether a call of this deadline would wait for it in vain."""
+        if self.state in (ServiceState.FAILED, ServiceState.STOPPED):
+            return True
+        return self.state is ServiceState.BACKOFF and self.retry_at is not None and self.retry_at > deadline
+
+
 class Lane:
-    """All calls to one service.
+    """All calls to one service, in its `instances` (by default one, of the service's own name).
 
     Args:
-        instances: the names of its processes; by default one, of the service's own name.
-        wake: called with the name of one that rests, or is about to, where it is wanted.
+        wake: called with the name of an instance that rests, or is about to, where it is wanted.
     """
 
     def __init__(
@@ -123,13 +138,11 @@ class Lane:
     def queued(self) -> int:
         return len(self._queue) + len(self._suspects)
 
-    # ---- calls in -------------------------------------------------------------------------------------------------
-
     def submit(self, call: RoutedCall) -> None:
         """Send the call now or queue it.
 
-        Raises LinckiaError where neither can be: the service is failed or stopped, the queue is full, the request is
-        quarantined.  The call's `done` is not called then.
+        Raises LinckiaError, and will not call `done`, where neither can be: the service is failed or stopped, the queue
+        is full, the request is quarantined.
         """
         self._refuse_convicted(call)
         if (error := self._unavailable(call)) is not None:
@@ -137,7 +150,7 @@ class Lane:
             raise call.op.failure(error)
         if self.queued >= self._limits.queue:
             self.failures["overloaded"] += 1
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"service {self.service} has {self.in_flight} calls in flight and {self.queued} waiting; "
                 "try again shortly",
                 retry_after_ms=100,
@@ -148,10 +161,7 @@ class Lane:
         self._wake()
 
     def withdraw(self, call: RoutedCall, reason: str) -> bool:
-        """The caller wants no answer any more: forget it, or stop the work.  `done` will not be called.
-
-        Answers whether the call had been delivered.
-        """
+        """Forget the call, or stop the work: `done` will not be called.  Answers whether it had been delivered."""
         call.withdrawn = True
         if call.frame_id and call.frame_id in self._in_flight:
             # It keeps its place until the handler says that it has stopped: back-pressure stays honest.
@@ -166,8 +176,6 @@ class Lane:
         """The call in flight that has this number in this generation of an instance."""
         call = self._in_flight.get(frame_id) if frame_id is not None else None
         return call if call is not None and (call.instance, call.generation) == (instance, generation) else None
-
-    # ---- generations ----------------------------------------------------------------------------------------------
 
     def up(self, instance: str, generation: int, channel: Channel) -> None:
         live = self._instances[instance]
@@ -196,12 +204,12 @@ class Lane:
         again: list[RoutedCall] = []
         for call in lost:
             call.frame_id = 0
-            if not call.withdrawn:
-                error = self._after_death(call, cause)
-                if error is None:
-                    again.append(call)
-                else:
-                    self._finish(call, error)
+            if call.withdrawn:
+                continue
+            if (error := self._after_death(call, cause)) is None:
+                again.append(call)
+            else:
+                self._finish(call, error)
         # They have waited longest.
         self._suspects.extend(call for call in again if call.suspect)
         self._queue.extendleft(reversed([call for call in again if not call.suspect]))
@@ -214,23 +222,25 @@ class Lane:
         text = f"service {self.service} died ({cause.text or cause.kind}) while serving {call.op.name}"
         if not call.is_repeatable():
             if call.op.access is Access.READ:
-                return Unavailable(f"{text}; nothing was changed: call again")
-            return MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
+                return errors.Unavailable(f"{text}; nothing was changed: call again")
+            return errors.MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
         from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
         if not from_outside:
             if call.suspect:
-                self._convict(call)
-                return Quarantined(
+                self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S
+                while len(self._convicted) > QUARANTINE_ENTRIES:
+                    self._convicted.popitem(last=False)
+                return errors.Quarantined(
                     f"{text}, for the second time; this request is refused for {QUARANTINE_S / 60:.0f} minutes",
                     retry_after_ms=int(QUARANTINE_S * 1000),
                 )
             call.suspect = True
         if call.deaths > (REPLAYS_AFTER_KILL if from_outside else REPLAYS_AFTER_CRASH):
-            return Unavailable(f"{text}, for the {call.deaths}th time; it was not sent again", executed=_executed(call))
+            return errors.Unavailable(
+                f"{text}, for the {call.deaths}th time; it was not sent again", executed=_executed(call)
+            )
         self.replays += 1
         return None
-
-    # ---- frames ---------------------------------------------------------------------------------------------------
 
     def frame(self, instance: str, generation: int, frame: Return | Fault | Progress) -> None:
         call = self.find(instance, generation, frame.id)
@@ -242,12 +252,10 @@ class Lane:
                 self._finish(call, body)
             case Fault(failure=failure):
                 self._release(call)
-                self._finish(call, from_failure(failure))
+                self._finish(call, errors.from_failure(failure))
             case Progress():
                 if call.progress is not None and not call.withdrawn:
                     call.progress(frame)
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _release(self, call: RoutedCall) -> None:
         del self._in_flight[call.frame_id]
@@ -277,7 +285,8 @@ class Lane:
             else:
                 return
             if call.deadline <= now:
-                self._finish(call, self._too_late(call))
+                late = f"{call.op.name}: the deadline passed before service {self.service} took it"
+                self._finish(call, errors.Timeout(late, executed=_executed(call)))
                 continue
             self._send(call, instance, now)
 
@@ -293,12 +302,9 @@ class Lane:
 
     def _free(self) -> Instance | None:
         """The least loaded instance that takes another call."""
-        free = [
-            each
-            for each in self._instances.values()
-            if each.channel is not None and each.in_flight < self._limits.in_flight
-        ]
-        return min(free, key=lambda each: each.in_flight, default=None)
+        there = [each for each in self._instances.values() if each.channel is not None]
+        least = min(there, key=lambda each: each.in_flight, default=None)
+        return least if least is not None and least.in_flight < self._limits.in_flight else None
 
     def _send(self, call: RoutedCall, instance: Instance, now: float) -> None:
         call.frame_id = next(self._ids)
@@ -306,20 +312,18 @@ class Lane:
         instance.in_flight += 1
         instance.used = instance.used or call.for_client
         self._in_flight[call.frame_id] = call
-        self._post(
-            call,
-            Call(
-                id=call.frame_id,
-                op=call.op.name,
-                params=call.params,
-                left_ms=max(1, int((call.deadline - now) * 1000)),
-                trace=call.trace,
-                caller=call.caller,
-                generation=call.generation,
-                progress=call.progress is not None,
-                session=call.session,
-            ),
+        frame = Call(
+            id=call.frame_id,
+            op=call.op.name,
+            params=call.params,
+            left_ms=max(1, int((call.deadline - now) * 1000)),
+            trace=call.trace,
+            caller=call.caller,
+            generation=call.generation,
+            progress=call.progress is not None,
+            session=call.session,
         )
+        self._post(call, frame)
 
     def _post(self, call: RoutedCall, frame: Call | Cancel) -> None:
         instance = self._instances[call.instance]
@@ -331,18 +335,14 @@ class Lane:
             # The supervisor sees the death too and says so through `down`, which decides what becomes of the calls.
             instance.channel = None
 
-    def _too_late(self, call: RoutedCall) -> Timeout:
-        message = f"{call.op.name}: the deadline passed before service {self.service} took it"
-        return Timeout(message, executed=_executed(call))
-
-    def _unavailable(self, call: RoutedCall) -> Unavailable | None:
+    def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
         """Why there is no use in waiting, if there is none."""
         if not all(each.is_hopeless(call.deadline) for each in self._instances.values()):
             return None
         first = min(self._instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)
         wait = None if first.retry_at is None else max(0.0, first.retry_at - trio.current_time())
         when = "" if wait is None else f"; the next start is tried in {wait:.1f} s"
-        return Unavailable(
+        return errors.Unavailable(
             f"service {first.name} is {first.state}: {first.reason}{when}",
             retry_after_ms=None if wait is None else int(wait * 1000),
             executed=_executed(call),
@@ -350,32 +350,21 @@ class Lane:
 
     def _fail_waiting(self) -> None:
         for waiting in (self._queue, self._suspects):
-            kept = [call for call in waiting if self._unavailable(call) is None]
-            failed = [call for call in waiting if call not in kept]
-            waiting.clear()
-            waiting.extend(kept)
-            for call in failed:
-                error = self._unavailable(call)
-                self._finish(call, error or Internal(f"service {self.service} does not run"))
-
-    def _convict(self, call: RoutedCall) -> None:
-        self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S
-        while len(self._convicted) > QUARANTINE_ENTRIES:
-            self._convicted.popitem(last=False)
+            for call in list(waiting):
+                if (error := self._unavailable(call)) is not None:
+                    waiting.remove(call)
+                    self._finish(call, error)
 
     def _refuse_convicted(self, call: RoutedCall) -> None:
         if not self._convicted:
             return
         digest = call.digest()
-        until = self._convicted.get(digest)
-        if until is None:
-            return
-        left = until - trio.current_time()
+        left = self._convicted.get(digest, -math.inf) - trio.current_time()
         if left <= 0:
-            del self._convicted[digest]
+            self._convicted.pop(digest, None)
             return
         self.failures["quarantined"] += 1
-        raise Quarantined(
+        raise errors.Quarantined(
             f"this {call.op.name} request was in flight when two generations of service {self.service} crashed; "
             f"it is refused for another {left:.0f} s",
             executed=Executed.NO,

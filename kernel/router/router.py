@@ -1,14 +1,15 @@
 """The router: every call of a client, an operator or a service, to whichever service owns the operation.
 
 It is the supervisor's `GenerationSink` and everyone's `Dispatcher`.  It never decodes a body that it passes from one
-service to another; deadlines, traces and the right to ask the client go from a call to the calls made while serving
-it.
+service to another; traces and the right to ask the client go from a call to the calls made while serving it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -17,32 +18,11 @@ from msgspec import Raw
 
 from kernel.ports import Cause, ClientRequests, ServiceState
 from kernel.router.call import RoutedCall, Waiting, current_session
-from kernel.router.instance import Limits
-from kernel.router.lane import Lane
-from proto import frames
+from kernel.router.lane import Lane, Limits
+from proto import errors, frames
 from proto.channel import Channel
-from proto.errors import (
-    Executed,
-    Forbidden,
-    Internal,
-    InvalidParams,
-    LinckiaError,
-    Timeout,
-    Unavailable,
-    UnknownOperation,
-)
-from proto.frames import (
-    ASK_CLIENT,
-    AnyFrame,
-    Call,
-    Cancel,
-    Event,
-    Fault,
-    Hello,
-    Log,
-    Progress,
-    Return,
-)  # fmt: skip
+from proto.errors import Executed, Forbidden, Internal, LinckiaError
+from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Operation, Params
 from proto.ops import Table
@@ -56,12 +36,38 @@ LocalHandler = Callable[[Any, str], Awaitable[object]]
 _log = logging.getLogger("linckia.router")
 
 
+@dataclass
+class _Living:
+    """One living generation of a service: what it has asked for."""
+
+    service: str
+    generation: int
+    channel: Channel
+    lane: Lane
+    made: dict[int, tuple[Lane, RoutedCall]] = field(default_factory=dict)
+    """Calls that it made, by its own number for each."""
+    asks: dict[int, trio.CancelScope] = field(default_factory=dict)
+    """Its questions to clients."""
+
+    def serving(self, call_id: int | None) -> RoutedCall | None:
+        """The call of that number that it has in hand."""
+        return self.lane.find(self.service, self.generation, call_id)
+
+    def answer(self, call_id: int, outcome: Raw | LinckiaError) -> None:
+        self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
+
+    def post(self, frame: Return | Fault | Progress) -> None:
+        # Where it is gone, the answer is dropped.
+        with contextlib.suppress(LinkClosed):
+            self.channel.post(frame)
+
+
 class Router:
     """Routes calls; `run` must be running in a nursery.
 
     Args:
         limits: of each service, by its name.
-        pools: the instances of services that are several processes; the others have one of their own name.
+        pools: the instances of services that are several processes.
     """
 
     def __init__(
@@ -76,12 +82,9 @@ class Router:
         self._lanes = dict(self.lanes)
         for name, instances in (pools or {}).items():
             self._lanes.update(dict.fromkeys(instances, self.lanes[name]))
-        self._channels: dict[tuple[str, int], Channel] = {}
-        # Calls made by services, by the service's generation and its own number for the call.
-        self._made: dict[tuple[str, int], dict[int, tuple[Lane, RoutedCall]]] = {}
-        self._asks: dict[tuple[str, int, int], trio.CancelScope] = {}
+        self._living: dict[tuple[str, int], _Living] = {}
         self._local: dict[str, LocalHandler] = {}
-        self._subscribers: list[tuple[str, Callable[[Event], object]]] = []
+        self._subscribers: list[tuple[str, Callable[[Event], Awaitable[None] | None]]] = []
         self._nursery: trio.Nursery | None = None
         self._start_resting: Callable[[str], None] | None = None
 
@@ -112,8 +115,6 @@ class Router:
         """The operation of that name. Raises UnknownOperation."""
         return self._table.find(name)
 
-    # ---- Dispatcher -----------------------------------------------------------------------------------------------
-
     async def call(
         self,
         operation: Operation[Any],
@@ -134,7 +135,7 @@ class Router:
         lane = self._lane_of(operation)
         body = frames.pack_body(params)
         if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
-            raise InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
+            raise errors.InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         waiting = Waiting(client_requests)
         routed = RoutedCall(
             operation,
@@ -156,27 +157,20 @@ class Router:
         if waiting.outcome is None:
             lane.failures["timeout"] += 1
             late = f"{operation.name}: no answer from service {operation.service} within {limit_s:.3g} s"
-            raise operation.failure(Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
+            raise operation.failure(errors.Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
         return waiting.result(operation, written=written)
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
-        """See `kernel.ports.Dispatcher.subscribe`; an awaitable that `receive` returns is run in the router's
-        nursery."""
+        """See `kernel.ports.Dispatcher.subscribe`; what `receive` returns is awaited in the router's nursery."""
 
-        def deliver(event: Event) -> None:
-            pending = receive(event)
-            if pending is not None and self._nursery is not None:
-                self._nursery.start_soon(_await, pending)
-
-        entry = (topic, deliver)
+        entry = (topic, receive)
         self._subscribers.append(entry)
         return lambda: self._subscribers.remove(entry)
 
-    # ---- GenerationSink -------------------------------------------------------------------------------------------
-
-    def up(self, hello: Hello, channel: Channel) -> None:
-        self._channels[hello.service, hello.generation] = channel
-        self._lanes[hello.service].up(hello.service, hello.generation, channel)
+    def up(self, hello: frames.Hello, channel: Channel) -> None:
+        lane = self._lanes[hello.service]
+        self._living[hello.service, hello.generation] = _Living(hello.service, hello.generation, channel, lane)
+        lane.up(hello.service, hello.generation, channel)
 
     def draining(self, service: str, generation: int) -> None:
         self._lanes[service].draining(service, generation)
@@ -185,7 +179,7 @@ class Router:
         return self._lanes[service].was_used(service)
 
     def idle_since(self, service: str) -> float | None:
-        if any(calls for (name, _), calls in self._made.items() if name == service):
+        if any(living.made for living in self._living.values() if living.service == service):
             return None
         return self._lanes[service].idle_since(service)
 
@@ -193,61 +187,68 @@ class Router:
         self._lanes[service].state(service, state, reason, retry_at)
 
     def down(self, service: str, generation: int, cause: Cause) -> None:
-        self._channels.pop((service, generation), None)
-        for lane, call in self._made.pop((service, generation), {}).values():
-            lane.withdraw(call, f"service {service} died")
-        for key in [key for key in self._asks if key[:2] == (service, generation)]:
-            self._asks.pop(key).cancel()
+        if (dead := self._living.pop((service, generation), None)) is not None:
+            for lane, call in dead.made.values():
+                lane.withdraw(call, f"service {service} died")
+            for scope in dead.asks.values():
+                scope.cancel()
+            dead.asks.clear()
         self._lanes[service].down(service, generation, cause)
 
     def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
+        if isinstance(frame, Return | Fault | Progress):
+            self._lanes[service].frame(service, generation, frame)
+            return
+        living = self._living.get((service, generation))
         match frame:
-            case Return() | Fault() | Progress():
-                self._lanes[service].frame(service, generation, frame)
-            case Call():
-                self._from_service(service, generation, frame)
-            case Cancel(id=call_id):
-                self._cancel_made(service, generation, call_id)
             case Event():
                 self._publish(frame)
-            case Log():
-                self._relay_log(service, generation, frame)
+            case Call() if living is not None:
+                self._from_service(living, frame)
+            case frames.Cancel(id=call_id) if living is not None:
+                lane, call = living.made.pop(call_id, (None, None))
+                if lane is not None and call is not None:
+                    lane.withdraw(call, f"withdrawn by service {service}")
+                if (scope := living.asks.pop(call_id, None)) is not None:
+                    scope.cancel()
+            case frames.Log() if living is not None:
+                call = living.serving(frame.call)
+                if call is not None and call.client_requests is not None:
+                    call.client_requests.log(frame.level, service, frame.message)
             case _:
                 _log.warning("service %s sent an unexpected %s", service, type(frame).__name__)
 
-    # ---- calls of services ----------------------------------------------------------------------------------------
-
-    def _from_service(self, service: str, generation: int, call: Call) -> None:
-        parent = self._lanes[service].find(service, generation, call.parent)
-        client_requests = parent.client_requests if parent is not None else None
+    def _from_service(self, living: _Living, call: Call) -> None:
+        parent = living.serving(call.parent)
         try:
-            if call.op == ASK_CLIENT:
-                self._ask_client(service, generation, call, client_requests)
+            if call.op == frames.ASK_CLIENT:
+                self._ask_client(living, call, parent.client_requests if parent is not None else None)
             else:
-                self._pass_on(service, generation, call, parent)
+                self._pass_on(living, call, parent)
         except LinckiaError as error:
-            self._answer(service, generation, call.id, error)
+            living.answer(call.id, error)
 
-    def _pass_on(self, service: str, generation: int, call: Call, parent: RoutedCall | None) -> None:
+    def _pass_on(self, living: _Living, call: Call, parent: RoutedCall | None) -> None:
         operation = self._table.get(call.op)
         if operation is None:
-            raise UnknownOperation(f"unknown operation {call.op!r}")
-        caller = self._lanes[service].service
+            raise errors.UnknownOperation(f"unknown operation {call.op!r}")
+        caller = living.lane.service
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by service {caller}")
         if operation.service == KERNEL:
-            self._start(self._serve_local_for, service, generation, call, operation)
+            self._start(self._serve_local_for, living, call, operation)
             return
         lane = self._lane_of(operation)
-        made = self._made.setdefault((service, generation), {})
-
         # Also where it fails at once: what it wanted to do is still to be done.
-        self._lanes[service].was_busy(service)
+        living.lane.was_busy(living.service)
 
         def done(outcome: Raw | LinckiaError) -> None:
-            made.pop(call.id, None)
-            self._lanes[service].was_busy(service)
-            self._answer(service, generation, call.id, outcome)
+            living.made.pop(call.id, None)
+            living.lane.was_busy(living.service)
+            living.answer(call.id, outcome)
+
+        def progress(frame: Progress) -> None:
+            living.post(Progress(call.id, frame.done, frame.total, frame.message))
 
         routed = RoutedCall(
             operation,
@@ -256,33 +257,22 @@ class Router:
             trace=call.trace,
             deadline=trio.current_time() + call.left_ms / 1000,
             done=done,
-            progress=(lambda p: self._post(service, generation, Progress(call.id, p.done, p.total, p.message)))
-            if call.progress
-            else None,
+            progress=progress if call.progress else None,
             client_requests=parent.client_requests if parent is not None else None,
             for_client=parent is not None and parent.for_client,
         )
-        made[call.id] = (lane, routed)
+        living.made[call.id] = (lane, routed)
         try:
             lane.submit(routed)
         except LinckiaError:
-            del made[call.id]
+            del living.made[call.id]
             raise
 
-    def _cancel_made(self, service: str, generation: int, call_id: int) -> None:
-        made = self._made.get((service, generation), {}).pop(call_id, None)
-        if made is not None:
-            lane, call = made
-            lane.withdraw(call, f"withdrawn by service {service}")
-        scope = self._asks.pop((service, generation, call_id), None)
-        if scope is not None:
-            scope.cancel()
-
-    def _ask_client(self, service: str, generation: int, call: Call, client_requests: ClientRequests | None) -> None:
+    def _ask_client(self, living: _Living, call: Call, client_requests: ClientRequests | None) -> None:
         if client_requests is None:
-            raise Unavailable("the call being served was not made by a client that can be asked")
+            raise errors.Unavailable("the call being served was not made by a client that can be asked")
         request = msgspec.msgpack.decode(call.params, type=dict[str, Any])
-        scope = self._asks[service, generation, call.id] = trio.CancelScope()
+        scope = living.asks[call.id] = trio.CancelScope()
 
         async def ask() -> None:
             outcome: Raw | LinckiaError = Internal("the question was withdrawn")
@@ -291,71 +281,50 @@ class Router:
                     outcome = frames.pack_body(await client_requests.ask(request["method"], request["params"]))
                 except LinckiaError as error:
                     outcome = error
-            if self._asks.pop((service, generation, call.id), None) is not None:
-                self._answer(service, generation, call.id, outcome)
+            if living.asks.pop(call.id, None) is not None:
+                living.answer(call.id, outcome)
 
         self._start(ask)
 
-    async def _serve_local_for(self, service: str, generation: int, call: Call, operation: Operation[Any]) -> None:
+    async def _serve_local_for(self, living: _Living, call: Call, operation: Operation[Any]) -> None:
         outcome: Raw | LinckiaError
         try:
             params = msgspec.msgpack.decode(call.params, type=operation.params)
-            outcome = frames.pack_body(await self._call_local(operation, params, service, call.left_ms / 1000))
+            outcome = frames.pack_body(await self._call_local(operation, params, living.service, call.left_ms / 1000))
         except msgspec.DecodeError as error:
-            outcome = InvalidParams(f"{operation.name}: {error}")
+            outcome = errors.InvalidParams(f"{operation.name}: {error}")
         except LinckiaError as error:
             outcome = error
-        self._answer(service, generation, call.id, outcome)
+        living.answer(call.id, outcome)
 
     async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
         handler = self._local.get(operation.name)
         if handler is None:
-            raise UnknownOperation(f"the kernel does not answer {operation.name!r}")
+            raise errors.UnknownOperation(f"the kernel does not answer {operation.name!r}")
         try:
             with trio.move_on_after(limit_s):
                 return msgspec.to_builtins(await handler(params, caller))
-            raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
+            raise errors.Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
-
-    # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _lane_of(self, operation: Operation[Any]) -> Lane:
         lane = self._lanes.get(operation.service)
         if lane is None:
-            raise Unavailable(f"service {operation.service}, which owns {operation.name}, is not part of this system")
+            owner = f"service {operation.service}, which owns {operation.name},"
+            raise errors.Unavailable(f"{owner} is not part of this system")
         return lane
 
-    def _answer(self, service: str, generation: int, call_id: int, outcome: Raw | LinckiaError) -> None:
-        if isinstance(outcome, LinckiaError):
-            self._post(service, generation, Fault(call_id, outcome.failure))
-        else:
-            self._post(service, generation, Return(call_id, outcome))
-
-    def _post(self, service: str, generation: int, frame: Return | Fault | Progress) -> None:
-        channel = self._channels.get((service, generation))
-        if channel is None:
-            return
-        try:
-            channel.post(frame)
-        except LinkClosed:
-            _log.debug(
-                "service %s generation %d is gone; the answer to its call %d is dropped", service, generation, frame.id
-            )
-
     def _publish(self, event: Event) -> None:
-        for pattern, deliver in list(self._subscribers):
+        for pattern, receive in list(self._subscribers):
             if pattern == event.topic or (pattern.endswith("*") and event.topic.startswith(pattern[:-1])):
-                deliver(event)
-
-    def _relay_log(self, service: str, generation: int, frame: Log) -> None:
-        call = self._lanes[service].find(service, generation, frame.call)
-        if call is not None and call.client_requests is not None:
-            call.client_requests.log(frame.level, service, frame.message)
+                pending = receive(event)
+                if pending is not None and self._nursery is not None:
+                    self._nursery.start_soon(_await, pending)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         if self._nursery is None:
-            raise Unavailable("the kernel is ending")
+            raise errors.Unavailable("the kernel is ending")
         self._nursery.start_soon(task, *args)
 
 

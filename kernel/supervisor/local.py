@@ -1,7 +1,6 @@
 """Generations as processes of this machine, forked by a zygote or started from nothing.  Linux only (pidfd).
 
-Every process has a session and a process group of its own, dies with the kernel, and is watched by a pidfd, which tells
-of its death within a millisecond and cannot be confused by a number used again.
+Every process has a session and a process group of its own, dies with the kernel, and is watched by a pidfd.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
 
 LOOK_INTERVAL_S = 1.0
-"""Between two looks for zombies and for zygotes that are not needed: both cost next to nothing, so there is no
-hurry."""
+"""Between two looks for zombies and for zygotes that are not needed: there is no hurry."""
 
 _log = logging.getLogger("linckia.supervisor")
 

@@ -1,8 +1,6 @@
 """Where a generation runs: the seam between supervision and the making of processes.
 
-A placement starts a generation and hands back what supervision needs of it: a link, its end, signals, its memory.
-Today's is `local.LocalPlacement`; one that starts the same service on another host has the same shape, and tests have
-one without any process.
+`local.LocalPlacement` makes processes of this machine; tests have a placement without any process.
 """
 
 from __future__ import annotations
@@ -22,15 +20,14 @@ class SpawnError(Exception):
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: by `code` or by `signal` (neither where that cannot be known).
-
-    `oom`: the operating system killed it for want of memory.  `last_words` is the end of what it wrote to its log.
-    """
+    """How a process ended: by `code` or by `signal`, neither where that cannot be known."""
 
     code: int | None = None
     signal: int | None = None
     oom: bool = False
+    """Killed for want of memory."""
     last_words: str = ""
+    """The end of what it wrote to its log."""
 
 
 class Running(Protocol):
@@ -47,10 +44,7 @@ class Running(Protocol):
     def link(self) -> Link: ...
 
     async def wait(self) -> Exit:
-        """Until it is gone, and with it all that it spawned in its process group.
-
-        Cancellation: may be awaited again.
-        """
+        """Until it is gone, with all that it spawned in its process group; may be awaited again after cancellation."""
 
     def became_ready(self) -> None:
         """It is READY: what makes the start of the next generation quick is done from now on."""
@@ -78,13 +72,7 @@ class Placement(Protocol):
         """What runs beside the generations (zygotes, say), until cancelled."""
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
-        """Start a generation.
-
-        Cancellation: leaves no process behind.
-
-        Raises:
-            SpawnError: it could not be started.
-        """
+        """Start a generation.  Cancellation leaves no process behind.  Raises SpawnError."""
 
     def dismiss(self, service: str) -> None:
         """No generation will follow soon: what was made ready for one is given up."""

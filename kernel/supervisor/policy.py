@@ -1,15 +1,12 @@
 """The restart policy: what becomes of the services when something happens, as a pure function.
 
-`decide` takes the state, what happened, the time and one random number, and gives the new state and the decisions.
-It promises Erlang/OTP's semantics for services that are restarted each for itself (restart types, intensity), and
-beyond them:
+`decide` takes the state, what happened, the time and one random number, and gives the new state and the decisions:
+Erlang/OTP's semantics for services that are restarted each for itself (restart types, intensity), and beyond them:
 
 - a restart after healthy time is immediate; after that come exponential delays, and healthy time resets them;
-- the system never ends because of a service: past its intensity it is FAILED, with the time of the next try, and that
-  one try is all it gets before it is FAILED again, so there is no busy loop;
-- what a person stopped stays stopped: a planned start that comes late finds the state changed, and means nothing;
-- death by a signal from outside (`kill -9` by a person) of a service that was READY is no defect of its own: it is
-  restarted at once and not counted, since each turn of such a loop needs the outsider;
+- the system never ends because of a service: past its intensity it is FAILED, and gets one try after a stated time;
+- what a person stopped stays stopped, whatever was planned;
+- death by a signal from outside (`kill -9`) of a service that was READY is restarted at once and not counted;
 - a service that is not called may rest, without a process, and starts at the next call, also where that comes while it
   is still ending.  A rest is neither a death nor a restart;
 - a service that keeps dying in one mode goes on in the next, and comes back to the better one after healthy time.
@@ -32,8 +29,7 @@ MAX_CLIMB_DOUBLINGS = 7
 RESTS = "it was not called for a while, and starts at the next call"
 
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that a process does not raise in itself by mistake; the operating system's own SIGKILL is told apart as OOM
-before."""
+"""Not raised by a process in itself by mistake; the operating system's own SIGKILL is told apart as OOM before."""
 
 _GONE = (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.RESTING)
 
@@ -85,59 +81,50 @@ class Boot(msgspec.Struct, frozen=True):
     """Start everything."""
 
 
-class BecameReady(msgspec.Struct, frozen=True):
-    name: str
-    generation: int
-
-
-class Died(msgspec.Struct, frozen=True):
-    """The process is gone (or could not be made), whatever the reason."""
-
-    name: str
-    generation: int
-    cause: Cause
-
-
-class Due(msgspec.Struct, frozen=True):
-    """It is time for a planned start."""
-
-    name: str
-
-
-class Idle(msgspec.Struct, frozen=True):
-    """This generation has had nothing to do for as long as its spec says, and is to rest."""
-
-    name: str
-    generation: int
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """A call waits for a service that rests, or is about to."""
-
-    name: str
-
-
-class ClimbDue(msgspec.Struct, frozen=True):
-    """It is time for this generation to try a better mode."""
-
-    name: str
-    generation: int
-
-
-class StartAsked(msgspec.Struct, frozen=True):
-    name: str
-
-
-class StopAsked(msgspec.Struct, frozen=True):
-    name: str
-
-
-class RestartAsked(msgspec.Struct, frozen=True):
-    name: str
-
-
 class Close(msgspec.Struct, frozen=True):
     """End everything in order; nothing is started any more."""
+
+
+class OfService(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Due(OfService, frozen=True):
+    """It is time for a planned start."""
+
+
+class Wanted(OfService, frozen=True):
+    """A call waits for a service that rests, or is about to."""
+
+
+class StartAsked(OfService, frozen=True): ...
+
+
+class StopAsked(OfService, frozen=True): ...
+
+
+class RestartAsked(OfService, frozen=True): ...
+
+
+class OfGeneration(OfService, frozen=True):
+    generation: int
+
+
+class BecameReady(OfGeneration, frozen=True): ...
+
+
+class Idle(OfGeneration, frozen=True):
+    """It has had nothing to do for as long as its spec says, and is to rest."""
+
+
+class ClimbDue(OfGeneration, frozen=True):
+    """It is time to try a better mode."""
+
+
+class Died(OfGeneration, frozen=True):
+    """The process is gone (or could not be made), whatever the reason."""
+
+    cause: Cause
 
 
 Happening: TypeAlias = (
@@ -145,19 +132,15 @@ Happening: TypeAlias = (
 )  # fmt: skip
 
 
-class Spawn(msgspec.Struct, frozen=True):
+class Spawn(OfGeneration, frozen=True):
     """Start this generation."""
 
-    name: str
-    generation: int
     mode: str
 
 
-class End(msgspec.Struct, frozen=True):
+class End(OfGeneration, frozen=True):
     """End this generation in order (the kill ladder from its first rung)."""
 
-    name: str
-    generation: int
     why: str
     rests: bool = False
     """For want of anything to do."""
@@ -170,10 +153,9 @@ class Wake(msgspec.Struct, frozen=True):
     happening: Due | ClimbDue
 
 
-class Tell(msgspec.Struct, frozen=True):
+class Tell(OfService, frozen=True):
     """The state of a service changed."""
 
-    name: str
     state: ServiceState
     reason: str
     retry_at: float | None
@@ -183,10 +165,7 @@ Decision: TypeAlias = Spawn | End | Wake | Tell
 
 
 class Plan:
-    """The specs, in start order, with the look-ups that the policy needs.
-
-    Raises ValueError as `spec.check` does.
-    """
+    """The specs, in start order, with the look-ups that the policy needs.  Raises ValueError as `spec.check` does."""
 
     def __init__(self, specs: tuple[ServiceSpec, ...]) -> None:
         check(specs)
@@ -201,13 +180,11 @@ class Plan:
 def decide(
     plan: Plan, state: State, happening: Happening, now: float, random: float
 ) -> tuple[State, tuple[Decision, ...]]:
-    """What becomes of `state`.
+    """What becomes of `state`, and the decisions in the order in which they are carried out.
 
     Args:
         now: seconds, on one monotonic clock.
         random: in [0, 1), for the jitter.
-
-    Returns: the new state, and the decisions in the order in which they are carried out.
     """
     step = _Step(plan, state, now, random)
     step.take(happening)
@@ -285,14 +262,10 @@ class _Step:
             self._close_next_wave()
         else:
             self._start_released()
-        told = [
-            Tell(name, child.state, child.reason, child.retry_at)
-            for name, child in self.children.items()
-            if _shown(child) != _shown(self.before.children[name])
-        ]
-        return State(children=self.children, closing=self.closing), (*told, *self.decisions)
-
-    # Moves.
+        told = [Tell(name, child.state, child.reason, child.retry_at) for name, child in self.children.items()]
+        before = [Tell(name, child.state, child.reason, child.retry_at) for name, child in self.before.children.items()]
+        news = [now for now, then in zip(told, before, strict=True) if now != then]
+        return State(children=self.children, closing=self.closing), (*news, *self.decisions)
 
     def _set(self, name: str, **changes: object) -> Child:
         child = self.children[name] = replace(self.children[name], **changes)
@@ -350,8 +323,6 @@ class _Step:
             if living:
                 return
 
-    # Readiness.
-
     def _is_ready(self, name: str, generation: int) -> bool:
         child = self.children[name]
         return child.generation == generation and child.state is ServiceState.READY
@@ -374,8 +345,6 @@ class _Step:
             better = child.mode - 1
             self._set(name, mode=better, climbing=True, crashes=(), streak=0, mode_deaths=0)
             self._start_soon(name, f"tries mode {self.plan.specs[name].modes[better]} again")
-
-    # Deaths.
 
     def _died(self, name: str, cause: Cause) -> None:
         spec, child = self.plan.specs[name], self.children[name]
@@ -424,8 +393,6 @@ class _Step:
         else:
             self._start_later(name, ServiceState.BACKOFF, delay, cause.text)
 
-    # A person's wishes.
-
     def _clear_record(self, name: str) -> None:
         self._set(name, crashes=(), streak=0, mode_deaths=0, on_trial=False)
 
@@ -437,7 +404,3 @@ class _Step:
             self._end(name, why, ServiceState.STOPPED)
         else:
             self._down(name, ServiceState.STOPPED, why)
-
-
-def _shown(child: Child) -> tuple[ServiceState, str, float | None]:
-    return child.state, child.reason, child.retry_at

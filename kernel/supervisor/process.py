@@ -1,13 +1,13 @@
 """One generation of one service, from its start to its death: hello, ready, pings, limits, and the kill ladder.
 
-Promises: READY is told once, and only after a hello that names this very generation; a death is noticed at once, and so
-are a hang, too much memory, a start that takes too long and nonsense on the link; every frame that had arrived is
-delivered before the death is told; and whatever a process does, the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all
-that it spawned) ends it in bounded time.
+READY is told once, after a hello that names this very generation; a death is noticed at once, and so are a hang, too
+much memory, a slow start and nonsense on the link; every frame that had arrived is delivered before the death is told;
+and the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all that it spawned) ends any process in bounded time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import signal
@@ -66,10 +66,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Liveness:
-    """Pings and pongs: whether an event loop is alive, without a clock of its own.
-
-    A kernel that was itself stopped or starved does not blame its services: time that it overslept is not counted.
-    """
+    """Whether an event loop answers pings.  Time that the kernel itself overslept is not counted against it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -87,7 +84,7 @@ class Liveness:
         return self._n
 
     def pong(self, n: int, now: float) -> None:
-        """Any pong shows that the loop is turning."""
+        """Any pong shows that the loop runs."""
         sent = self._sent.pop(n, None)
         if sent is not None:
             self.round_trip_s = now - sent
@@ -110,11 +107,7 @@ class Generation:
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
         on_ready: Callable[[], None], on_idle: Callable[[], None],
     ) -> None:  # fmt: skip
-        """
-        Args:
-            on_ready: called once.
-            on_idle: called each time that it is found to have had no call for `rests_after_s`.
-        """
+        """`on_idle` is called each time that it is found to have had no call for `rests_after_s`."""
         self.spec = spec
         self.number = number
         self.mode = mode
@@ -150,32 +143,24 @@ class Generation:
             self._patience.cancel()
 
     async def run(self, placement: Placement, birth: Birth) -> Ended:
-        """Start it, and watch it until it is dead.
-
-        Cancellation: the process is killed and collected first.
-        """
-        running: Running | None = None
+        """Start it, and watch it until it is dead.  Cancellation: the process is killed and collected first."""
         try:
             with self._starting:
-                running = await placement.start(self.spec, birth)
+                self.running = await placement.start(self.spec, birth)
         except SpawnError as error:
             return Ended(cause=Cause(CauseKind.SPAWN, None, str(error)), noticed_at=trio.current_time())
-        if running is None:
-            return Ended(
-                cause=self._cause or Cause(CauseKind.STOPPED, None, "ended before it was started"),
-                noticed_at=trio.current_time(),
-            )
-        self.running = running
+        if self.running is None:
+            cause = self._cause or Cause(CauseKind.STOPPED, None, "ended before it was started")
+            return Ended(cause=cause, noticed_at=trio.current_time())
         try:
-            ended = await self._watch_until_dead(running)
+            return await self._watch_until_dead(self.running)
         except BaseException:
-            running.kill()
+            self.running.kill()
             with trio.CancelScope(shield=True):
-                await running.wait()
+                await self.running.wait()
             raise
         finally:
-            running.close()
-        return ended
+            self.running.close()
 
     async def _watch_until_dead(self, running: Running) -> Ended:
         channel = Channel(running.link)
@@ -186,14 +171,11 @@ class Generation:
             nursery.start_soon(self._descend, channel, running)
             ended = await running.wait()
             noticed_at = trio.current_time()
-            # Where none said hello, nng may not have noticed that there was a link, and the end of it never comes; what
-            # was said may lie there unread all the same.
+            # Where none said hello, nng may not have noticed that there was a link, and the end of it never comes.
             with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
                 await self._all_read.wait()
             nursery.cancel_scope.cancel()
         return Ended(cause=cause_of(ended, self._cause), noticed_at=noticed_at)
-
-    # The link.
 
     async def _read(self, channel: Channel, running: Running) -> None:
         try:
@@ -257,8 +239,6 @@ class Generation:
             running.became_ready()
             self._on_ready()
 
-    # Limits.
-
     async def _watch(self, channel: Channel, running: Running) -> None:
         """Startup time, pings, memory, log: once per ping interval."""
         interval = self.spec.ping_interval_s
@@ -302,21 +282,15 @@ class Generation:
             # A process that hangs would not hear of draining either; this way its stack gets into the log.
             self.end(Cause(CauseKind.HANG, None, text), Rung.ABORT)
             return
-        try:
+        # Where the link is closed, the reader sees to that.
+        with contextlib.suppress(LinkClosed):
             channel.post(Ping(self.liveness.ping(now)))
-        except LinkClosed:
-            # The reader sees to that.
-            return
 
     def _check_memory(self, running: Running) -> None:
-        limit = self.spec.memory_limit_bytes
-        used = running.memory_bytes() if limit is not None else None
-        if limit is None or used is None or used <= limit:
-            return
-        text = f"uses {used / 2**20:.0f} MiB of memory, its limit is {limit / 2**20:.0f} MiB"
-        self.end(Cause(CauseKind.MEMORY, None, text), Rung.KILL if used > limit * RUNAWAY else Rung.DRAIN)
-
-    # The kill ladder.
+        limit, used = self.spec.memory_limit_bytes, running.memory_bytes()
+        if limit is not None and used is not None and used > limit:
+            text = f"uses {used / 2**20:.0f} MiB of memory, its limit is {limit / 2**20:.0f} MiB"
+            self.end(Cause(CauseKind.MEMORY, None, text), Rung.KILL if used > limit * RUNAWAY else Rung.DRAIN)
 
     async def _descend(self, channel: Channel, running: Running) -> None:
         """Once asked to end it, go from rung to rung until it is dead (and this is cancelled)."""
@@ -330,14 +304,11 @@ class Generation:
             wait_s = self._step(rung, channel, running)
             with self._patience:
                 await trio.sleep(wait_s)
-            if self._rung is rung:
-                self._rung = self._next_rung(rung)
-
-    def _next_rung(self, rung: Rung) -> Rung:
-        if rung is Rung.TERM and self.ready_at is None:
+            if self._rung is not rung:
+                continue
             # Where a start-up that was not waited for stands is of no interest, so no stack dump.
-            return Rung.KILL
-        return Rung(min(rung + 1, Rung.KILL))
+            skips = rung is Rung.TERM and self.ready_at is None
+            self._rung = Rung.KILL if skips else Rung(min(rung + 1, Rung.KILL))
 
     def _step(self, rung: Rung, channel: Channel, running: Running) -> float:
         """Do what the rung is; how long to wait for it to work."""
@@ -361,7 +332,8 @@ class Generation:
 def cause_of(ended: Exit, asked: Cause | None) -> Cause:
     """Why a generation ended: what it was `asked` to end for, or else what the operating system says."""
     if ended.signal is not None:
-        how = _signal_name(ended.signal)
+        known = ended.signal in set(signal.Signals)
+        how = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
     elif ended.code is not None:
         how = f"exit code {ended.code}"
     else:
@@ -375,10 +347,3 @@ def cause_of(ended: Exit, asked: Cause | None) -> Cause:
         return Cause(CauseKind.SIGNAL, ended.signal, f"killed by {how}")
     text = f"{how}: {ended.last_words}" if ended.last_words and ended.code else how
     return Cause(CauseKind.EXIT, ended.code, text)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,9 +1,8 @@
 """What Linux tells about processes (their memory, who was killed for want of it), and the reaper of orphaned zombies.
 
-Zombies are processes that services left behind and that became children of the subreaper, us.  The reaper never takes
-the exit status of a child that other code in the kernel waits for: those that the supervisor started are registered,
-the groups of dead services hold nothing but what they spawned, and any other zombie is left alone until it has
-evidently been forgotten.
+Zombies are what services left behind; they became children of the subreaper, us.  The reaper never takes the exit
+status of a child that other code waits for: those that the supervisor started are registered, the groups of dead
+services hold nothing but what they spawned, and any other zombie is left alone for a while.
 """
 
 from __future__ import annotations
@@ -66,10 +65,7 @@ def session_of(pid: int) -> int | None:
 
 
 class OomCounter:
-    """How many processes the operating system has killed for want of memory where we live.
-
-    Of our own control group, version 2 or 1, where it counts them; of the whole machine otherwise.
-    """
+    """How many processes Linux has killed for want of memory, in our control group or on the machine."""
 
     def __init__(self) -> None:
         counting = (path for path in _group_paths() if "oom_kill " in _text(path))
@@ -129,19 +125,14 @@ class Reaper:
     def collect(self, now: float) -> None:
         """One round."""
         for group in tuple(self._groups - self.own):
-            if not self._collect_group(group):
+            try:
+                while os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is not None:
+                    continue
+            except ChildProcessError:
+                # It has no members left.
                 self._groups.discard(group)
         while (pid := _next_zombie()) is not None and self._is_orphan(pid, now):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
-
-    def _collect_group(self, group: int) -> bool:
-        """Whether the group has members left."""
-        try:
-            while os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is not None:
-                continue
-        except ChildProcessError:
-            return False
-        return True
 
     def _is_orphan(self, pid: int, now: float) -> bool:
         if pid in self.own:

@@ -23,8 +23,7 @@ from kernel.supervisor.placement import SpawnError
 from proto.machine import HEAPS
 
 MALLOC = {
-    # Large messages are allocated and freed all the time; glibc's defaults map and unmap each one, which makes 1 MB
-    # messages 3 to 6 times slower.
+    # glibc's defaults map and unmap each large message, which makes 1 MB messages 3 to 6 times slower.
     "MALLOC_MMAP_THRESHOLD_": "268435456",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MALLOC_TOP_PAD_": "67108864",
@@ -126,12 +125,9 @@ class ServiceLog:
     async def tend(self) -> None:
         """Cut the file if it has grown past its limit."""
         if os.fstat(self.fd).st_size > self._max_bytes:
-            await trio.to_thread.run_sync(self._cut)
-
-    def _cut(self) -> None:
-        shutil.copyfile(self.path, self._older)
-        os.ftruncate(self.fd, 0)
-        self._start = 0
+            await trio.to_thread.run_sync(shutil.copyfile, self.path, self._older)
+            os.ftruncate(self.fd, 0)
+            self._start = 0
 
     def last_words(self) -> str:
         """The last line with words in it that this generation wrote, shortened; for the cause of its death."""

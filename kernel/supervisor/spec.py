@@ -1,8 +1,4 @@
-"""Child specs: what runs, how it is started, and how often it may fail before that is stated.
-
-Plain data, after Erlang/OTP's child specification.  Every default stands with its reason; a spec names only what
-differs.
-"""
+"""Child specs, after Erlang/OTP's: what runs, how it is started, and how often it may fail before that is stated."""
 
 from __future__ import annotations
 
@@ -40,11 +36,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """The delay is lengthened by up to this share, so that services killed together do not all start together."""
     healthy_after_s: Seconds = 5.0
-    """READY for so long is healthy: a defect of start-up shows in its first seconds, what comes later is another
-    event."""
+    """READY for so long is healthy: a defect of start-up shows in its first seconds."""
     retry_s: Positive = 30.0
-    """A service given up as FAILED is tried again after so long: one start in half a minute costs nothing, and most
-    causes (a full disk, a missing file) are put right by a person in the meantime."""
+    """A FAILED service is tried again after so long: most causes (a full disk) are put right meanwhile."""
 
 
 class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,18 +50,13 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     zygote: str | None = None
     """The zygote that forks it; None: it is always started from nothing."""
     standby: bool = True
-    """Whether a process forked ahead waits for this one's death: some 15 MB for a restart in a quarter of the time
-    (from the kill to the next answer 10 to 25 ms instead of 40 to 100, on two busy cores).  Only where there is a
-    zygote."""
+    """Whether a process forked ahead waits for this one's death (`standby`).  Only where there is a zygote."""
     standby_rests_after_s: Positive | None = 300.0
-    """Time without a call that a client waits for after which that process is given up, until there is one again:
-    no client is there to notice the quicker restart.  None: it waits for ever."""
+    """Time without a client's call after which that process is given up, until there is one again.  None: never."""
     rests_after_s: Positive | None = None
-    """Time without any call after which its process is ended, until there is one again.  Only for what has nothing to
-    do unless it is called.  None: it runs for ever."""
+    """Time without any call after which it has no process, for what does nothing unless it is called.  None: never."""
     rests_while: tuple[str, str] | None = None
-    """What it must say of itself for that (a key of its `info`, and the value): only while it has that little to do.
-    None: it rests whatever it says."""
+    """What it must say of itself for that: a key of its `info`, and the value.  None: it rests whatever it says."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
     modes: tuple[str, ...] = ()
@@ -79,8 +68,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     restart: Restart = Restart.PERMANENT
     """A back end's services are there to stay."""
     intensity: Annotated[int, Meta(ge=0)] = 6
-    """More deaths than this within `period_s` are a crash loop.  With the back-off below, the seventh death of one
-    that dies at once comes after about 6 s: past any passing disturbance, before a caller's patience ends."""
+    """More deaths than this within `period_s` are a crash loop; what dies at once gets there in about 6 s: past any
+    passing disturbance, before a caller's patience ends."""
     period_s: Positive = 30.0
     """The window of `intensity`: short, so that unrelated deaths hours apart are never added up."""
     backoff: Backoff = Backoff()
@@ -89,8 +78,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     ping_interval_s: Positive = 1.0
     """A ping costs 0.1 ms; a second is as finely as a person perceives a stall."""
     hang_timeout_s: Positive = 5.0
-    """A healthy event loop answers in milliseconds, a starved one in a second; and a caller whose deadline is 10 s can
-    still be answered by the next generation."""
+    """A healthy event loop answers in milliseconds, a starved one in a second; deadlines of callers are 10 s."""
     shutdown_timeout_s: Positive = 5.0
     """For calls in hand to finish when it is told to end."""
     term_timeout_s: Positive = 2.0
@@ -98,8 +86,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     abort_timeout_s: Positive = 1.0
     """SIGABRT only prints stacks and dies; a millisecond is usual."""
     memory_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
-    """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit, for
-    only the service's author knows its normal size."""
+    """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit."""
     in_flight: Annotated[int, Meta(ge=1)] = 64
     """Calls served at once; more only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256
@@ -118,12 +105,10 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     preload: tuple[str, ...]
     """Modules to import, and never to use before the fork."""
-    env: dict[str, str] = {}
     rests_after_s: Seconds | None = None
     """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
     wait_s: Seconds = 2.0
-    """How long a start waits for a zygote that is still loading, before the service is started from nothing.  It began
-    earlier and loads the same modules, so waiting is the quicker way unless it hangs."""
+    """How long a start waits for a zygote that is still loading, before the service is started from nothing."""
     load_timeout_s: Positive = 120.0
     """Loading torch and transformers from a cold, slow disk takes a minute; longer is a hang."""
     fork_timeout_s: Positive = 5.0
@@ -131,22 +116,14 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
-    """Whether the specs make sense together; `zygotes` is looked at where it is given.
-
-    Raises:
-        ValueError: a name is used twice, a dependency or zygote is not there, or dependencies form a circle; names the
-            field.
-    """
-    names: set[str] = set()
+    """Raises ValueError, which names the field, where specs (and zygotes, if given) make no sense together."""
+    names = [spec.name for spec in specs]
+    known_zygotes = [zygote.name for zygote in zygotes or ()]
     for spec in specs:
-        if spec.name in names:
+        if names.count(spec.name) > 1:
             raise ValueError(f"`name`: {spec.name!r} is used twice")
-        names.add(spec.name)
-    known_zygotes = {zygote.name for zygote in zygotes or ()}
-    for spec in specs:
-        for other in spec.depends_on:
-            if other not in names:
-                raise ValueError(f"{spec.name}: `depends_on` names {other!r}, which is not among the services")
+        if missing := [name for name in spec.depends_on if name not in names]:
+            raise ValueError(f"{spec.name}: `depends_on` names {missing[0]!r}, which is not among the services")
         if zygotes is not None and spec.zygote is not None and spec.zygote not in known_zygotes:
             known = ", ".join(sorted(known_zygotes)) or "none"
             raise ValueError(f"{spec.name}: `zygote` names {spec.zygote!r}; known: {known}")
@@ -154,11 +131,7 @@ def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None
 
 
 def shutdown_waves(specs: tuple[ServiceSpec, ...]) -> tuple[tuple[str, ...], ...]:
-    """The order of an orderly end: services without dependents first, each wave at once.
-
-    Raises:
-        ValueError: dependencies form a circle.
-    """
+    """The order of an orderly end: services without dependents first, each wave at once.  Raises ValueError."""
     left = {spec.name: set(spec.depends_on) for spec in specs}
     waves: list[tuple[str, ...]] = []
     while left:

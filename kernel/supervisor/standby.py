@@ -1,9 +1,8 @@
 """Standbys: for each service that runs, a process forked ahead that takes its place within milliseconds of its death.
 
-A standby has done what can be done before it is known when it will be wanted (see `services.runtime.standby`), so what
-a restart still costs is the service's own start-up: 14 to 28 ms instead of 63 to 146.  Like a zygote it is a
-convenience: where there is none, or it is not fit, the service is forked or started from nothing.  A service that is
-not called for a while has none until it is called again: it holds some 10 MB.
+It has done what can be done before it is known when it will be wanted (see `services.runtime.standby`): a restart takes
+14 to 28 ms instead of 63 to 146.  Where there is none that fits, the service is forked or started from nothing.  A
+service that is not called for a while has none until it is called again: it holds some 10 MB.
 """
 
 from __future__ import annotations
@@ -83,20 +82,20 @@ class Standby:
     async def watch(self) -> None:
         """Until it is woken or dead."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._listen, nursery.cancel_scope)
-            await self.woken.wait()
+            nursery.start_soon(self._cancel_when_woken, nursery.cancel_scope)
+            await trio.lowlevel.wait_readable(self._control)
+            with contextlib.suppress(OSError):
+                self._prepared = self._control.recv(len(PREPARED)) == PREPARED
+            await trio.lowlevel.wait_readable(self.pidfd)
             nursery.cancel_scope.cancel()
 
-    async def _listen(self, scope: trio.CancelScope) -> None:
-        await trio.lowlevel.wait_readable(self._control)
-        with contextlib.suppress(OSError):
-            self._prepared = self._control.recv(len(PREPARED)) == PREPARED
-        await trio.lowlevel.wait_readable(self.pidfd)
+    async def _cancel_when_woken(self, scope: trio.CancelScope) -> None:
+        await self.woken.wait()
         scope.cancel()
 
 
 class _Keeper:
-    """Has a standby be there for one generation, while that is called; cancelling `scope` ends it."""
+    """What is known of the standby of one generation; cancelling `scope` ends it."""
 
     def __init__(self, rests_after_s: float | None) -> None:
         self.scope = trio.CancelScope()
@@ -113,11 +112,7 @@ class _Keeper:
 
 
 class Standbys:
-    """The standby of each service, by its name; they live as long as `run`.
-
-    Args:
-        first_s: how long after the first READY of a service its standby is made.
-    """
+    """The standby of each service, made `first_s` after its first READY; they live as long as `run`."""
 
     def __init__(self, reaper: Reaper, first_s: float = AT_FIRST_S) -> None:
         self._first_s = first_s
@@ -146,11 +141,7 @@ class Standbys:
         return None
 
     def keep(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
-        """Have a standby for the generation after this one, which is READY now.
-
-        Args:
-            log_fd: of the generation that lives; whatever the standby says before its turn goes there.
-        """
+        """Have a standby for the generation after this one, which is READY; it too writes to the log `log_fd`."""
         self.dismiss(spec.name)
         if self._nursery is not None:
             keeper = self._keepers[spec.name] = _Keeper(spec.standby_rests_after_s)

@@ -1,7 +1,7 @@
 """The supervisor: carries out what the restart policy decides, on processes that a placement starts.
 
-Promises: the router hears of READY, draining and death of every generation, in that order; the system never ends
-because of a service; and when the supervisor ends, in order or not, no service outlives it.
+The router hears of READY, draining and death of every generation, in that order; and when the supervisor ends, in order
+or not, no service outlives it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ _log = logging.getLogger("linckia.supervisor")
 
 
 class Recovery(msgspec.Struct, kw_only=True):
-    """How the latest death was got over: when it was noticed (trio's clock), and ms from then.
-
-    `answered_ms`: until all its callers had an answer or were queued for the next generation; `ready_ms`: until the
-    next generation was READY (None: not yet).
+    """How the latest death was got over: when it was noticed (trio's clock), and ms from then until all its callers had
+    an answer or were queued again (`answered_ms`), and until the next generation was READY (None: not yet).
     """
 
     noticed_at: float
@@ -98,9 +96,7 @@ class Supervisor:
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start all services and keep them alive until `shutdown`.
-
-        `task_status` is told at once, before any service is READY.
+        """Start all services and keep them alive until `shutdown`; `task_status` is told before any is READY.
 
         Cancellation: all services are killed.
         """
@@ -110,44 +106,40 @@ class Supervisor:
                 await nursery.start(self._placement.run)
                 self._apply(policy.Boot())
                 task_status.started()
-                await self._closed()
+                while not self._state.closing or any(child.lives for child in self._state.children.values()):
+                    await self._changed.park()
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
             self._over.set()
 
-    async def _closed(self) -> None:
-        while not (self._state.closing and not any(child.lives for child in self._state.children.values())):
-            await self._changed.park()
-
     async def shutdown(self) -> None:
-        """End all services in order, dependents first, then the zygotes; returns once `run` is over.
+        """End all services in order, dependents first, then the zygotes; bounded, until `run` is over.
 
-        Bounded by the kill ladder of each service.  Cancellation: the end goes on.
+        Cancellation: the end goes on.
         """
         if self._nursery is not None:
             self._apply(policy.Close())
             await self._over.wait()
 
-    # A person's wishes.
-
     def start(self, name: str) -> None:
         """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams."""
-        self._apply(policy.StartAsked(self._known(name)))
+        self._apply(policy.StartAsked(self.known(name)))
 
     def stop(self, name: str) -> None:
         """End a service in order; it stays stopped until `start`.  Raises InvalidParams."""
-        self._apply(policy.StopAsked(self._known(name)))
+        self._apply(policy.StopAsked(self.known(name)))
 
     def restart(self, name: str) -> None:
         """End a service in order and start it again, now.  Raises InvalidParams."""
-        self._apply(policy.RestartAsked(self._known(name)))
+        self._apply(policy.RestartAsked(self.known(name)))
 
     def wanted(self, name: str) -> None:
         """A call waits for this service: start it where it rests; nothing where it does not.  Raises InvalidParams."""
-        self._apply(policy.Wanted(self._known(name)))
+        self._apply(policy.Wanted(self.known(name)))
 
-    def _known(self, name: str) -> str:
+    def known(self, name: str) -> str:
+        """The name of a service.  Raises InvalidParams where there is none of that name."""
         if name not in self.plan.specs:
             known = ", ".join(self.plan.specs)
             raise InvalidParams(f"there is no service {name!r}; services: {known}", field="service")
@@ -167,8 +159,6 @@ class Supervisor:
             if child.state in states and child.generation > after_generation:
                 return child.state
             await self._changed.park()
-
-    # What happens.
 
     def _apply(self, happening: Happening) -> None:
         # A decision that is carried out may itself make something happen; that comes after.
@@ -207,15 +197,12 @@ class Supervisor:
             case policy.Wake(at, happening):
                 nursery.start_soon(self._wake, at, happening)
             case policy.Tell(name, state, reason, retry_at):
-                self._tell(name, state, reason, retry_at)
-
-    def _tell(self, name: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
-            self._placement.dismiss(name)
-        level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
-        when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
-        _log.log(level, "%s is %s%s%s", name, state, f": {reason}" if reason else "", when)
-        self._sink.state(name, state, reason, retry_at)
+                if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
+                    self._placement.dismiss(name)
+                level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
+                when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
+                _log.log(level, "%s is %s%s%s", name, state, f": {reason}" if reason else "", when)
+                self._sink.state(name, state, reason, retry_at)
 
     async def _wake(self, at: float, happening: Happening) -> None:
         await trio.sleep_until(at)

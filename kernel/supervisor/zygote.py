@@ -36,10 +36,8 @@ OOM_SCORE_ADJ = 300
 
 LOG_MAX_BYTES = 1024 * 1024
 
-ENV = {
-    # numpy's OpenBLAS starts a thread per core when it is loaded, and a process with threads must not fork.
-    "OPENBLAS_NUM_THREADS": "1",
-}
+ENV = {"OPENBLAS_NUM_THREADS": "1"}
+"""A BLAS that starts its threads when it is imported would make it unfit: only a process of one thread may fork."""
 
 _log = logging.getLogger("linckia.supervisor")
 _encoder = msgspec.msgpack.Encoder()
@@ -156,8 +154,7 @@ class Zygote:
 
         Cancellation: while waiting for the zygote to load only; a fork takes milliseconds and is seen through.
 
-        Raises:
-            ZygoteDown: no service was forked.
+        Raises ZygoteDown: no service was forked.
         """
         self._wanted.set()
         with trio.move_on_after(self.spec.wait_s):
@@ -227,11 +224,18 @@ class Zygote:
     async def _run_once(self) -> None:
         self.loaded = None
         self._set(ZygoteState.LOADING)
+        birth = ZygoteBirth(name=self.spec.name, preload=self.spec.preload, parent_pid=os.getpid())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         log = ServiceLog(self._log_dir, f"zygote-{self.spec.name}", LOG_MAX_BYTES)
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
-                process = self._start(theirs.fileno(), log)
+                process = spawn(
+                    "services.runtime.zygote", theirs.fileno(), msgspec.json.encode(birth),
+                    env=ENV, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
+                )  # fmt: skip
+            self._reaper.own.add(process.pid)
+            self.pid = process.pid
+            log.note(f"zygote {self.spec.name} started as process {process.pid}")
             pidfd = os.pidfd_open(process.pid)
             try:
                 async with trio.open_nursery() as nursery:
@@ -246,25 +250,13 @@ class Zygote:
                 self._bury(process, log)
                 os.close(pidfd)
 
-    def _start(self, fd: int, log: ServiceLog) -> subprocess.Popen[bytes]:
-        birth = ZygoteBirth(name=self.spec.name, preload=self.spec.preload, parent_pid=os.getpid())
-        process = spawn(
-            "services.runtime.zygote", fd, msgspec.json.encode(birth),
-            env={**ENV, **self.spec.env}, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
-        )  # fmt: skip
-        self._reaper.own.add(process.pid)
-        self.pid = process.pid
-        log.note(f"zygote {self.spec.name} started as process {process.pid}")
-        return process
-
     def _bury(self, process: subprocess.Popen[bytes], log: ServiceLog) -> None:
         # Its services are not in its process group: they have sessions of their own.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
         self._reaper.own.discard(process.pid)
-        self._control = None
-        self.pid = None
+        self._control = self.pid = None
         text = f"zygote {self.spec.name} (process {process.pid}) ended with {code}"
         log.note(text)
         if self.state not in (ZygoteState.UNFIT, ZygoteState.IDLE) and not self._ending:
@@ -299,16 +291,13 @@ class Zygote:
         for module, error in message.failed.items():
             _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, module, error)
         if message.threads != 1:
-            _log.error(
-                "zygote %s: what it loads starts threads (it has %d), so it cannot fork; services start from nothing",
-                self.spec.name,
-                message.threads,
-            )
+            why = f"what it loads starts threads (it has {message.threads}), so it cannot fork"
+            _log.error("zygote %s: %s; services start from nothing", self.spec.name, why)
             self._set(ZygoteState.UNFIT)
             self._kill()
-            return
-        _log.info("zygote %s is ready after %.0f ms", self.spec.name, message.took_ms)
-        self._set(ZygoteState.READY)
+        else:
+            _log.info("zygote %s is ready after %.0f ms", self.spec.name, message.took_ms)
+            self._set(ZygoteState.READY)
 
     def _kill(self) -> None:
         if self.pid is not None:

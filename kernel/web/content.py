@@ -1,8 +1,7 @@
 """Files below the roots, and what was made from them, over HTTP, whole or in ranges.
 
-The bytes come from the service in chunks, so that a file of any size takes no more memory than one of them; it checks
-where the path really leads. Nothing that is served may act: a page or a script comes as a download, in a sandbox, with
-its type as it is declared (`nosniff`).
+The bytes come from the service in chunks; it checks where the path really leads. Nothing that is served may act: a page
+or a script comes as a download, in a sandbox, with its type as it is declared (`nosniff`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgspec
@@ -27,15 +27,13 @@ _SHOWN = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/m
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
+@dataclass
 class Content:
     """The endpoint, over an operation whose results are chunks of a file; `failed` words its failures."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, operation: Operation[object], failed: Callable[[LinckiaError], Response]
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._operation = operation
-        self._failed = failed
+    dispatcher: Dispatcher
+    operation: Operation[object]
+    failed: Callable[[LinckiaError], Response]
 
     async def answer(self, request: Request) -> Response:
         """200, 206, 304 or 416; 403 outside the roots, 404 where there is no such file."""
@@ -43,9 +41,10 @@ class Content:
         try:
             first = await self._chunk(path, 0, 0)
         except LinckiaError as error:
-            return self._failed(error)
+            return self.failed(error)
         headers = _headers(path, first)
-        if _is_known(request, headers["ETag"]):
+        known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if known & {headers["ETag"], "*"}:
             return Response(status_code=304, headers=headers)
         start, end, status = 0, first.size, 200
         asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
@@ -72,8 +71,8 @@ class Content:
             yield chunk.data
 
     async def _chunk(self, path: str, offset: int, limit: int) -> FileChunk:
-        params = self._operation.parse({"path": path, "offset": offset, "limit": limit})
-        return msgspec.convert(await self._dispatcher.call(self._operation, params), FileChunk)
+        params = self.operation.parse({"path": path, "offset": offset, "limit": limit})
+        return msgspec.convert(await self.dispatcher.call(self.operation, params), FileChunk)
 
 
 def _headers(path: str, chunk: FileChunk) -> dict[str, str]:
@@ -89,11 +88,6 @@ def _headers(path: str, chunk: FileChunk) -> dict[str, str]:
         "Cross-Origin-Resource-Policy": "same-site",
         "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(name, safe='')}",
     }
-
-
-def _is_known(request: Request, etag: str) -> bool:
-    tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    return etag in tags or "*" in tags
 
 
 def _part(asked: re.Match[str], size: int) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -66,21 +67,17 @@ def routes(supervisor: Supervisor, router: Router) -> list[BaseRoute]:
 
 
 def exposition(report: Report, router: Router, kernel_bytes: int) -> bytes:
-    """All series in Prometheus' text format.
-
-    Args:
-        kernel_bytes: resident memory of the kernel's own process.
-    """
+    """All series in Prometheus' text format; `kernel_bytes` is the kernel's own resident memory."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(report, router, kernel_bytes))
     return generate_latest(registry)
 
 
+@dataclass(eq=False)
 class _Collector(Collector):
-    def __init__(self, report: Report, router: Router, kernel_bytes: int) -> None:
-        self._report = report
-        self._router = router
-        self._kernel_bytes = kernel_bytes
+    _report: Report
+    _router: Router
+    _kernel_bytes: int
 
     def collect(self) -> Iterator[Metric]:
         yield _family("build_info", "The version that runs.", ["version"], [((VERSION,), 1)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,11 +42,8 @@ _STATUS = {
 }
 
 _OPENAI_TYPES = {
-    400: "invalid_request_error",
+    **dict.fromkeys((400, 404, 413, 422), "invalid_request_error"),
     403: "permission_error",
-    404: "invalid_request_error",
-    413: "invalid_request_error",
-    422: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
     504: "timeout_error",
@@ -139,11 +137,11 @@ class _Served:
         return decoded
 
 
+@dataclass
 class _Call:
     """`proto.http.Call` in a client's name."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    _dispatcher: Dispatcher
 
     async def __call__(self, params: Params[R], /) -> R:
         op = operation_of(params)

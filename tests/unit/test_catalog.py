@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel import catalog
+from kernel.settings import ConfigError
 from kernel.supervisor.spec import check
 from proto import ops
 
@@ -32,7 +33,7 @@ def test_the_size_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("wrong", [0, 65, "many", 1.5, True])
 def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"services\.rerank\.workers is .*; it is 1 to 64, or auto"):
+    with pytest.raises(ConfigError, match=r"services\.rerank\.workers is .*; it is 1 to 64, or auto"):
         catalog.workers(BY_NAME["rerank"], {"workers": wrong})
 
 
@@ -92,6 +93,11 @@ def test_a_reranking_model_rests_only_where_its_own_setting_says_so(
 ) -> None:
     spec = catalog.resting(BY_NAME["rerank"], 60, settings).spec
     assert (spec.rests_after_s, spec.rests_while) == expected
+
+
+def test_a_table_of_no_service_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="there is no service 'embd'; did you mean embed"):
+        catalog.pools(catalog.ENTRIES, {"embd": {"model": 1}}, rest_after_s=60, standbys=True)
 
 
 def test_a_package_from_outside_is_a_service_with_operations_of_its_own() -> None:

@@ -43,4 +43,4 @@ def test_the_data_directory_lets_its_group_through_and_nobody_else(tmp_path: Pat
     for folder in (data, data / "services"):
         found = folder.stat()
         assert stat.S_IMODE(found.st_mode) == 0o710
-        assert (found.st_uid, found.st_gid) == (0, users.group_of(data))
+        assert (found.st_uid, found.st_gid) == (0, users.user_of(data, "echo").gid)

@@ -154,14 +154,14 @@ def test_the_last_lines_of_a_long_log_are_found_from_its_end(tmp_path: Path) -> 
 
 
 def test_a_row_shows_the_deaths_with_their_causes() -> None:
-    row = [cell if isinstance(cell, str) else cell[0] for cell in status.rows({"services": [SERVICE]})[0]]
+    row = [cell if isinstance(cell, str) else cell[0] for cell in status.row(SERVICE)]
     assert row[:9] == ["embed", "ready", "3", "42", "3 min", "2", "12 ms", "300 MiB", "1+4"]
     assert row[9] == "deaths: signal 2; last: killed by signal 9; cpu; model: all-MiniLM-L6-v2"
 
 
 def test_a_failed_service_says_when_the_next_start_is_tried() -> None:
     failed = SERVICE | {"state": "failed", "reason": "5 deaths in 60 s", "retry_in_s": 30.0, "pid": None}
-    row = [cell if isinstance(cell, str) else cell[0] for cell in status.rows({"services": [failed]})[0]]
+    row = [cell if isinstance(cell, str) else cell[0] for cell in status.row(failed)]
     assert row[3] == "-"
     assert row[9].startswith("5 deaths in 60 s; next try in 30 s")
 

@@ -30,9 +30,7 @@ def write(data_dir: Path, text: str) -> None:
 
 
 def load_in(data_dir: Path, environment: dict[str, str] | None = None, flags: Flags | None = None) -> Config:
-    return load(
-        flags or Flags(), {"LINCKIA_DATA": str(data_dir), **(environment or {})}, known_services={"embed", "llm"}
-    )
+    return load(flags or Flags(), {"LINCKIA_DATA": str(data_dir), **(environment or {})})
 
 
 def test_without_any_setting_http_listens_on_the_loopback_only(data_dir: Path) -> None:
@@ -110,7 +108,6 @@ def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
         ('[http]\nport = "3000"', ("http.port", "int")),
         ("[http]\nport = 70000", ("http.port", "65535")),
         ('log_level = "loud"', ("log_level", "debug, info, warning or error")),
-        ("[services.embd]\nmodel = 1", ("embd", "embed")),
         ('[http]\ntoken = "short"', ("http.token", "16")),
         ('[http]\ntoken = "0123456789abcdef"\ntoken_file = "x"', ("http.token", "http.token_file")),
         ('[http]\ntoken_file = "nowhere"', ("http.token_file", "nowhere")),
@@ -193,7 +190,7 @@ def test_what_may_be_downloaded_from_nearby_is_a_setting_of_fetch(data_dir: Path
 
 def test_transcripts_have_a_table_of_their_own_name_as_well(data_dir: Path) -> None:
     write(data_dir, "[transcripts]\nenabled = false\n[services.transcripts]\nredact = false\n")
-    config = load(Flags(), {"LINCKIA_DATA": str(data_dir)}, known_services={"transcripts"})
+    config = load_in(data_dir)
     assert config.services == {"transcripts": {"enabled": False, "redact": False}}
 
 

@@ -76,12 +76,12 @@ async def served(
     async with rig() as r, trio.open_nursery() as nursery:
         made = Served(data_dir, r)
         server = ControlServer(
-            r.router,
-            r.table,
-            made.gateway.attach,
+            dispatcher=r.router,
+            table=r.table,
+            attach=made.gateway.attach,
             started=started,
             stopping=made.stopping,
-            roots=roots,
+            roots=tuple(map(str, roots)),
             linger_s=linger_s,
         )
         with hold(data_dir) as listener:
@@ -247,7 +247,7 @@ async def test_other_roots_than_the_kernels_are_refused_naming_both(tmp_path: Pa
 
 async def test_an_unknown_surface_is_refused_naming_those_there_are(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
-        with pytest.raises(CallFailed, match="all, compact, .*yaml"):
+        with pytest.raises(CallFailed, match=r"all, compact, .*yaml"):
             await s.ask(lambda c: c.attach("yml", None, 0, 1))
 
 

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from kernel.ports import ServiceState
-from kernel.router.instance import Limits
+from kernel.router.lane import Limits
 from kernel.router.router import Router
 from kernel.supervisor.supervisor import Report, ServiceReport
 from kernel.supervisor.zygote import ZygoteReport
