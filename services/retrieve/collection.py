@@ -17,12 +17,11 @@ import trio
 from proto.errors import OperationError, Unavailable
 from proto.ops.retrieve import CollectionStatus, Group
 from services.retrieve import lexical, schema, store
-from services.retrieve.filters import Where, allowed_items
+from services.retrieve.filters import Where
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.live_vectors import LiveVectors
 from services.retrieve.segment import DEFAULT_LIMITS, Limits
 from services.retrieve.store import Change, Found, Model, Waiting
-from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import FoundWords, WordIndex
 from services.runtime.database import Database, Kind
 from services.runtime.outbox import Outbox
@@ -84,6 +83,7 @@ class Collection:
             self._database.close()
             raise
         self._generation = self._database.generation
+        self.give_back, self.close = self._database.give_back, self._database.close
         self.ended = trio.Event()
         """Set once another object has taken the place of this one."""
         self.words = WordIndex(path, large_words, self.epoch)
@@ -94,7 +94,6 @@ class Collection:
         self.has_work = trio.Event()
         self.vectors_wanted = trio.Event()
         """A call waits, or has waited, for vectors."""
-        self._steps = trio.lowlevel.ParkingLot()
 
     def _look(self) -> Model | None:
         """Learn what the database holds; answers the model of its vectors."""
@@ -210,7 +209,6 @@ class Collection:
     async def postpone(self, item: Waiting, until: float, error: str) -> None:
         """See `store.postpone`."""
         await self.write(lambda db: store.postpone(db, item, until, error))
-        self._steps.unpark_all()
 
     async def filled(self) -> None:
         """The corpus has brought the collection in step with itself: it is no longer `refilling`."""
@@ -254,17 +252,8 @@ class Collection:
     # Reading
 
     async def find_words(self, query: str, limit: int, where: Where | None) -> FoundWords:
-        """Raises WordsDamaged."""
         await self.words.trust()
         return await self.read(lambda db: self.words.search(db, query, limit, where))
-
-    async def find_vectors(self, query: Matrix, limit: int, where: Where | None) -> list[tuple[int, float]]:
-        """Item ids and cosines, best first.  Raises VectorsLoading."""
-
-        def find(db: apsw.Connection) -> list[tuple[int, float]]:
-            return self.vectors.near(query, limit, None if where is None else allowed_items(db, where))
-
-        return await self.read(find)
 
     async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
         """The items of these ids that are still there; all but the first `full` with their ids alone."""
@@ -282,12 +271,7 @@ class Collection:
     async def count_waiting(self) -> int:
         """Items whose vector is still to come; `waiting` holds the last count."""
         self.waiting = await self.read(store.count_waiting)
-        self._steps.unpark_all()
         return self.waiting
-
-    async def next_step(self) -> None:
-        """Until vectors were kept, an item was postponed or the items that wait were counted."""
-        await self._steps.park()
 
     async def status(self) -> CollectionStatus:
         """How much there is."""
@@ -306,14 +290,6 @@ class Collection:
             epoch=self.epoch,
             degraded=[self.refilling] if self.refilling else [],
         )
-
-    async def give_back(self) -> None:
-        """See `Database.give_back`."""
-        await self._database.give_back()
-
-    def close(self) -> None:
-        """Close all connections; blocks for the last checkpoint."""
-        self._database.close()
 
     async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
         """Run `work` in one transaction, and right after it `follow`; on disk when this returns.

@@ -1,5 +1,4 @@
-"""Conditions on a group's metadata as SQL, so that a filtered search sees all that the filter admits and nothing
-else."""
+"""Conditions on a group's metadata as SQL: a filtered search sees all that the filter admits and nothing else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The service `retrieve`: opens what collections there are, answers its operations, and keeps vectors coming.
 
 A collection that cannot be opened fails its own calls and no other's; one that is found damaged is begun again, and its
-corpus feeds it again. The service is ready as soon as its databases
-are open; a collection's words are checked, and its vectors brought into memory, once a call waits for them, or else
-a moment later.
+corpus feeds it again. The service is ready as soon as its databases are open; words are checked, and vectors brought
+into memory, once a call waits for them, or else a moment later.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ class Collections:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_words, collection)
                     await self._wanted_or_calm(collection.vectors_wanted)
-                    await self._patiently(collection, "vectors", collection.load)
+                    await self.patiently(collection, "vectors", collection.load)
                     nursery.start_soon(collection.vectors.keep, collection, partial(self._tell, collection, "index"))
                     nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
         finally:
@@ -179,7 +178,7 @@ class Collections:
         await self._wanted_or_calm(collection.words.wanted)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(collection.words.keep, collection, partial(self._tell, collection, "words"))
-            await self._patiently(collection, "words", partial(self._check_words, collection))
+            await self.patiently(collection, "words", partial(self._check_words, collection))
 
     async def _wanted_or_calm(self, wanted: trio.Event) -> None:
         """Until a call waits for it, or none has to be let go first: most calls ask for one collection of several."""
@@ -197,7 +196,7 @@ class Collections:
             _log.warning("the words of %s are rebuilt: %s", collection.name, damage)
             await collection.rebuild_words()
 
-    async def _patiently(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def patiently(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work`, pausing while the disk is full; where the database is begun again, its successor does it."""
         try:
             await patiently(self._env, f"{of}_{collection.name}", work)
@@ -205,10 +204,6 @@ class Collections:
             if not collection.begun_again:
                 raise
             await trio.sleep_forever()
-
-    async def repair(self, collection: Collection) -> None:
-        """Rebuild the collection's word index; meanwhile vectors go on answering."""
-        await self._patiently(collection, "words", collection.rebuild_words)
 
     def _tell(self, collection: Collection, of: str, trouble: str) -> None:
         name = f"{of}_{collection.name}"
@@ -305,7 +300,8 @@ class RetrieveService:
             reranker = of_kind(ctx.call, self._pace)
 
         async def find(collection: Collection) -> SearchResult:
-            repair = partial(self._env.background.start_soon, self._collections.repair, collection)
+            rebuild = partial(self._collections.patiently, collection, "words", collection.rebuild_words)
+            repair = partial(self._env.background.start_soon, rebuild)
             return await search(collection, params, embed, self._patience, repair, reranker)
 
         return await self._collections.ask(params.collection, find, SearchResult(stages=["lexical"]))

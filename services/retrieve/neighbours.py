@@ -81,10 +81,7 @@ class GroupNeighbours:
         return Neighbours(neighbours=found or [], has_vector=found is not None, vectors_waiting=vectors.waiting)
 
     async def pairs(self, threshold: float, limit: int) -> Pairs:
-        """See `RetrievePairs`.
-
-        Cancellation: takes effect after the block that is being compared.
-        """
+        """See `RetrievePairs`.  Cancellation: takes effect after the block that is being compared."""
         vectors = await self.vectors()
         matrix, ids = vectors.matrix, vectors.ids
         found, more = await trio.to_thread.run_sync(best_pairs, matrix, threshold, limit, limiter=self._turn)
@@ -96,10 +93,7 @@ class GroupNeighbours:
         )
 
     async def clusters(self, params: RetrieveClusters) -> Grouping:
-        """See `RetrieveClusters`.
-
-        Cancellation: takes effect after the block that is being compared.
-        """
+        """See `RetrieveClusters`.  Cancellation: takes effect after the block that is being compared."""
         vectors = await self.vectors()
         count = params.count or default_count(len(vectors.ids))
 

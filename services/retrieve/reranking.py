@@ -72,8 +72,7 @@ class Pace:
         return 0 if self.model is None else int(self.model.tokens_per_s * self.within_s * self._share)
 
     def portion(self, count: int) -> int:
-        """Of so many texts those that are tried, where their reader's speed is not known: fewer after each that came
-        too late."""
+        """Of so many texts those that are tried, where the speed is not known: fewer after each that came too late."""
         return min(count, max(self.LEAST_TEXTS, round(count * self._share / self.MOST)))
 
     def is_fresh(self) -> bool:

@@ -236,8 +236,7 @@ class _Search:
             full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
             if len(best) >= self.params.limit or not full or depth >= MAX_CANDIDATES:
                 break
-            # Many of the pieces were of few groups: look further down rather than answer with fewer groups than there
-            # are.
+            # Many of the pieces were of few groups: look further down.
             depth = min(4 * depth, MAX_CANDIDATES)
             if self.lexical is not None:
                 self._search_words_again(db, depth)
@@ -279,8 +278,7 @@ class _Search:
         return fusion.weighted(self.lexical, cosines, self.params.fusion.vector_weight, least)
 
     def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """The best cosine of the rest of their group, for pieces without a vector: front matter, a section just
-        written."""
+        """The best cosine of the rest of their group, for pieces without a vector."""
         siblings = store.siblings(db, ids) if ids else {}
         others = list({other for each in siblings.values() for other in each})
         cosines = self.collection.vectors.cosines(query, others)
@@ -290,8 +288,7 @@ class _Search:
     # Putting in order, and answering
 
     async def rerank(self, candidates: _Candidates, reranker: Reranker | LateReranker) -> _Candidates:
-        """The candidates in the cross-encoder's order, then the others in theirs; as they were where it does not
-        answer."""
+        """The candidates in the cross-encoder's order, where it answers, then the others in theirs."""
         best, found = candidates.best, candidates.found
         read = [(item, score) for item, score in best[: self.params.candidates] if item in found]
         texts = [reading(found[item]) for item, _ in read]

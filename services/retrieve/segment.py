@@ -5,8 +5,8 @@ into memory, not read), and FAISS's RaBitQ fast-scan codes. A search fetches sev
 and ranks what it fetched by the exact vectors (RaBitQ: Gao and Long, SIGMOD 2024). Vectors that went are only struck
 out in memory: which those are follows from the database whenever a segment is opened.
 
-A segment is written aside, synced and renamed, so that under its name it is whole; sizes and checksums, which are
-kept in the database, are compared before FAISS reads a byte of it.
+It is written aside, synced and renamed, so that under its name it is whole; sizes and checksums, which the database
+keeps, are compared before FAISS reads a byte of it.
 """
 
 from __future__ import annotations

@@ -319,9 +319,7 @@ def items(db: apsw.Connection, ids: Sequence[int], full: int | None = None) -> d
 
 
 def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Found]:
-    """For items that are no more, what their group holds in their place, under their ids: the piece under the same
-    heading, else the first.  Those whose group went with them have none.
-    """
+    """For items that are no more, what their group holds instead: the piece under the same heading, else the first."""
     there: dict[int, int] = {}
     for item_id, found in gone.items():
         row = db.execute(

@@ -1,9 +1,8 @@
 """The nearest vectors, exactly: the index of small collections, and the tail of large ones.
 
-`FlatIndex` is one matrix: rows are
-only ever appended or struck out, so that a search needs no lock against the writer; room is won back by copying. One
-product of matrix and vector takes what FAISS's own flat index takes (`python -m tests.bench.vectors`), which cannot
-take a row out without moving all that follow.
+Rows of one matrix are only ever appended or struck out, so that a search needs no lock against the writer; room is won
+back by copying. FAISS's own flat index is as fast (`python -m tests.bench.vectors`), and cannot take a row out without
+moving all that follow.
 """
 
 from __future__ import annotations

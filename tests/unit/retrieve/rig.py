@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import numpy as np
 import trio
 
@@ -17,9 +18,11 @@ from proto.operation import Params
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, pack
 from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from services.retrieve.collection import Collection
+from services.retrieve.filters import Where, allowed_items
 from services.retrieve.outbox import EmbedCall, VectorFeed, run_outbox
 from services.retrieve.search import Patience, search
 from services.retrieve.segment import DEFAULT_LIMITS, Limits
+from services.retrieve.vectors import Matrix, Scored
 from tests.unit.runtime.environment import PlayedEnvironment
 
 DIMENSIONS = 64
@@ -124,6 +127,15 @@ async def unasked(params: Params[Any]) -> object:
     raise AssertionError("the embedder is asked directly")
 
 
+async def near(collection: Collection, query: Matrix, limit: int, where: Where | None) -> Scored:
+    """Item ids and cosines, best first."""
+
+    def find(db: apsw.Connection) -> Scored:
+        return collection.vectors.near(query, limit, None if where is None else allowed_items(db, where))
+
+    return await collection.read(find)
+
+
 async def execute(collection: Collection, sql: str) -> None:
     """Change the database behind the collection's back."""
     await collection.write(lambda db: db.execute(sql).fetchall())
@@ -141,8 +153,8 @@ async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterato
 async def drained(collection: Collection, waiting: int = 0) -> None:
     """Until only `waiting` items wait for their vectors."""
     with trio.fail_after(20):
-        while collection.waiting > waiting:
-            await collection.next_step()
+        while collection.waiting > waiting:  # noqa: ASYNC110  # the outbox tells nobody
+            await trio.sleep(0.01)
 
 
 async def embedded(collection: Collection, embedder: WordEmbedder) -> None:
@@ -161,5 +173,5 @@ async def ask(
 async def failed(collection: Collection) -> None:
     """Until an item was set aside because its text failed."""
     with trio.fail_after(20):
-        while not (await collection.status()).vectors_failed:
-            await collection.next_step()
+        while not (await collection.status()).vectors_failed:  # noqa: ASYNC110  # the outbox tells nobody
+            await trio.sleep(0.01)

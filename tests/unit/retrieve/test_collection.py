@@ -15,7 +15,7 @@ from services.retrieve import lexical, store
 from services.retrieve.collection import Collection
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.schema import damaged_files
-from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened, vector
+from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 
 
 def asked(query: str, **settings: object) -> RetrieveSearch:
@@ -67,7 +67,7 @@ async def test_a_piece_that_only_moved_keeps_its_vector(tmp_path: Path) -> None:
         await embedded(collection, embedder)
         change = await collection.put([group("a", "two", "one"), group("b", "two")])
         assert change.waiting == 0
-        hits = await collection.find_vectors(vector("two"), 10, None)
+        hits = await near(collection, vector("two"), 10, None)
         items = await collection.items([item for item, _ in hits[:2]])
         assert {(item.group, item.text) for item in items.values()} == {("a", "two"), ("b", "two")}
         assert len(collection.vectors) == 3

@@ -18,7 +18,7 @@ from services.retrieve.collection import Collection
 from services.retrieve.filters import compile_filters
 from services.retrieve.live_vectors import LiveVectors
 from services.retrieve.segment import Limits
-from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened, vector
+from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
 
@@ -93,7 +93,7 @@ async def test_what_changed_after_the_save_is_followed_at_the_next_start(tmp_pat
     async with opened(tmp_path, limits=TINY) as collection:
         await assert_searches_as_the_database_says(collection)
         for words in ("word0 a", "word2 a"):
-            found = await collection.items([item for item, _ in await collection.find_vectors(vector(words), 50, None)])
+            found = await collection.items([item for item, _ in await near(collection, vector(words), 50, None)])
             assert not {each.text for each in found.values()} & {"word0 a", "word0 b", "word2 a", "word2 b"}
 
 
@@ -106,7 +106,7 @@ async def test_a_filter_sees_all_that_it_admits_and_nothing_else(
     limits = Limits(flat_vectors=8, overfetch=10, exact_rows=exact_rows)
     where = compile_filters([Filter(field="third", **filtered)])  # type: ignore[arg-type]  # a table of cases
     async with opened(tmp_path, limits=limits) as collection:
-        found = await collection.items([i for i, _ in await collection.find_vectors(vector("word1 a"), 1000, where)])
+        found = await collection.items([i for i, _ in await near(collection, vector("word1 a"), 1000, where)])
         wanted = {n for n in range(33) if (n % 3 == 1 if filtered == {"any_of": [1]} else n % 3 >= 1)}
         if filtered == {"any_of": [77]}:
             wanted = set()

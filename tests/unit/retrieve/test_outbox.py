@@ -13,11 +13,22 @@ from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, 
 from proto.ops.embed import EmbedResult, EmbedTexts
 from services.retrieve.collection import Collection
 from services.retrieve.store import passage
-from tests.unit.retrieve.rig import WordEmbedder, drained, embedded, failed, group, opened, outbox_of, vector, worked
+from tests.unit.retrieve.rig import (
+    WordEmbedder,
+    drained,
+    embedded,
+    failed,
+    group,
+    near,
+    opened,
+    outbox_of,
+    vector,
+    worked,
+)
 
 
 async def nearest(collection: Collection, text: str) -> str:
-    (item_id, cosine), *_ = await collection.find_vectors(vector(text), 1, None)
+    (item_id, cosine), *_ = await near(collection, vector(text), 1, None)
     assert cosine > 0.99
     return (await collection.items([item_id]))[item_id].text
 
@@ -110,7 +121,7 @@ async def test_a_text_that_changed_meanwhile_never_gets_the_old_texts_vector(tmp
         nursery.cancel_scope.cancel()
         assert len(collection.vectors) == 2
         assert await nearest(collection, "new meaning") == "new meaning"
-        found = await collection.find_vectors(vector("old words"), 10, None)
+        found = await near(collection, vector("old words"), 10, None)
         assert max(cosine for _, cosine in found) < 0.9
 
 
@@ -145,10 +156,9 @@ async def test_an_idle_worker_notices_a_new_model(tmp_path: Path) -> None:
         await embedded(collection, embedder)
         embedder.fingerprint = "words:2"
         async with worked(collection, embedder):
-            while collection.fingerprint != "words:2":
-                await collection.next_step()
-            await drained(collection)
-        assert len(collection.vectors) == 1
+            with trio.fail_after(20):
+                while collection.fingerprint != "words:2" or not len(collection.vectors):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
 
 
 async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_path: Path) -> None:
@@ -156,9 +166,9 @@ async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_p
     async with opened(tmp_path) as collection:
         await collection.put([group("a", "some text of words")])
         await embedded(collection, embedder)
-        before = await collection.find_vectors(vector("some text"), 1, None)
+        before = await near(collection, vector("some text"), 1, None)
     async with opened(tmp_path) as collection:
-        after = await collection.find_vectors(vector("some text"), 1, None)
+        after = await near(collection, vector("some text"), 1, None)
     assert before == after
     assert np.isclose(before[0][1], float(vector("some text") @ vector("some text of words")), atol=1e-3)
 

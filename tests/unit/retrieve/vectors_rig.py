@@ -8,7 +8,7 @@ import numpy as np
 from services.retrieve.collection import Collection
 from services.retrieve.segment import Limits
 from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
-from tests.unit.retrieve.rig import vector
+from tests.unit.retrieve.rig import near, vector
 
 TINY = Limits(flat_vectors=8, overfetch=1000, exact_rows=0, struck_share=0.25)
 """Every switch within a few dozen vectors; the codes fetch so many that nothing is lost, and filters use them too."""
@@ -65,8 +65,8 @@ async def assert_searches_as_the_database_says(collection: Collection) -> None:
     assert len(collection.vectors) == len(truth)
     for word in ("alpha", "round3 piece1", "omega"):
         asked = vector(word)
-        assert_nearest(await collection.find_vectors(asked, 10, None), truth, asked, 10)
-        assert_nearest(await collection.find_vectors(asked, len(truth) + 5, None), truth, asked, len(truth) + 5)
+        assert_nearest(await near(collection, asked, 10, None), truth, asked, 10)
+        assert_nearest(await near(collection, asked, len(truth) + 5, None), truth, asked, len(truth) + 5)
         cosines = collection.vectors.cosines(asked, list(truth))
         assert all(abs(cosines[i] - float(row @ asked)) < 1e-4 for i, row in truth.items())
 
