@@ -144,16 +144,16 @@ class KernelOperations:
         self._shut_down()
         return ops.Done(message="the kernel is ending")
 
-    async def _content_url(self, params: ops.KernelContentUrl, caller: str) -> ops.ContentUrl:
+    async def _content_url(self, params: ops.KernelContentUrl, caller: str) -> str | None:
         url = self.http_url
-        return ops.ContentUrl(url=None if url is None else url.removesuffix("/mcp") + CONTENT_PATH)
+        return None if url is None else url.removesuffix("/mcp") + CONTENT_PATH
 
-    async def _call(self, params: ops.KernelCall, caller: str) -> ops.Called:
+    async def _call(self, params: ops.KernelCall, caller: str) -> Any:
         operation = self._router.operation(params.operation)
         # The kernel's own are a person's hand on the services, or need the client's connection.
         if not operation.admits(CLIENT) or operation.service == ops.SERVICE or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
-        return ops.Called(result=await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT))
+        return await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT)
 
     def _processes_of(self, name: str) -> list[str]:
         """The processes of a service, or the one that is named.  Raises InvalidParams."""

@@ -79,10 +79,8 @@ class ZygoteBirth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
-    """From the zygote, once: loading is over.
-
-    `failed` maps a module to why it could not be loaded; with more than one of `threads` it will refuse to fork.
-    """
+    """From the zygote, once: loading is over; with more than one of `threads` it will refuse to fork.  `failed` maps a
+    module to why it could not be loaded."""
 
     threads: int
     took_ms: float
@@ -90,11 +88,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
-    """To the zygote: fork a service; `env` is added to the child's environment.
-
-    With `standby`, the first descriptor is the socket on which it waits for `Wake`, and the birth's generation means
-    nothing.
-    """
+    """To the zygote: fork a service, with `env` added to its environment; or a `standby`, whose first descriptor is the
+    socket on which it waits for `Wake`, and whose birth names no generation that counts."""
 
     id: int
     birth: Birth

@@ -59,7 +59,6 @@ class LinckiaError(Exception):
     _by_kind: ClassVar[dict[Kind, type[LinckiaError]]] = {}
     kind: Kind
     executed: Executed
-    """What it is unless it is said."""
 
     def __init_subclass__(cls, kind: Kind | None = None, executed: Executed = Executed.NO) -> None:
         if kind is not None:

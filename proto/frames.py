@@ -8,6 +8,7 @@ and put together again at the other end; no handler ever sees a part.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -155,23 +156,14 @@ AnyFrame: TypeAlias = (
     Hello | Ready | Call | Return | Fault | Progress | Cancel | Event | Log | Ping | Pong | Drain | Bye | ByeAck | Part
 )
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyFrame)
+encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+decode: Callable[[bytes], AnyFrame] = msgspec.msgpack.Decoder(AnyFrame).decode
+"""Raises msgspec.DecodeError (ValidationError among them) for anything that is not a frame."""
 
 
 def new_trace() -> str:
     """A W3C traceparent of a new trace."""
     return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
-
-
-def encode(frame: AnyFrame) -> bytes:
-    return _encoder.encode(frame)
-
-
-def decode(message: bytes) -> AnyFrame:
-    """Raises msgspec.DecodeError (ValidationError among them) for anything that is not a frame."""
-    frame: AnyFrame = _decoder.decode(message)
-    return frame
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -191,7 +183,7 @@ def pack_body(value: object) -> Raw:
     """A parameter Struct or a result as the body of a frame."""
     if isinstance(value, Written):
         value = msgspec.msgpack.Ext(WRITTEN, value.json)
-    return Raw(_encoder.encode(value))
+    return Raw(encode(value))
 
 
 def written(body: Raw) -> Raw | None:

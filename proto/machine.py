@@ -25,8 +25,7 @@ takes its pages again, a millisecond for each 10 MB."""
 HEAPS = "MALLOC_ARENA_MAX"
 """The variable by which a process that starts is told its `limit_heaps`."""
 
-_M_ARENA_MAX = -8
-"""Of mallopt(3)."""
+_M_ARENA_MAX = -8  # of mallopt(3)
 
 
 def usable_cores() -> int:

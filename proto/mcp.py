@@ -107,11 +107,7 @@ asked by its plain method gets a name of the kernel's."""
 CAPABILITIES = "linckia/capabilities"
 """The method that answers the capabilities which the client declared (`{"sampling": {}, …}`); it is not asked."""
 
-CAPABILITY_OF: dict[str, str] = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
+CAPABILITY_OF = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 """The methods of single questions, and the capability that a client must have declared to be asked so."""
 
 MISSING_CAPABILITY = -32021

@@ -53,14 +53,15 @@ class Access(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """How MCP clients meet the operation: as a tool, as a step of the composite tools only, as a resource, as a prompt,
-    or not at all (between services, or over HTTP alone)."""
+    """How MCP clients meet the operation."""
 
     TOOL = "tool"
     STEP = "step"
+    """Of the composite tools only."""
     RESOURCE = "resource"
     PROMPT = "prompt"
     INTERNAL = "internal"
+    """Not at all: between services, or over HTTP alone."""
 
 
 class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,10 +94,6 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str
     query: tuple[str, ...] = ()
 
-    @property
-    def is_template(self) -> bool:
-        return "{" in self.uri
-
 
 class Route(msgspec.Struct, frozen=True):
     """Where an operation is served over HTTP, for programs that know no MCP.
@@ -123,6 +120,8 @@ class Route(msgspec.Struct, frozen=True):
 class Options(TypedDict, total=False):
     """What a declaration may say; `Operation` has the meanings and the defaults."""
 
+    title: str
+    step: str
     role: Role
     surfaces: Collection[str]
     callers: Collection[str]
@@ -137,17 +136,13 @@ class Options(TypedDict, total=False):
     open_world: bool
 
 
-class Named(Options, total=False):
-    """`Options`, and what belongs to one operation alone."""
-
-    title: str
-    step: str
-
-
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
     """One capability of the system, as its declaration in `proto/ops` states it.
 
     Attributes:
+        title: for people; the name as words by default.
+        step: its name as a step of the composite tools `query` and `execute`, by default `name`; one that starts with
+            `session.` is an action of the tool `session`.
         surfaces: tool surfaces besides `all` that show it, of `SURFACES`.
         callers: who may call it: `client`, names of services, or `*`.
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
@@ -159,14 +154,11 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         asks: whether the handler may ask the client (`proto.mcp`); no other operation's question is passed on.
         completion: the internal operation that completes arguments of this prompt or resource template; its parameters
             are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
-        step: its name as a step of the composite tools `query` and `execute`; one that starts with `session.` is an
-            action of the tool `session`.
         both_spellings: whether its parameters may be given in camelCase and in snake_case, however they are declared.
         open_world: whether it reaches beyond this machine's own store.
     """
 
     name: str
-    title: str
     description: str
     service: str
     params: type[Params[object]]
@@ -174,7 +166,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     access: Access
     idempotent: bool
     deadline_ms: int
-    step: str
+    title: str = ""
+    step: str = ""
     role: Role = Role.TOOL
     surfaces: Collection[str] = ()
     callers: Collection[str] = (CLIENT,)
@@ -204,11 +197,10 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         if self.is_content:
             return None
         schema = json_schema(self.result)
-        if schema.get("type") == "object":
+        if not self.wraps_result:
             return schema
-        definitions = schema.pop("$defs", None)
-        wrapped: JsonSchema = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
-        return wrapped | ({"$defs": definitions} if definitions else {})
+        definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+        return {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
 
     @cached_property
     def is_content(self) -> bool:
@@ -251,39 +243,27 @@ def operation(
     access: Access,
     deadline_s: float,
     idempotent: bool | None = None,
-    title: str | None = None,
-    step: str | None = None,
     **options: Unpack[Options],
 ) -> Declare:
     """Declare the decorated `Params[Result]` as an operation; the options are those of `Operation`.
 
-    Args:
-        idempotent: may be left out where it only reads.
-        title: for people; the name as words by default.
-        step: where it is another than `name`.
+    `idempotent` may be left out where it only reads.
     """
     if idempotent is None and access is not Access.READ:
         raise TypeError(f"operation {name}: it changes something, so say whether it is idempotent")
     if unknown := set(options.get("surfaces", ())).difference(SURFACES):
         raise TypeError(f"operation {name}: there is no surface {', '.join(unknown)}")
 
+    named: Options = {"title": re.sub("[_.-]", " ", name).capitalize(), "step": name, **options}
+
     def declare(params: type[P]) -> type[P]:
         doc = inspect.getdoc(params)
         if not doc or doc == inspect.getdoc(Params):
             raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
         declared: Operation[object] = Operation(
-            name=name,
-            title=title or re.sub("[_.-]", " ", name).capitalize(),
-            description=doc,
-            service=service,
-            params=params,
-            result=_result_type(params),
-            access=access,
-            idempotent=idempotent is not False,
-            deadline_ms=int(deadline_s * 1000),
-            step=step or name,
-            **options,
-        )
+            name=name, description=doc, service=service, params=params, result=_result_type(params), access=access,
+            idempotent=idempotent is not False, deadline_ms=int(deadline_s * 1000), **named,
+        )  # fmt: skip
         params.__operation__ = declared  # type: ignore[attr-defined]  # read back by operation_of only
         return params
 
@@ -300,20 +280,20 @@ class Family:
         self._service = service
         self._shared = shared
 
-    def read(self, name: str, *, deadline_s: float, idempotent: bool = True, **own: Unpack[Named]) -> Declare:
+    def read(self, name: str, *, deadline_s: float, idempotent: bool = True, **own: Unpack[Options]) -> Declare:
         """It changes nothing, and may be repeated unless that is said to be a bad idea."""
         return self._declare(name, Access.READ, idempotent, deadline_s, own)
 
-    def write(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Named]) -> Declare:
+    def write(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Options]) -> Declare:
         """It adds or changes."""
         return self._declare(name, Access.WRITE, idempotent, deadline_s, own)
 
-    def destroy(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Named]) -> Declare:
+    def destroy(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Options]) -> Declare:
         """It removes or overwrites what cannot be brought back."""
         return self._declare(name, Access.DESTRUCTIVE, idempotent, deadline_s, own)
 
-    def _declare(self, name: str, access: Access, idempotent: bool, deadline_s: float, own: Named) -> Declare:
-        merged: Named = {**self._shared, **own}
+    def _declare(self, name: str, access: Access, idempotent: bool, deadline_s: float, own: Options) -> Declare:
+        merged: Options = {**self._shared, **own}
         return operation(
             name, service=self._service, access=access, idempotent=idempotent, deadline_s=deadline_s, **merged
         )
@@ -326,8 +306,7 @@ def operation_of(params: type[Params[R]] | Params[R]) -> Operation[R]:
         TypeError: the Struct was never declared with `@operation`.
     """
     cls = params if isinstance(params, type) else type(params)
-    declared = cls.__dict__.get("__operation__")
-    if declared is None:
+    if (declared := cls.__dict__.get("__operation__")) is None:
         raise TypeError(f"{cls.__name__} is not declared as an operation")
     return typing.cast("Operation[R]", declared)
 

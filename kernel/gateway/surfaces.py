@@ -36,7 +36,7 @@ class Surface:
         self._templates: list[tuple[re.Pattern[str], Operation[object]]] = []
         for op in here:
             if op.role is Role.RESOURCE and op.resource is not None:
-                if op.resource.is_template:
+                if "{" in op.resource.uri:
                     self._templates.append((template_pattern(op.resource.uri), op))
                 else:
                     self._resources[op.resource.uri] = op

@@ -48,16 +48,12 @@ class Table(Mapping[str, Operation[object]]):
         return tuple(op for op in self._by_name.values() if op.service == service)
 
 
-def modules() -> tuple[str, ...]:
-    """The names of the modules of this package."""
-    return tuple(sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.")))
-
-
 def load(extra: Iterable[str] = ()) -> Table:
     """The table of this package's modules and of the `extra` ones named."""
+    modules = sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}."))
     declared = [
         value
-        for name in (*modules(), *extra)
+        for name in (*modules, *extra)
         for value in vars(importlib.import_module(name)).values()
         if isinstance(value, type) and issubclass(value, Params) and value.__module__ == name
     ]

@@ -36,9 +36,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     pss_bytes: Annotated[int | None, Meta(description="Memory with shared pages divided among their sharers")] = None
     in_flight: int = 0
     queued: int = 0
-    retry_in_s: Annotated[float | None, Meta(description="When the next start is tried, for a service that failed")] = (
-        None
-    )
+    retry_in_s: Annotated[float | None, Meta(description="When a service that failed is started next")] = None
     recovery_ms: Annotated[float | None, Meta(description="From the latest death to ready again")] = None
     info: Annotated[dict[str, str], Meta(description="What the service says of itself")] = {}
 
@@ -64,9 +62,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str
     roots: list[str]
     http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
-    page_url: Annotated[
-        str | None, Meta(description="The operator's page with its key; told to the command line only")
-    ] = None
+    page_url: Annotated[str | None, Meta(description="The operator's page, with its key, for the command line")] = None
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
     rss_bytes: int
     pss_bytes: int | None
@@ -126,25 +122,14 @@ class KernelShutdown(Params[Done], frozen=True, kw_only=True):
     """End the whole system in order: every service finishes what it has in hand."""
 
 
-class ContentUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """Where files are served."""
-
-    url: Annotated[str | None, Meta(description="Without its `?path=`; null where nothing is served over HTTP")]
-
-
 @internal.read("kernel_content_url", deadline_s=5, callers=("files", OPERATOR))
-class KernelContentUrl(Params[ContentUrl], frozen=True, kw_only=True):
-    """The URL at which a client has files, and what was made from them."""
-
-
-class Called(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operation answered."""
-
-    result: Any
+class KernelContentUrl(Params[str | None], frozen=True, kw_only=True):
+    """The URL at which a client has files, and what was made from them, without its `?path=`; null where nothing is
+    served over HTTP."""
 
 
 @internal.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600, callers=("files",))
-class KernelCall(Params[Called], frozen=True, kw_only=True):
+class KernelCall(Params[Any], frozen=True, kw_only=True):
     """Call an operation on behalf of a client who asked for it beforehand, as a plan does: with a client's rights,
     whatever the service's own are. What the kernel itself answers cannot be called so."""
 

@@ -73,12 +73,8 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
         shown = [
             base64.b64encode(row).decode("ascii") if in_base64 else struct.unpack(f"<{width}f", row) for row in rows
         ]
-        body: Json = {
-            "object": "list",
-            "data": [{"object": "embedding", "index": n, "embedding": one} for n, one in enumerate(shown)],
-            "model": model.model,
-            "usage": _usage(result.tokens),
-        }
+        data = [{"object": "embedding", "index": n, "embedding": one} for n, one in enumerate(shown)]
+        body: Json = {"object": "list", "data": data, "model": model.model, "usage": _usage(result.tokens)}
         return body | ({"truncated": result.truncated} if result.truncated else {})
 
     async def _model(self, call: Call) -> EmbedModel:

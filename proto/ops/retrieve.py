@@ -123,7 +123,9 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
 class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the two orders become one."""
 
-    method: Annotated[str, Meta(pattern="^(weighted|rrf|lexical|vector)$")] = "weighted"
+    method: Annotated[
+        str, Meta(pattern="^(weighted|rrf|lexical|vector)$", description="weighted, rrf, lexical or vector")
+    ] = "weighted"
     vector_weight: Annotated[float, Meta(ge=0, le=1, description="Share of the vector score under `weighted`")] = 0.65
 
 

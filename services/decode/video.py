@@ -41,8 +41,11 @@ def video(file: BinaryIO, result: Result) -> None:
         if not streams:
             raise NotDecoded("there is no video in it")
         streams[0].thread_type = "NONE"
-        check_pixels(streams[0].codec_context.width, streams[0].codec_context.height)
-        _frames(container, streams[0], result, until)
+        try:
+            check_pixels(streams[0].codec_context.width, streams[0].codec_context.height)
+            _frames(container, streams[0], result, until)
+        except (FFmpegError, NotDecoded, ValueError) as error:
+            raise NotDecoded(f"its frames cannot be decoded: {str(error)[:300] or type(error).__name__}") from None
 
 
 def audio(file: BinaryIO, result: Result) -> None:

@@ -58,7 +58,9 @@ class Uploads:
 
     @handles(DocumentsPutBegin)
     async def begin(self, params: DocumentsPutBegin, ctx: Context) -> UploadBegun:
-        self._forget_old()
+        before = trio.current_time() - FORGET_AFTER_S
+        for id_ in [id_ for id_, upload in self._uploads.items() if upload.touched < before]:
+            self._forget(id_)
         if len(self._uploads) >= MAX_UPLOADS:
             raise OperationError(f"{MAX_UPLOADS} uploads are under way already")
         pairs(params.metadata)
@@ -138,8 +140,3 @@ class Uploads:
         if upload is None:
             raise OperationError("this upload is not known (any more): begin again", field="upload_id")
         return upload
-
-    def _forget_old(self) -> None:
-        before = trio.current_time() - FORGET_AFTER_S
-        for id_ in [id_ for id_, upload in self._uploads.items() if upload.touched < before]:
-            self._forget(id_)

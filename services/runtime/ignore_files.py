@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from pathspec import GitIgnoreSpec
 
-IGNORE_FILES: Final = (".gitignore", ".ignore", ".linckiaignore")
+IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""
 
 

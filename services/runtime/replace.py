@@ -18,13 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Final
 from weakref import WeakValueDictionary
 
-LOCK_TIMEOUT_SECONDS: Final = 30.0
-_TEMPORARY: Final = ".linckia-new-"
-_POLL_SECONDS: Final = 0.005
-_CANNOT_NAME: Final = (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
+LOCK_TIMEOUT_SECONDS = 30.0
+_TEMPORARY = ".linckia-new-"
+_POLL_SECONDS = 0.005
+_CANNOT_NAME = (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
 
 
 class CannotReplace(Exception):

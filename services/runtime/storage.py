@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Final
 
 import apsw
 import trio
@@ -19,17 +18,17 @@ import trio
 from proto.errors import Executed, OperationError
 from services.runtime.handlers import Environment
 
-_FULL: Final = "the disk is full"
-_READ_ONLY: Final = "the disk is read-only"
-_FAILS: Final = "the disk fails"
+_FULL = "the disk is full"
+_READ_ONLY = "the disk is read-only"
+_FAILS = "the disk fails"
 
-_ERRNO: Final = {
+_ERRNO = {
     errno.ENOSPC: _FULL, errno.EDQUOT: "the disk quota is used up", errno.EROFS: _READ_ONLY, errno.EIO: _FAILS,
 }  # fmt: skip
-_SQLITE: Final = {apsw.SQLITE_FULL: _FULL, apsw.SQLITE_READONLY: _READ_ONLY, apsw.SQLITE_IOERR: _FAILS}
+_SQLITE = {apsw.SQLITE_FULL: _FULL, apsw.SQLITE_READONLY: _READ_ONLY, apsw.SQLITE_IOERR: _FAILS}
 """https://www.sqlite.org/rescode.html; a quota that is used up is an I/O error to SQLite."""
 
-FULL_PAUSE_S: Final = 0.5
+FULL_PAUSE_S = 0.5
 """Between two attempts on a full disk: work goes on within a second of room being made."""
 
 _log = logging.getLogger("linckia.service")

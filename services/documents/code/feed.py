@@ -16,7 +16,7 @@ from services.documents.add.add import Adding
 from services.documents.code import parsing
 from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.parsing import Parsing
-from services.documents.code.relations import AMBIGUOUS, Node, Relations, file_node, symbol_node
+from services.documents.code.relations import AMBIGUOUS, Relations, file_node, symbol_node
 from services.documents.code.symbols import stem
 from services.documents.store import schema
 from services.documents.store.store import Store
@@ -59,7 +59,8 @@ class GraphFeed:
         # A graph that is away does not keep code from being parsed.
         await self._parse()
         epoch = (await self._env.call(GraphNodes(corpus=CORPUS, limit=0))).epoch
-        if epoch != await self._store.read(_epoch):
+        query = "SELECT value FROM setting WHERE name=?"
+        if epoch != await self._store.read(lambda db: db.execute(query, (_EPOCH,)).get):
             theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
             for start in range(0, len(theirs), 4096):
                 await self._env.call(GraphDelete(corpus=CORPUS, nodes=theirs[start : start + 4096]))
@@ -127,7 +128,9 @@ class GraphFeed:
             now = {state.id for state in states}
             for node in before ^ now:
                 if node.startswith("file:"):
-                    due.names |= names_of_path(node.removeprefix("file:"))
+                    # By what it is imported or linked to.
+                    folder, _, name = node.removeprefix("file:").rpartition("/")
+                    due.names |= {name, stem(name), folder.rsplit("/", 1)[-1]} - {""}
             due.numbers.append(number)
             due.states += states
             due.gone += sorted(before - now)
@@ -140,46 +143,29 @@ class GraphFeed:
         return due
 
 
-def names_of_path(path: str) -> set[str]:
-    """By what a document of this path is imported or linked to."""
-    folder, _, name = path.rpartition("/")
-    return {name, stem(name), folder.rsplit("/", 1)[-1]} - {""}
-
-
 def _states(db: apsw.Connection, relations: Relations, id_: int) -> list[NodeState]:
     row = db.execute("SELECT path, extension FROM document WHERE id=?", (id_,)).fetchone()
     if row is None or row[1] not in EXTENSIONS:
         return []
     doc = relations.paths.exact(row[0])
     assert doc is not None
-    nodes = [file_node(doc), *(symbol_node(doc, symbol) for symbol in relations.symbols(doc.object))]
-    return [_state(relations, node) for node in nodes if len(node.key) <= MAX_ID]
-
-
-def _state(relations: Relations, node: Node) -> NodeState:
-    assert node.doc is not None
-    edges = {
-        (MAY_CALL if edge.certainty == AMBIGUOUS else edge.relation, edge.target.key)
-        for edge in relations.out(node)
-        if len(edge.target.key) <= MAX_ID
-    }
-    return NodeState(
-        id=node.key,
-        label=node.label[:1024],
-        source=node.doc.path[:8192],
-        edges=[Outgoing(kind=kind, target=target) for kind, target in sorted(edges)],
-    )
+    states: list[NodeState] = []
+    for node in (file_node(doc), *(symbol_node(doc, symbol) for symbol in relations.symbols(doc.object))):
+        edges = {
+            (MAY_CALL if edge.certainty == AMBIGUOUS else edge.relation, edge.target.key)
+            for edge in relations.out(node)
+            if len(edge.target.key) <= MAX_ID
+        }
+        out = [Outgoing(kind=kind, target=target) for kind, target in sorted(edges)]
+        if len(node.key) <= MAX_ID:
+            states.append(NodeState(id=node.key, label=node.label[:1024], source=doc.path[:8192], edges=out))
+    return states
 
 
 def _strike(db: apsw.Connection, due: Due) -> None:
     db.executemany("DELETE FROM graph_outbox WHERE number=?", ((number,) for number in due.numbers))
     db.executemany("DELETE FROM graph_fed WHERE document=?", ((id_,) for id_, _ in due.fed))
     schema.insert(db, "graph_fed(document, node)", [(id_, node) for id_, nodes in due.fed for node in nodes])
-
-
-def _epoch(db: apsw.Connection) -> str | None:
-    found: str | None = db.execute("SELECT value FROM setting WHERE name=?", (_EPOCH,)).get
-    return found
 
 
 def _begin(db: apsw.Connection, epoch: str) -> None:

@@ -137,41 +137,30 @@ class Language:
     query: str
 
 
-_LANGUAGES = (
-    (Language("python", "python", tree_sitter_python.language, _PYTHON), (".py", ".pyi", ".pyw")),
-    (
-        Language(
-            "javascript", "javascript", tree_sitter_javascript.language,
-            _JAVASCRIPT + "(class_declaration name: (identifier) @name) @class"
-            "(class_heritage [(identifier) (member_expression)] @base)",
-        ),
-        (".js", ".mjs", ".cjs", ".jsx"),
-    ),
-    (
-        Language("typescript", "javascript", tree_sitter_typescript.language_typescript, _JAVASCRIPT + _TYPESCRIPT),
-        (".ts", ".mts", ".cts"),
-    ),
-    (Language("tsx", "javascript", tree_sitter_typescript.language_tsx, _JAVASCRIPT + _TYPESCRIPT), (".tsx",)),
-    (Language("go", "go", tree_sitter_go.language, _GO), (".go",)),
-    (Language("rust", "rust", tree_sitter_rust.language, _RUST), (".rs",)),
-    (Language("c", "c", tree_sitter_c.language, _C), (".c",)),
-    # A header may be of either; the grammar of C++ reads both.
-    (
-        Language("cpp", "c", tree_sitter_cpp.language, _C + _CPP),
-        (".h", ".cc", ".cpp", ".cxx", ".c++", ".hpp", ".hh", ".hxx", ".ipp"),
-    ),
-    (Language("java", "java", tree_sitter_java.language, _JAVA), (".java",)),
-)  # fmt: skip
-_BY_EXTENSION = {extension: language for language, extensions in _LANGUAGES for extension in extensions}
-FAMILIES = {language.name: language.family for language, _ in _LANGUAGES}
+_CLASSES_OF_JAVASCRIPT = """
+(class_declaration name: (identifier) @name) @class
+(class_heritage [(identifier) (member_expression)] @base)
+"""
+
+_typescript = tree_sitter_typescript.language_typescript
+# A header may be of C or of C++, whose grammar reads both.
+_LANGUAGES = {
+    Language("python", "python", tree_sitter_python.language, _PYTHON): ".py .pyi .pyw",
+    Language("javascript", "javascript", tree_sitter_javascript.language, _JAVASCRIPT + _CLASSES_OF_JAVASCRIPT):
+        ".js .mjs .cjs .jsx",
+    Language("typescript", "javascript", _typescript, _JAVASCRIPT + _TYPESCRIPT): ".ts .mts .cts",
+    Language("tsx", "javascript", tree_sitter_typescript.language_tsx, _JAVASCRIPT + _TYPESCRIPT): ".tsx",
+    Language("go", "go", tree_sitter_go.language, _GO): ".go",
+    Language("rust", "rust", tree_sitter_rust.language, _RUST): ".rs",
+    Language("c", "c", tree_sitter_c.language, _C): ".c",
+    Language("cpp", "c", tree_sitter_cpp.language, _C + _CPP): ".h .cc .cpp .cxx .c++ .hpp .hh .hxx .ipp",
+    Language("java", "java", tree_sitter_java.language, _JAVA): ".java",
+}  # fmt: skip
+LANGUAGES = {extension: language for language, extensions in _LANGUAGES.items() for extension in extensions.split()}
+"""By the extension of a file's name, with its dot."""
 MARKDOWN = "markdown"
 MARKDOWN_EXTENSIONS = (".md", ".markdown", ".mdx")
-EXTENSIONS = frozenset((*_BY_EXTENSION, *MARKDOWN_EXTENSIONS))
-
-
-def language_of(extension: str) -> Language | None:
-    """By the extension of a file's name, with its dot."""
-    return _BY_EXTENSION.get(extension)
+EXTENSIONS = frozenset((*LANGUAGES, *MARKDOWN_EXTENSIONS))
 
 
 @functools.cache

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import apsw
 
-from services.documents.code.grammars import FAMILIES, MARKDOWN_EXTENSIONS, language_of
+from services.documents.code.grammars import LANGUAGES, MARKDOWN_EXTENSIONS
+from services.documents.store.kinds import extension_of
 
 MAX_MEANT = 5
 _MAX_OF_NAME = 50_000
@@ -36,9 +37,8 @@ class Doc:
     @property
     def family(self) -> str:
         """Of its language; empty where it is no code."""
-        dot = self.name.rfind(".")
-        language = language_of(self.name[dot:].lower()) if dot > 0 else None
-        return FAMILIES[language.name] if language is not None else ""
+        language = LANGUAGES.get(extension_of(self.name))
+        return "" if language is None else language.family
 
 
 class Paths:
@@ -110,14 +110,6 @@ def meant(paths: Paths, doc: Doc, kind: str, target: str) -> list[Doc]:
     """The documents that an import or a link of `doc` means; none where it is none of those that are stored."""
     rule = _linked if kind == "LINKS_TO" else _RULES.get(doc.family, _included)
     return rule(paths, doc, target)
-
-
-def _go(paths: Paths, doc: Doc, target: str) -> list[Doc]:
-    return paths.go_package(target, doc)
-
-
-def _java(paths: Paths, doc: Doc, target: str) -> list[Doc]:
-    return paths.ending(target.replace(".", "/") + ".java", doc)
 
 
 def _included(paths: Paths, doc: Doc, target: str) -> list[Doc]:
@@ -199,4 +191,10 @@ def _linked(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     return [one for one in found if one.id != doc.id]
 
 
-_RULES = {"python": _python, "javascript": _javascript, "go": _go, "rust": _rust, "java": _java}
+_RULES: dict[str, Callable[[Paths, Doc, str], list[Doc]]] = {
+    "python": _python,
+    "javascript": _javascript,
+    "go": lambda paths, doc, target: paths.go_package(target, doc),
+    "rust": _rust,
+    "java": lambda paths, doc, target: paths.ending(target.replace(".", "/") + ".java", doc),
+}

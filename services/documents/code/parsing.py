@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import apsw
 import trio
 
 from proto.errors import LinckiaError
-from services.documents.code.grammars import EXTENSIONS, FAMILIES
+from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.symbols import MAX_CODE_BYTES, Parsed, parse
 from services.documents.store import objects, texts
 from services.documents.store.compress import Codec, DamagedContent
@@ -24,17 +23,9 @@ from services.documents.store.store import Store
 BATCH = 24
 LOOK_AHEAD = 2000
 MAX_ATTEMPTS = 2
+NOTHING = Parsed("none", "none")
 
 _log = logging.getLogger("linckia.documents")
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Contents to parse, with the extension that says how; all documents up to `reached` are looked at."""
-
-    due: list[tuple[int, str]]
-    reached: int
-    ended: bool
 
 
 class Parsing:
@@ -59,11 +50,11 @@ class Parsing:
                 self._generation, self.reached = self._store.index.generation, 0
             if not self._recovered:
                 await self._recover()
-            found = await self._store.read(self._look)
-            if found.due:
-                await self._parse(found.due)
-            self.reached = found.reached
-            return not found.ended
+            due, reached, has_ended = await self._store.read(self._look)
+            if due:
+                await self._parse(due)
+            self.reached = reached
+            return not has_ended
 
     async def settle(self, patience_s: float) -> int:
         """Parse on, so long at most; answers how many documents are still to be looked at."""
@@ -74,7 +65,9 @@ class Parsing:
         query = "SELECT count(*) FROM graph_outbox WHERE number > ?"
         return await self._store.read(lambda db: int(db.execute(query, (self.reached,)).get))
 
-    def _look(self, db: apsw.Connection) -> _Found:
+    def _look(self, db: apsw.Connection) -> tuple[list[tuple[int, str]], int, bool]:
+        """Contents to parse, with the extension that says how; up to which number of the outbox all documents are
+        looked at, and whether that is its end."""
         due: dict[int, str] = {}
         reached = self.reached
         count = 0
@@ -86,11 +79,11 @@ class Parsing:
             is_new = extension in EXTENSIONS and object_ not in due
             if is_new and db.execute("SELECT 1 FROM idx.code WHERE object=?", (object_,)).get is None:
                 if len(due) == BATCH:
-                    return _Found(list(due.items()), reached, ended=False)
+                    return list(due.items()), reached, False
                 due[object_] = extension
             reached = number
             count += 1
-        return _Found(list(due.items()), reached, ended=count < LOOK_AHEAD)
+        return list(due.items()), reached, count < LOOK_AHEAD
 
     async def _recover(self) -> None:
         """What was being parsed when the process died is parsed again, one by one, or given up."""
@@ -105,7 +98,7 @@ class Parsing:
         for object_, attempts, extension in await self._store.read(left):
             if attempts >= MAX_ATTEMPTS and object_ not in self._begun:
                 _log.error("content %d: the process died twice while it was parsed; it has no symbols", object_)
-                await self._settle([(object_, Parsed("none"))])
+                await self._settle([(object_, NOTHING)])
             else:
                 await self._parse([(object_, extension)])
         self._recovered = True
@@ -123,12 +116,12 @@ class Parsing:
         try:
             stored = objects.by_id(db, object_)
             if not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
-                return object_, Parsed("none")
+                return object_, NOTHING
             data = b"".join(texts.pieces(db, self._codec, stored))
         except DamagedContent:
             # Reading it says what is wrong.
-            return object_, Parsed("none")
-        return object_, parse(data, extension) or Parsed("none")
+            return object_, NOTHING
+        return object_, parse(data, extension) or NOTHING
 
     async def _settle(self, parsed: Sequence[tuple[int, Parsed]]) -> None:
         def write(db: apsw.Connection) -> None:
@@ -146,7 +139,7 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
     forget(db, object_)
     db.execute(
         "INSERT INTO code(object, language, family) VALUES(?, ?, ?)",
-        (object_, parsed.language, FAMILIES.get(parsed.language, parsed.language)),
+        (object_, parsed.language, parsed.family),
     )
     first: int = db.execute("SELECT coalesce(max(id), 0) + 1 FROM symbol").get
     db.executemany(

@@ -114,8 +114,6 @@ class Relations:
         self._symbols: dict[int, list[Definition]] = {}
         self._imported: dict[int, list[tuple[Use, list[Doc]]]] = {}
 
-    # Nodes
-
     def node(self, key: str) -> Node | None:
         """By its key, or by the path of a document."""
         kind, _, rest = key.partition(":")
@@ -143,8 +141,6 @@ class Relations:
             query = f"{_SYMBOL} WHERE symbol.object=? ORDER BY symbol.id"
             self._symbols[object_] = [Definition(*row) for row in self._db.execute(query, (object_,))]
         return self._symbols[object_]
-
-    # Edges
 
     def out(self, node: Node) -> Iterator[Edge]:
         """The edges that start here."""
@@ -206,8 +202,6 @@ class Relations:
         certainty = RESOLVED if certain and len(targets) == 1 else AMBIGUOUS
         for target in targets:
             yield Edge(node, CALLS, target, certainty)
-
-    # What a call means
 
     def _called(self, doc: Doc, caller: Definition | None, use: Use) -> tuple[list[Definition], bool]:
         """The definitions that a call may mean; and whether the one, if it is one, is surely meant."""
@@ -341,8 +335,6 @@ class Relations:
             return local
         objects = {one.object for _, docs in self._imports_of(doc) for one in docs}
         return [one for one in found if one.object in objects] or found
-
-    # Rows, read once
 
     def _uses_of(self, object_: int) -> list[Use]:
         if object_ not in self._uses:

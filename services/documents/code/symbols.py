@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import tree_sitter
 
-from services.documents.code.grammars import MARKDOWN, MARKDOWN_EXTENSIONS, language_of, loaded
+from services.documents.code.grammars import LANGUAGES, MARKDOWN, MARKDOWN_EXTENSIONS, loaded
 
 MAX_CODE_BYTES = 1024 * 1024
 """Longer ones are generated; they are stored and searched like any other, and not parsed."""
@@ -69,6 +69,7 @@ class Parsed:
     """All of one text."""
 
     language: str
+    family: str
     symbols: list[Symbol] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
 
@@ -77,10 +78,10 @@ def parse(data: bytes, extension: str) -> Parsed | None:
     """None where the extension says that it is neither code nor Markdown that is understood."""
     if extension in MARKDOWN_EXTENSIONS:
         return _markdown(data.decode("utf-8", "replace"))
-    language = language_of(extension)
+    language = LANGUAGES.get(extension)
     if language is None:
         return None
-    parsed = Parsed(language.name)
+    parsed = Parsed(language.name, language.family)
     if len(data) > MAX_CODE_BYTES or len(data) > MAX_MEAN_LINE * (data.count(b"\n") + 4):
         return parsed
     grammar, query = loaded(language)
@@ -222,7 +223,7 @@ def stem(name: str) -> str:
 
 
 def _markdown(text: str) -> Parsed:
-    parsed = Parsed(MARKDOWN)
+    parsed = Parsed(MARKDOWN, MARKDOWN)
     if len(text) > MAX_CODE_BYTES:
         return parsed
     bare = _CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)

@@ -72,11 +72,9 @@ def walk(relations: Relations, origin: Node, *, depth: int, limit: int, relation
 
 def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterator[tuple[Edge, Node]]:
     if out:
-        for edge in relations.out(node):
-            yield edge, edge.target
+        yield from ((edge, edge.target) for edge in relations.out(node))
     if into:
-        for edge in relations.into(node):
-            yield edge, edge.source
+        yield from ((edge, edge.source) for edge in relations.into(node))
 
 
 def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
@@ -166,22 +164,19 @@ def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
                 f"no node is of type {params.list_type!r}; there are: {', '.join(counts)}", field="list_type"
             )
         total = counts[wanted]
-        listed = _files(db) if wanted == "file" else _symbols(db, wanted)
-        nodes = [shown(db, node, 0) for node in islice(listed, params.limit)]
+        nodes = [shown(db, node, 0) for node in islice(_of_type(db, wanted), params.limit)]
     return GraphAnswer(
         origin=None, connected_nodes=nodes, nodes=nodes, edges=[], node_type_counts=counts, total=total,
         truncated=total > len(nodes), degraded=degraded,
     )  # fmt: skip
 
 
-def _files(db: apsw.Connection) -> Iterator[Node]:
-    for row in db.execute("SELECT id, path, name, object FROM document ORDER BY path"):
-        yield file_node(Doc(*row))
-
-
-def _symbols(db: apsw.Connection, kind: str) -> Iterator[Node]:
+def _of_type(db: apsw.Connection, kind: str) -> Iterator[Node]:
+    if kind == "file":
+        listed = db.execute("SELECT id, path, name, object FROM document ORDER BY path")
+        yield from (file_node(Doc(*row)) for row in listed)
+        return
     relations = Relations(db)
-    query = "SELECT DISTINCT symbol.object FROM idx.symbol WHERE kind=? ORDER BY 1"
-    for (object_,) in db.execute(query, (kind,)):
+    for (object_,) in db.execute("SELECT DISTINCT object FROM idx.symbol WHERE kind=? ORDER BY 1", (kind,)):
         for doc in relations.holders(object_):
-            yield from (symbol_node(doc, one) for one in relations.symbols(doc.object) if one.kind == kind)
+            yield from (symbol_node(doc, one) for one in relations.symbols(object_) if one.kind == kind)

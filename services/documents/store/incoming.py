@@ -182,7 +182,5 @@ class Incoming:
 
     def content(self, name: str, mime: str | None) -> Content:
         """The whole content, to be put in the transaction that writes its document."""
-        kind = nature(self._head, name, mime)
-        if self._chunker is not None:
-            return Content(self.digest, self.size, kind, None, tuple(self._parts))
-        return Content(self.digest, self.size, kind, Block(*self._codec.pack(bytes(self._small))))
+        block = None if self.chunked else Block(*self._codec.pack(self.small))
+        return Content(self.digest, self.size, nature(self._head, name, mime), block, tuple(self._parts))

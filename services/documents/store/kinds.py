@@ -103,10 +103,9 @@ def _is_text(head: bytes) -> bool:
 def _is_utf8(head: bytes) -> bool:
     """Whether it is, as far as it goes: its last character may be cut off."""
     try:
-        head.decode()
-    except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
-    return True
+        return bool(codecs.utf_8_decode(head, "strict", False))
+    except UnicodeDecodeError:
+        return False
 
 
 def _controls(head: bytes) -> int:

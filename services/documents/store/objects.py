@@ -147,14 +147,6 @@ def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:
     return number
 
 
-def read(db: apsw.Connection, codec: Codec, stored: Stored) -> bytes:
-    """All bytes of a content.  Raises DamagedContent."""
-    data = b"".join(stream(db, codec, stored))
-    if stored.chunked and hashlib.sha256(data).digest() != stored.hash:
-        raise DamagedContent(f"content {stored.hash.hex()} is not what was stored")
-    return data
-
-
 def stream(db: apsw.Connection, codec: Codec, stored: Stored, offset: int = 0, length: int | None = None, *,
            hashed: bool = True) -> Iterator[bytes]:  # fmt: skip
     """The bytes of a content from `offset`, in pieces of 4 MiB at most, each verified by its checksum and its hash.

@@ -240,12 +240,8 @@ CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 INDEX = Schema(version=6, tables=_INDEX)
 
 _ROWS = 128
-"""That one statement inserts.
-
-While SQLite works the interpreter is free for other threads, and is asked for again at the end of each step.  Where
-those threads read and compress, a hundred statements of one row wait for it a hundred times, one of a hundred rows
-once; that is most of the time that a bulk add would take.
-"""
+"""That one statement inserts: a statement waits for the interpreter once, which threads that compress take in turns.
+With one row each, that wait would be most of the time that a bulk add takes."""
 
 
 def insert(db: apsw.Connection, table: str, rows: Sequence[tuple[apsw.SQLiteValue, ...]]) -> None:

@@ -31,7 +31,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     mode: int
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Entry])
 
 
@@ -42,7 +41,7 @@ def take(
     now_ns = time.time_ns()
     id_ = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_ns // 1_000_000_000))}-{secrets.token_hex(4)}"
     listing = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(
-        _encoder.encode(sorted(entries, key=lambda entry: entry.path))
+        msgspec.msgpack.encode(sorted(entries, key=lambda entry: entry.path))
     )
     db.execute(
         "INSERT INTO snapshot(id, label, directory, collection, created_ns, files, bytes, listing)"

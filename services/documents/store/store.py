@@ -82,16 +82,14 @@ class Store:
 
     async def refill(self) -> None:
         """Queue everything for an index that lacks it.  Killed in between, it is queued again.  Raises LinckiaError."""
+        mark = "INSERT OR REPLACE INTO setting VALUES('epoch', ?)"
         async with self._refilling:
             while not self.is_complete:
                 generation = self.index.generation
                 await self.packs.write(lambda db: db.execute(schema.QUEUE_ALL).fetchall())
                 self.epoch = self.epoch or await trio.to_thread.run_sync(_epoch, self.packs)
-                await self.index.write(self._mark)
+                await self.index.write(lambda db: db.execute(mark, (self.epoch,)).fetchall())
                 self.is_complete = self.index.generation == generation
-
-    def _mark(self, db: apsw.Connection) -> None:
-        db.execute("INSERT OR REPLACE INTO setting VALUES('epoch', ?)", (self.epoch,))
 
     def caught_up(self) -> None:
         """The index has everything that was queued."""
@@ -139,9 +137,8 @@ def is_complete(db: apsw.Connection) -> bool:
 
 
 def _add_functions(connection: apsw.Connection) -> None:
-    connection.create_scalar_function("path_matches", _path_matches, 2, deterministic=True)
+    def path_matches(*values: apsw.SQLiteValue) -> int:
+        patterns, path = map(str, values)
+        return int(globs.matcher_of(patterns)(path))
 
-
-def _path_matches(*values: apsw.SQLiteValue) -> int:
-    patterns, path = values
-    return int(globs.matcher_of(str(patterns))(str(path)))
+    connection.create_scalar_function("path_matches", path_matches, 2, deterministic=True)

@@ -46,22 +46,22 @@ def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]
         yield codec.unpack(0, *row)
 
 
+_SHORT = f"object.size <= {AHEAD_BYTES} AND object.text_state = {TEXT_OWN}"
 _AHEAD = (
-    f"SELECT coalesce(block.dictionary, packed.dictionary), CASE WHEN object.size <= {AHEAD_BYTES}"
-    f" AND object.text_state = {TEXT_OWN} THEN coalesce(block.data, substr(pack.data, start + 1, packed.stored)) END,"
+    "SELECT coalesce(block.dictionary, packed.dictionary), block.data, packed.pack, packed.start, packed.stored,"
     f" {objects.COLUMNS} FROM carray(?) AS one CROSS JOIN object ON object.id = one.value"
-    " LEFT JOIN block ON block.object = object.id LEFT JOIN packed ON packed.object = object.id"
-    " LEFT JOIN pack ON pack.id = packed.pack"
+    f" LEFT JOIN block ON block.object = object.id AND {_SHORT}"
+    f" LEFT JOIN packed ON packed.object = object.id AND {_SHORT}"
 )
 
 
 def ahead(
     db: apsw.Connection, codec: Codec, ids: Iterator[int], damaged: Callable[[str], None]
 ) -> Iterator[tuple[Stored, bytes | None]]:
-    """The contents in the order given, without those that are gone; and their text, read by few questions.
+    """The contents in the order given, without those that are gone, and their text, read by few questions.
 
-    None for a text that is long, or not the content itself: `windows` reads it.  So it does where one is damaged, and
-    says which; `damaged` is told of contents whose row cannot be read.
+    None for a text that is long, extracted or damaged: `windows` reads it, or says so.  `damaged` is told of contents
+    whose row cannot be read.
     """
     count = FEWEST
     while some := list(itertools.islice(ids, count)):
@@ -86,7 +86,15 @@ def ahead(
 
 
 def _some(db: apsw.Connection, ids: Sequence[int]) -> list[tuple[Stored, int, bytes | None]]:
-    return [(Stored(*row), number, block) for number, block, *row in db.execute(_AHEAD, (schema.ids(ids),))]
+    found: list[tuple[Stored, int, bytes | None]] = []
+    # Neighbours are in one pack.
+    packs: dict[int, bytes] = {}
+    for number, block, pack, start, length, *row in db.execute(_AHEAD, (schema.ids(ids),)):
+        if pack is not None and pack not in packs:
+            packs[pack] = db.execute("SELECT data FROM pack WHERE id=?", (pack,)).get or b""
+        data = block if pack is None else packs[pack][start : start + length]
+        found.append((Stored(*row), number, data))
+    return found
 
 
 def beginning(db: apsw.Connection, codec: Codec, object_: int, limit: int) -> tuple[str, str]:
@@ -107,14 +115,13 @@ def beginning(db: apsw.Connection, codec: Codec, object_: int, limit: int) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Whole lines of a text: those of `spans` (from where to where, in order) are this window's own, what is around
-    them their nearest neighbours."""
+    """Whole lines of a text: those from `start` to `end` are this window's own, the others their nearest neighbours."""
 
     data: bytes
-    spans: tuple[tuple[int, int], ...]
+    start: int
+    end: int
     line: int = 1
-    """Number, from 1, of the line that begins at `numbered`."""
-    numbered: int = 0
+    """Number, from 1, of the line that begins at `start`."""
 
 
 def window(data: bytes) -> Window:
@@ -122,15 +129,7 @@ def window(data: bytes) -> Window:
     # One byte is looked for many times as fast as two.
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
-    return Window(data, ((0, len(data)),))
-
-
-def window_of(data: bytes, spans: list[tuple[int, int]]) -> Window:
-    """Parts of a whole text, each of whole lines; given by where they start and end, in order."""
-    whole = window(data)
-    if len(whole.data) < len(data):
-        spans = [(start - data.count(b"\r\n", 0, start), end - data.count(b"\r\n", 0, end)) for start, end in spans]
-    return Window(whole.data, tuple(spans))
+    return Window(data, 0, len(data))
 
 
 def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> Iterator[Window]:
@@ -143,13 +142,13 @@ def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> 
     body: bytes | None = None
     for following in _bodies(pieces(db, codec, stored)):
         if body is not None:
-            own = (len(before), len(before) + len(body))
-            yield Window(before + body + _head(following, context), (own,), line, len(before))
+            data = before + body + _head(following, context)
+            yield Window(data, len(before), len(before) + len(body), line)
             line += body.count(b"\n")
             before = _tail(body, context)
         body = following
     if body is not None:
-        yield Window(before + body, ((len(before), len(before) + len(body)),), line, len(before))
+        yield Window(before + body, len(before), len(before) + len(body), line)
 
 
 def _bodies(stream: Iterator[bytes]) -> Iterator[bytes]:

@@ -22,7 +22,6 @@ from services.documents.store import rows, texts
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.store import is_complete
-from services.documents.store.texts import Window
 from services.documents.text import pieces
 from services.documents.text.lines import Line, TookTooLong, compiled
 from services.runtime import literals
@@ -79,18 +78,13 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
     found = _Grep(db, codec, params)
     found.run(began + TIME_LIMIT_S)
     return GrepResult(
-        match_count=found.match_count,
-        file_count=found.file_count,
-        matches=found.matches,
+        match_count=found.match_count, file_count=found.file_count, matches=found.matches,
         files=found.files if params.files_with_matches and not params.count else None,
-        counts=found.counts if params.count else None,
-        counts_left_out=found.left_out,
+        counts=found.counts if params.count else None, counts_left_out=found.left_out,
         truncated=found.stopped is not None,
-        next_cursor=None if found.stopped is None else "-".join(map(str, found.stopped)),
-        searched=found.searched,
-        execution_time_ms=round((time.monotonic() - began) * 1000, 3),
-        degraded=found.degraded,
-    )
+        next_cursor=None if found.stopped is None else "-".join(map(str, found.stopped)), searched=found.searched,
+        execution_time_ms=round((time.monotonic() - began) * 1000, 3), degraded=found.degraded,
+    )  # fmt: skip
 
 
 class _Grep:
@@ -116,27 +110,19 @@ class _Grep:
 
     def run(self, until: float) -> None:
         """Take matches until the answer is full, or the time is."""
-        within: dict[int, list[int] | None] = {}
-
-        def candidates() -> Iterator[int]:
-            for object_, numbers in self._candidates():
-                within[object_] = numbers
-                yield object_
-
-        for stored, text in texts.ahead(self._db, self._codec, candidates(), self._say):
+        for stored, text in texts.ahead(self._db, self._codec, self._candidates(), self._say):
             if time.monotonic() > until:
                 self.stopped = _Place(stored.id)
                 break
-            if not self._look(stored, text, within.pop(stored.id)):
+            if not self._look(stored, text):
                 break
 
     def _say(self, what: str) -> None:
         if len(self.degraded) < MAX_SAID:
             self.degraded.append(what)
 
-    def _candidates(self) -> Iterator[tuple[int, list[int] | None]]:
-        """Contents that may have a match, by id, and in which of their pieces (None: anywhere); the ones not indexed
-        yet are always among them."""
+    def _candidates(self) -> Iterator[int]:
+        """Contents that may have a match, by id; the ones not indexed yet are always among them."""
         db, params, first = self._db, self._params, self._begin.object
         # Before the index is looked at: what comes into it meanwhile is in one of the two.
         query = (
@@ -160,18 +146,14 @@ class _Grep:
             allowed = set(_ints(db.execute(query, (*found.values, first))))
         if expression is None:
             query = "SELECT id FROM object WHERE id >= ? AND text_state IN (1, 2) ORDER BY id"
-            everything = sorted(allowed) if allowed is not None else _ints(db.execute(query, (first,)))
-            yield from ((object_, None) for object_ in everything)
+            yield from sorted(allowed) if allowed is not None else _ints(db.execute(query, (first,)))
             return
-        last = -1
-        # The waiting ones first: of what is in both, the index may not know all.
-        anywhere: Iterator[tuple[int, list[int] | None]] = ((object_, None) for object_ in waiting)
-        for object_, numbers in heapq.merge(anywhere, pieces.having(db, expression, first), key=lambda one: one[0]):
-            if object_ != last and (allowed is None or object_ in allowed):
-                yield object_, numbers
-            last = object_
+        # What is waiting may be in the index as well.
+        for object_, _ in itertools.groupby(heapq.merge(waiting, pieces.having(db, expression, first))):
+            if allowed is None or object_ in allowed:
+                yield object_
 
-    def _look(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> bool:
+    def _look(self, stored: Stored, text: bytes | None) -> bool:
         """Take the matches of one content; answers whether there is room for more."""
         if not texts.has_text(stored):
             return True
@@ -179,7 +161,7 @@ class _Grep:
         if holders == []:
             return True
         self.searched += 1
-        count, lines = self._lines(stored, text, numbers)
+        count, lines = self._lines(stored, text)
         if not count:
             return True
         for id_, path in self._holders(stored.id) if holders is None else holders:
@@ -191,7 +173,7 @@ class _Grep:
                 return False
         return True
 
-    def _lines(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> tuple[int, list[Line]]:
+    def _lines(self, stored: Stored, text: bytes | None) -> tuple[int, list[Line]]:
         """How many lines of a content match, as far as that matters, and those that may be answered."""
         params = self._params
         # One more than there is room for says that there is more.
@@ -204,7 +186,8 @@ class _Grep:
         count = 0
         bare = params.count or self._only_files
         try:
-            for window in self._windows(stored, text, numbers):
+            windows = texts.windows(self._db, self._codec, stored, params.context)
+            for window in windows if text is None else [texts.window(text)]:
                 for line in itertools.islice(self._matcher.lines(window, params.context, bare=bare), most - count):
                     count += 1
                     if not params.count:
@@ -216,14 +199,6 @@ class _Grep:
         except DamagedContent as error:
             self._say(f"{self._named(stored.id)}: {error}")
         return count, lines
-
-    def _windows(self, stored: Stored, text: bytes | None, numbers: list[int] | None) -> Iterator[Window]:
-        """What is to be looked through of a content: all of it, or the pieces of these numbers."""
-        if text is None and (numbers is None or stored.size > texts.WINDOW_BYTES):
-            yield from texts.windows(self._db, self._codec, stored, self._params.context)
-            return
-        whole = b"".join(texts.pieces(self._db, self._codec, stored)) if text is None else text
-        yield texts.window(whole) if numbers is None else texts.window_of(whole, pieces.spans(whole, numbers))
 
     def _take(self, stored: Stored, id_: int, path: str, count: int, lines: list[Line], skip: int) -> bool:
         """Answer the matches in one document, without the first ones; whether there was room."""

@@ -1,19 +1,25 @@
 """The background work on what is stored: text is extracted, the index of trigrams caught up, garbage collected.
 
 Each step is small and leaves a consistent state; killed anywhere, the next start goes on from the outboxes.
+
+Text is extracted from PDFs, and from texts in UTF-16.  Every attempt is on disk before it begins: a content whose
+extraction killed the process twice stays stored, without text, and the status says so.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 import apsw
+import pypdfium2  # type: ignore[import-untyped]  # it ships no types; used in this module alone
 import trio
 
 from proto.errors import LinckiaError
@@ -21,14 +27,20 @@ from services.documents.add.add import Adding
 from services.documents.code import parsing
 from services.documents.store import objects, schema, texts
 from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.objects import Stored
+from services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_QUARANTINED, TEXT_WAITING
 from services.documents.store.store import Store
-from services.documents.text import extract, pieces
+from services.documents.text import pieces
 from services.runtime.handlers import Environment
 from services.runtime.storage import Damaged, DiskFull
 
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024
 COLLECT_OBJECTS = 500
+MAX_ATTEMPTS = 2
+MAX_SOURCE_BYTES = 64 * 1024 * 1024
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+TIME_LIMIT_S = 60.0
 PAUSE_S, IDLE_S = 1.0, 60.0
 WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
 MAX_WORDS = 4000
@@ -102,14 +114,12 @@ class Indexing:
     async def extract_some(self) -> bool:
         """Extract the text of one content; answers whether there was any."""
         async with self._extracting:
-            stored = await self._store.write(partial(extract.claim, begun=self._begun))
+            stored = await self._store.write(partial(claim, begun=self._begun))
             if stored is None:
                 return False
             self._begun = stored.id
-            text, problem = await self._store.read(partial(extract.extract, codec=self._codec, stored=stored))
-            await self._store.write(
-                partial(extract.settle, codec=self._codec, id_=stored.id, text=text, problem=problem)
-            )
+            text, problem = await self._store.read(partial(extract, codec=self._codec, stored=stored))
+            await self._store.write(partial(settle, codec=self._codec, id_=stored.id, text=text, problem=problem))
             self._begun = None
             return True
 
@@ -118,7 +128,7 @@ class Indexing:
 
         def waiting(db: apsw.Connection) -> int:
             query = "SELECT count(*) FROM carray(?) AS one JOIN object ON id = one.value WHERE text_state=?"
-            return int(db.execute(query, (schema.ids(ids), schema.TEXT_WAITING)).get)
+            return int(db.execute(query, (schema.ids(ids), TEXT_WAITING)).get)
 
         left = len(ids)
         # What is stored is acknowledged, whatever becomes of its text now.
@@ -191,3 +201,63 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
         "INSERT INTO word(word, objects) VALUES(?, ?) ON CONFLICT(word) DO UPDATE SET objects=objects+excluded.objects",
         sorted(words.items()),
     )
+
+
+def claim(db: apsw.Connection, begun: int | None) -> Stored | None:
+    """The next content to extract, its attempt counted; those that have used theirs up are quarantined.
+
+    Args:
+        begun: a content whose attempt was counted by this process, which has not died of it.
+    """
+    db.execute(
+        "UPDATE object SET text_state=?, problem='the process died twice while its text was extracted'"
+        " WHERE text_state=? AND attempts >= ? AND id IS NOT ?",
+        (TEXT_QUARANTINED, TEXT_WAITING, MAX_ATTEMPTS, begun),
+    )
+    id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
+    if id_ is None:
+        return None
+    if id_ != begun:
+        db.execute("UPDATE object SET attempts=attempts+1 WHERE id=?", (id_,))
+    return objects.by_id(db, id_)
+
+
+def settle(db: apsw.Connection, codec: Codec, id_: int, text: str | None, problem: str | None) -> None:
+    """Store what an attempt has come to."""
+    data = b"" if text is None else text.encode("utf-8", "replace")
+    state = TEXT_QUARANTINED if text is None else TEXT_EXTRACTED if data.strip() else TEXT_NONE
+    if state == TEXT_EXTRACTED:
+        row = (id_, len(data), codec.pack_plain(data))
+        db.execute("INSERT OR REPLACE INTO text(object, size, data) VALUES(?, ?, ?)", row)
+    db.execute("UPDATE object SET text_state=?, problem=? WHERE id=?", (state, problem, id_))
+
+
+def extract(db: apsw.Connection, codec: Codec, stored: Stored) -> tuple[str | None, str | None]:
+    """The text, or why there is none; blocks."""
+    if stored.size > MAX_SOURCE_BYTES:
+        return None, f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from"
+    try:
+        data = b"".join(objects.stream(db, codec, stored))
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return data.decode("utf-16", "replace"), None
+        return _of_pdf(data), None
+    except DamagedContent as error:
+        return None, str(error)
+    except pypdfium2.PdfiumError as error:
+        return None, f"not a PDF that can be read: {error}"
+
+
+def _of_pdf(data: bytes) -> str:
+    """Raises PdfiumError."""
+    give_up = time.monotonic() + TIME_LIMIT_S
+    pages: list[str] = []
+    size = 0
+    with contextlib.closing(pypdfium2.PdfDocument(data)) as pdf:
+        for page in pdf:
+            with contextlib.closing(page), contextlib.closing(page.get_textpage()) as text:
+                pages.append(text.get_text_bounded().replace("\r\n", "\n").replace("\r", "\n"))
+            size += len(pages[-1])
+            if size > MAX_TEXT_BYTES or time.monotonic() > give_up:
+                _log.warning("text of a PDF cut after page %d of %d", len(pages), len(pdf))
+                break
+    return "\n\f\n".join(pages)

@@ -42,7 +42,7 @@ class Matcher:
 
     def lines(self, window: Window, context: int, *, bare: bool) -> Iterator[Line]:
         """Those of a window, in order.  `bare` ones have no text.  Raises TookTooLong."""
-        data, number, counted = window.data, window.line, window.numbered
+        data, number, counted = window.data, window.line, window.start
         for start, end, column in self._spans(window):
             number += data.count(b"\n", counted, start)
             counted = start
@@ -88,20 +88,18 @@ class _Linear(Matcher):
         self._pattern = pattern
 
     def _spans(self, window: Window) -> Iterator[Span]:
-        data = window.data
+        data, position, last = window.data, window.start, window.end
         search = self._pattern.search
-        for begin, last in window.spans:
-            position = begin
-            while position < last:
-                match = search(data, position, last)
-                if match is None or (match.start() >= last and data[last - 1 : last] == b"\n"):
-                    break
-                at = match.start()
-                start = data.rfind(b"\n", 0, at) + 1
-                end = data.find(b"\n", at)
-                end = len(data) if end < 0 else end
-                yield start, end, len(data[start:at].decode("utf-8", "replace")) + 1
-                position = end + 1
+        while position < last:
+            match = search(data, position, last)
+            if match is None or (match.start() >= last and data[last - 1 : last] == b"\n"):
+                break
+            at = match.start()
+            start = data.rfind(b"\n", 0, at) + 1
+            end = data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            yield start, end, len(data[start:at].decode("utf-8", "replace")) + 1
+            position = end + 1
 
 
 class _Backtracking(Matcher):
@@ -110,22 +108,21 @@ class _Backtracking(Matcher):
 
     def _spans(self, window: Window) -> Iterator[Span]:
         give_up = time.monotonic() + DOCUMENT_LIMIT_S
-        for begin, last in window.spans:
-            start = begin
-            while start < last:
-                end = window.data.find(b"\n", start, last)
-                end = last if end < 0 else end
-                left = give_up - time.monotonic()
-                if left <= 0:
-                    raise TookTooLong
-                line = window.data[start:end].decode("utf-8", "replace")
-                try:
-                    match = self._pattern.search(line, timeout=left, concurrent=True)
-                except TimeoutError:
-                    raise TookTooLong from None
-                if match is not None:
-                    yield start, end, match.start() + 1
-                start = end + 1
+        start = window.start
+        while start < window.end:
+            end = window.data.find(b"\n", start, window.end)
+            end = window.end if end < 0 else end
+            left = give_up - time.monotonic()
+            if left <= 0:
+                raise TookTooLong
+            line = window.data[start:end].decode("utf-8", "replace")
+            try:
+                match = self._pattern.search(line, timeout=left, concurrent=True)
+            except TimeoutError:
+                raise TookTooLong from None
+            if match is not None:
+                yield start, end, match.start() + 1
+            start = end + 1
 
 
 def shown(line: bytes) -> str:

@@ -42,14 +42,11 @@ def passages(text: str, mime: str) -> list[Passage]:
     markdown = mime.startswith("text/markdown")
     fenced = False
 
-    def path() -> str:
-        return " > ".join(title for _, title in headings)
-
-    def close(last: int, heading: str) -> None:
+    def close(last: int) -> None:
         nonlocal held, size, first
         body = "\n".join(held).strip("\n")
         if body.strip():
-            found.append(Passage(first, last, heading, body))
+            found.append(Passage(first, last, " > ".join(title for _, title in headings), body))
         held, size, first = [], 0, last + 1
 
     for number, line in enumerate(lines, 1):
@@ -57,22 +54,22 @@ def passages(text: str, mime: str) -> list[Passage]:
             fenced = not fenced
         heading = _HEADING.match(line) if markdown and not fenced else None
         if heading is not None:
-            close(number - 1, path())
+            close(number - 1)
             level = len(heading[1])
             headings = [one for one in headings if one[0] < level]
             headings.append((level, heading[2]))
         elif size >= PASSAGE_CHARS or (size >= PASSAGE_CHARS // 2 and not line.strip()):
-            close(number - 1, path())
+            close(number - 1)
         for start in range(0, max(1, len(line)), 4 * PASSAGE_CHARS):
             part = line[start : start + 4 * PASSAGE_CHARS]
             if start:
-                close(number, path())
+                close(number)
                 first = number
             held.append(part)
             size += len(part) + 1
         if len(found) >= MAX_PASSAGES:
             return found
-    close(len(lines), path())
+    close(len(lines))
     return found[:MAX_PASSAGES]
 
 

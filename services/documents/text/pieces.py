@@ -4,8 +4,7 @@ worth asking that index for.
 A match lies in one line.  A long text has most trigrams somewhere, and so would be a candidate for most patterns; that
 one short piece of it has all that a match needs is rare.  Among 60,000 source files and manuals, 930 MB, pieces of 2 KB
 are 330,000 rows of 235 MB; of 4 KB, where a long text had 16 at most, there were half as many rows of 173 MB, and up to
-three times as many texts were read in vain.  An answer is looked for in these pieces alone: where they end follows
-from the text.
+three times as many texts were read in vain.
 
 Which trigrams are common differs from store to store, and decides which of a pattern's are worth looking for; a sample
 of the pieces tells.
@@ -47,37 +46,16 @@ Share = Callable[[str], float]
 """The part, from 0 to 1, of all pieces of text that have a trigram."""
 
 
-def ends(text: bytes, most: int = MOST) -> list[int]:
-    """Where each piece of a text in UTF-8 ends, `MOST` pieces at most; an empty text is one.
-
-    Args:
-        most: of so many pieces, the first.
-    """
+def ends(text: bytes) -> list[int]:
+    """Where each piece of a text in UTF-8 ends, `MOST` pieces at most; an empty text is one."""
     least = max(PIECE_BYTES, -(-len(text) // MOST))
     found: list[int] = []
     at = 0
-    last = len(text) - least
-    while at < last and len(found) < most:
-        end = text.find(b"\n", at + least - 1) + 1
-        if not end:
-            break
+    while at < len(text) - least and (end := text.find(b"\n", at + least - 1) + 1):
         found.append(end)
         at = end
-    if len(found) < most and (at < len(text) or not found):
+    if at < len(text) or not found:
         found.append(len(text))
-    return found
-
-
-def spans(text: bytes, numbers: list[int]) -> list[tuple[int, int]]:
-    """From where to where some pieces of a text go, in order; neighbours are one span."""
-    till = [0, *ends(text, numbers[-1] + 1)]
-    if numbers[-1] + 1 >= len(till):
-        # Not the text that was cut: all of it, for nothing may be missed.
-        return [(0, len(text))]
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        start, end = till[number], till[number + 1]
-        found.append((found.pop()[0] if found and found[-1][1] == start else start, end))
     return found
 
 
@@ -127,33 +105,26 @@ def remove(db: apsw.Connection, object_: int) -> None:
         db.execute("DELETE FROM done WHERE object=?", (object_,))
 
 
-def having(db: apsw.Connection, expression: str, least: int) -> Iterator[tuple[int, list[int]]]:
-    """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on, and the numbers, from
-    0, of these pieces; read as they are asked for, on a connection that has the index attached as `idx`."""
+def having(db: apsw.Connection, expression: str, least: int) -> Iterator[int]:
+    """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on; read as they are asked
+    for, on a connection that has the index attached as `idx`."""
     rows = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
     query = "SELECT first FROM idx.done WHERE object >= ? AND first < ? ORDER BY object LIMIT 1"
     begin = db.execute(query, (least, LATE)).get
     in_turn = _in_turn(db, db.execute(rows, (expression, LATE if begin is None else begin, LATE)))
     if db.execute("SELECT 1 FROM idx.done WHERE first >= ? LIMIT 1", (LATE,)).get is None:
         return in_turn
-    late = (row - LATE for (row,) in db.execute(rows, (expression, LATE + least * MOST, 1 << 62)))
-    by_content = itertools.groupby(late, lambda row: row // MOST)
-    return heapq.merge(in_turn, ((object_, [row % MOST for row in some]) for object_, some in by_content))
+    late = ((row - LATE) // MOST for (row,) in db.execute(rows, (expression, LATE + least * MOST, 1 << 62)))
+    return heapq.merge(in_turn, (object_ for object_, _ in itertools.groupby(late)))
 
 
-def _in_turn(db: apsw.Connection, rows: apsw.Cursor) -> Iterator[tuple[int, list[int]]]:
-    query = "SELECT object, first, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
-    object_ = first = end = 0
-    numbers: list[int] = []
+def _in_turn(db: apsw.Connection, rows: apsw.Cursor) -> Iterator[int]:
+    query = "SELECT object, first + pieces FROM idx.done WHERE first <= ? ORDER BY first DESC LIMIT 1"
+    end = 0
     for (row,) in rows:
         if row >= end:
-            if numbers:
-                yield object_, numbers
-            object_, first, end = db.execute(query, (row,)).get
-            numbers = []
-        numbers.append(row - first)
-    if numbers:
-        yield object_, numbers
+            object_, end = db.execute(query, (row,)).get
+            yield object_
 
 
 def terms(query: Query) -> frozenset[str]:

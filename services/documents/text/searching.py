@@ -8,6 +8,7 @@ import bisect
 import contextlib
 import re
 import time
+from collections.abc import Sequence
 
 import apsw
 
@@ -42,8 +43,9 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
         path=params.path,
     )  # fmt: skip
     if params.hash is not None:
-        total, page = await store.read(lambda db: _of_hash(db, codec, params, conditions))
-        return _result(params, began, "hash", total, page, {}, ["hash"], [])
+        span = rows.hash_range(params.hash)
+        total, page = await store.read(lambda db: _documents(db, codec, params, conditions, _of_hash(db, span)))
+        return _result(params, began, "hash", total, page, stages=["hash"])
     query = params.query or ""
     terms = terms_of(query)
     corrected: dict[str, str] = {}
@@ -82,32 +84,24 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
     degraded += [cut] * bool(cut)
     ran = set(retrieved.stages) if retrieved is not None else set()
     kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
-    return _result(params, began, kind, total, page, corrected, stages, degraded)
+    return _result(params, began, kind, total, page, stages=stages, corrected=corrected, degraded=degraded)
 
 
 def _result(
-    params: DocumentsSearch, began: float, kind: str, total: int, page: list[Found], corrected: dict[str, str],
-    stages: list[str], degraded: list[str],
+    params: DocumentsSearch, began: float, kind: str, total: int, page: list[Found], *, stages: list[str],
+    corrected: dict[str, str] | None = None, degraded: Sequence[str] = (),
 ) -> SearchResult:  # fmt: skip
     return SearchResult(
-        total=total,
-        type=kind,
-        execution_time_ms=round((time.monotonic() - began) * 1000, 3),
+        total=total, type=kind, execution_time_ms=round((time.monotonic() - began) * 1000, 3),
         results=[] if params.paths_only else page,
-        paths=[one.path for one in page] if params.paths_only else None,
-        corrected=corrected,
-        stages=stages,
-        degraded=degraded,
-    )
+        paths=[one.path for one in page] if params.paths_only else None, corrected=corrected or {}, stages=stages,
+        degraded=[*degraded],
+    )  # fmt: skip
 
 
-def _of_hash(
-    db: apsw.Connection, codec: Codec, params: DocumentsSearch, conditions: rows.Conditions
-) -> tuple[int, list[Found]]:
-    assert params.hash is not None
+def _of_hash(db: apsw.Connection, span: tuple[bytes, bytes]) -> list[Scored]:
     query = "SELECT id FROM object WHERE hash BETWEEN ? AND ? ORDER BY id LIMIT 1000"
-    ordered = [Scored(object_, 1.0, "", 0) for (object_,) in db.execute(query, rows.hash_range(params.hash))]
-    return _documents(db, codec, params, conditions, ordered)
+    return [Scored(object_, 1.0, "", 0) for (object_,) in db.execute(query, span)]
 
 
 def _asked(params: DocumentsSearch, conditions: rows.Conditions, query: str) -> RetrieveSearch:
@@ -124,16 +118,12 @@ def _asked(params: DocumentsSearch, conditions: rows.Conditions, query: str) -> 
     elif params.path is not None:
         most = 1000
     method = {SearchType.KEYWORD: "lexical", SearchType.SEMANTIC: "vector", SearchType.HYBRID: "weighted"}[params.type]
+    # Without conditions, nearly every content that is found is shown.
+    read = None if conditions.clauses else min(params.limit + SPARE, most)
     return RetrieveSearch(
-        collection=CORPUS,
-        query=query,
-        limit=most,
-        candidates=max(CANDIDATES, most),
-        filters=filters,
-        fusion=Fusion(method=method),
-        # Without conditions, nearly every content that is found is shown.
-        texts=None if conditions.clauses else min(params.limit + SPARE, most),
-    )
+        collection=CORPUS, query=query, limit=most, candidates=max(CANDIDATES, most), filters=filters,
+        fusion=Fusion(method=method), texts=read,
+    )  # fmt: skip
 
 
 def _hit(hit: Hit, prefix: str) -> Scored:

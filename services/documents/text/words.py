@@ -80,8 +80,7 @@ def scan(
             readable = db.execute("SELECT id FROM object WHERE text_state IN (1, 2) LIMIT ?", (MAX_SCANNED + 1,))
             indexed = [object_ for (object_,) in readable]
         else:
-            having = itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1)
-            indexed = [object_ for object_, _ in having]
+            indexed = list(itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1))
         if len(indexed) > MAX_SCANNED:
             cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were looked through"
         queued = db.execute("SELECT object FROM index_outbox LIMIT ?", (MAX_SCANNED,))

@@ -282,7 +282,7 @@ def _artifact(made: media.MediaArtifact, url: str) -> ops.Artifact:
 async def _content_url(ctx: Context) -> str:
     """Where files are served; its path alone where that is nowhere, for it may be so later."""
     try:
-        return (await ctx.call(KernelContentUrl())).url or CONTENT_PATH
+        return await ctx.call(KernelContentUrl()) or CONTENT_PATH
     except LinckiaError as error:
         ctx.log("info", f"the address where files are served is unknown: {error}")
         return CONTENT_PATH

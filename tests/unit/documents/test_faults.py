@@ -15,7 +15,7 @@ from proto.ops.documents.find import DocumentsGraph, DocumentsGrep, DocumentsSea
 from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
 from proto.ops.documents.sessions import SessionStart, SessionWatch
 from services.documents.code import parsing
-from services.documents.text import extract
+from services.documents.text import indexing
 from services.runtime.storage import DiskFull
 from services.runtime.testing import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
@@ -135,11 +135,11 @@ async def test_a_watched_folder_is_added_once_there_is_room(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["extract.settle", "parsing.put"])
+@pytest.mark.parametrize("step", ["indexing.settle", "parsing.put"])
 async def test_a_full_disk_is_not_the_fault_of_what_is_being_extracted_or_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    module, name = {"extract.settle": (extract, "settle"), "parsing.put": (parsing, "put")}[step]
+    module, name = {"indexing.settle": (indexing, "settle"), "parsing.put": (parsing, "put")}[step]
     tree(tmp_path / "root", {"wide.txt": "a needle".encode("utf-16"), "code.py": "def needle():\n    return 1\n"})
     real = getattr(module, name)
     left = 2 * parsing.MAX_ATTEMPTS

@@ -35,7 +35,7 @@ from proto.ops.files.plans import (
 from proto.ops.files.queries import QueryCreate
 from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetGet, ResourceSetModify
 from proto.ops.files.shared import Filter
-from proto.ops.kernel import Called, KernelCall
+from proto.ops.kernel import KernelCall
 from services.files.main import open_service as open_files
 from services.files.plans import outcomes
 from services.files.plans.finding import Entry
@@ -277,14 +277,13 @@ class Kernel:
         handlers = Handlers()
 
         @handlers.handle(KernelCall)
-        async def call(params: KernelCall, ctx: Context) -> Called:
+        async def call(params: KernelCall, ctx: Context) -> None:
             self.calls.append((params.operation, params.arguments))
             if self.pause is not None:
                 self.paused.set()
                 await self.pause.wait()
             if self.fails(params.arguments):
                 raise OperationError("that one cannot be done")
-            return Called(result=None)
 
         async def refuse(params: Params[object], ctx: Context) -> object:
             raise OperationError("not here")

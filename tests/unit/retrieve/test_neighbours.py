@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -71,12 +72,20 @@ async def test_cancelled_comparison_ends_after_a_block(monkeypatch: pytest.Monke
     monkeypatch.setattr(neighbours, "BLOCK", 8)
     compared = 0
     scope = trio.CancelScope()
+    token = trio.lowlevel.current_trio_token()
+    cancelled = threading.Event()
+
+    def cancel() -> None:
+        scope.cancel()
+        cancelled.set()
 
     def compare(*_: object) -> None:
         nonlocal compared
         compared += 1
         if compared == 3:
-            trio.from_thread.run_sync(scope.cancel)
+            # By another task than the one that waits for this thread, which would only notice after it had answered.
+            token.run_sync_soon(cancel)
+            cancelled.wait()
 
     monkeypatch.setattr(neighbours, "_compare", compare)
     with scope:
