@@ -1,33 +1,23 @@
-"""The encoder: the one interface of an embedding model in this process, and the backends that implement it.
+"""The encoder: the one interface of an embedding model in this process.
 
 A text passes four steps: `TextTokenizer` (its token ids), `Batcher` (batches by tokens, queries first), `Encoder` (unit
-vectors, in the encoder's `precision`), and back to the call in its order. The backend and the precision are chosen
-here, and nowhere else:
-
-| backend | precision | model |
-|---|---|---|
-| torch | bf16 where the processor has its instructions, else fp32 | BERT's family packed, others through transformers |
-| onnx | 8-bit weights, or fp32 | any family, as torch exports it to ONNX; on the CPU |
+vectors, in the encoder's `precision`), and back to the call in its order. `services.embed.backends` says what
+implements it.
 """
 
 from __future__ import annotations
 
 import abc
-import enum
-import importlib.util
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.errors import OperationError
-from services.embed.weights import ModelFiles, Pooling
+from services.embed.weights import Pooling
 from services.runtime.models.batcher import Rows
 from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision, require_device
+from services.runtime.models.device import Precision
 
 Vectors = npt.NDArray[np.float32]
 """Unit vectors, shape (texts, dimensions); or the states of a text's tokens, shape (tokens, dimensions)."""
@@ -127,53 +117,3 @@ class LateInteraction:
         texts = zip(pairs, vectors[len(queries) :], strict=True)
         scores = [(asked[id(pair.query)] @ text.T).max(axis=1).mean() for pair, text in texts]
         return np.array(scores, dtype=np.float32)[:, None]
-
-
-class Backend(enum.StrEnum):
-    """The library that computes the model.
-
-    Each is imported only where it is used: ONNX Runtime is chosen to save the memory that torch takes.
-    """
-
-    TORCH = "torch"
-    ONNX = "onnx"
-
-
-def open_encoder(
-    files: ModelFiles, backend: Backend, *, device: str, precision: Precision, threads: int, folder: Path
-) -> Encoder:
-    """Load the model.  Blocks.
-
-    Args:
-        threads: of one batch.
-        folder: keeps the graph of the backend `onnx`.
-
-    Raises:
-        ModelMissing: it is not in a form that is loaded.
-        OperationError: `device` is `cuda` and there is none, or the backend is not installed or lacks the precision.
-    """
-    if backend is Backend.TORCH:
-        import torch
-
-        from services.embed.torch_encoder import TorchEncoder
-
-        require_device(device)
-        torch.set_num_threads(threads)
-        return TorchEncoder(files, device=device, precision=precision)
-    if not onnx_is_here():
-        raise OperationError(
-            "services.embed.backend is onnx, and onnxruntime, onnx or onnx_ir cannot be imported: start once as "
-            "`LINCKIA_EXTRA=onnx scripts/linckia …`, or install linckia[onnx]"
-        )
-    if precision is Precision.BF16:
-        raise OperationError("the precision bf16 is torch's; with the backend onnx it is auto, int8 or fp32")
-    from services.embed.onnx_encoder import OnnxEncoder
-
-    return OnnxEncoder(files, folder, precision=precision, threads=threads)
-
-
-def onnx_is_here() -> bool:
-    """Whether the backend `onnx` is installed."""
-    # From 1.29 on ONNX Runtime would report to its maker; another version than ours may be installed.
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx", "onnx_ir"))

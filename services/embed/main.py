@@ -28,15 +28,8 @@ from proto.ops.embed import (
     TextKind,
     pack,
 )
-from services.embed.encoder import (
-    Backend,
-    Encoder,
-    LateInteraction,
-    LatePair,
-    Vectors,
-    onnx_is_here,
-    open_encoder,
-)
+from services.embed.backends import Backend, onnx_is_here, open_encoder
+from services.embed.encoder import Encoder, LateInteraction, LatePair, Vectors
 from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles

@@ -38,7 +38,7 @@ import torch
 from kernel.control.client import Client
 from proto.machine import usable_cores
 from proto.ops.embed import TextKind
-from services.embed.encoder import Backend
+from services.embed.backends import Backend
 from services.embed.main import Loaded, Settings, load
 from services.embed.weights import resolve
 from tests.bench._peer_venv import environment

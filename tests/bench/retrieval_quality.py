@@ -42,7 +42,8 @@ from proto.ops.embed import (
 )
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
-from services.embed.encoder import Backend, LateInteraction, LatePair
+from services.embed.backends import Backend
+from services.embed.encoder import LateInteraction, LatePair
 from services.embed.main import Loaded, Settings, load
 from services.rerank import main as cross_encoder
 from services.retrieve.collection import Collection

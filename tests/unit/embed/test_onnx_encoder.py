@@ -14,7 +14,8 @@ from proto.errors import OperationError
 from proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
 from services.embed import main as embed
 from services.embed import onnx_encoder
-from services.embed.encoder import Backend, Vectors, open_encoder
+from services.embed.backends import Backend, open_encoder
+from services.embed.encoder import Vectors
 from services.embed.onnx_encoder import OnnxEncoder
 from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling, resolve
