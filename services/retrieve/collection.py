@@ -35,7 +35,9 @@ _PRAGMAS = {
 }
 
 SCRUB_WAIT_S = 30.0
-"""For files that hold words, and for those that hold vectors, of what was deleted to go."""
+"""For files that hold words, and for those that hold vectors, of what was deleted to go; and for the log."""
+
+CHECKPOINT_PAUSE_S = 0.05
 
 
 class Collection:
@@ -181,7 +183,11 @@ class Collection:
             raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
         for path in schema.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
-        if not await self._database.checkpoint():
+        with trio.move_on_after(SCRUB_WAIT_S) as waiting:
+            # A reader still needs the log; it ends.
+            while not await self._database.checkpoint():
+                await trio.sleep(CHECKPOINT_PAUSE_S)
+        if waiting.cancelled_caught:
             raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
