@@ -184,8 +184,8 @@ class Collection:
         for path in schema.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
         with trio.move_on_after(SCRUB_WAIT_S) as waiting:
-            # A reader still needs the log; it ends.
-            while not await self._database.checkpoint():
+            # A reader still needs the log; it ends, of which SQLite tells nothing.
+            while not await self._database.checkpoint():  # noqa: ASYNC110
                 await trio.sleep(CHECKPOINT_PAUSE_S)
         if waiting.cancelled_caught:
             raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
