@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +25,8 @@ from proto.ops import kernel as ops
 S = TypeVar("S", bound=msgspec.Struct)
 
 _TOOLS = (Role.TOOL, Role.STEP)
+
+SHARES_FRESH_S = 1.0
 
 _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
@@ -50,6 +52,8 @@ class KernelOperations:
         self._shut_down = shut_down
         self._started_at = datetime.datetime.now(datetime.UTC)
         self._started = trio.current_time()
+        self._shares: dict[int, int | None] = {}
+        self._shares_until = float("-inf")
         handlers: dict[type[Params[Any]], LocalHandler] = {
             ops.KernelStatusParams: self._status,
             ops.KernelRestart: self._restart,
@@ -68,8 +72,7 @@ class KernelOperations:
         report = self._supervisor.status()
         running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]
         pids = {pid, *(each for each in running if each is not None)}
-        # Walks the page tables of every process: milliseconds that the event loop has not.
-        shares = await trio.to_thread.run_sync(lambda: {each: processes.proportional_bytes(each) for each in pids})
+        shares = await self._shares_of(pids)
         return ops.KernelStatus(
             version=VERSION,
             pid=pid,
@@ -89,6 +92,16 @@ class KernelOperations:
             ],
             zygotes=[_as(ops.ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
         )
+
+    async def _shares_of(self, pids: set[int]) -> Mapping[int, int | None]:
+        """Memory of processes with shared pages divided, a second old at most: clients ask for the status often."""
+        if (now := trio.current_time()) >= self._shares_until:
+            self._shares, self._shares_until = {}, now + SHARES_FRESH_S
+        shares = self._shares
+        if missing := pids - shares.keys():
+            # Walks the page tables of every process: milliseconds that the event loop has not.
+            shares |= await trio.to_thread.run_sync(lambda: {pid: processes.proportional_bytes(pid) for pid in missing})
+        return shares
 
     def _waiting(self, name: str) -> dict[str, int]:
         lane = self._router.lane(name)
