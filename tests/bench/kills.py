@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -19,6 +20,9 @@ from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
 
 KILLS = 20
 
+REST_S = 0.2
+"""Between two kills: the process that takes over next is made after each."""
+
 
 def main() -> None:
     names = sys.argv[1:] or list(WORKLOADS)
@@ -28,7 +32,7 @@ def main() -> None:
             wait_for_folder(kernel)
             print("service    answered  wrong failed  median ms   max ms  to READY")
             for name in names:
-                outcome = trio.run(assail, kernel, WORKLOADS[name], KILLS)
+                outcome = trio.run(partial(assail, rest_s=REST_S), kernel, WORKLOADS[name], KILLS)
                 waits = outcome.to_next_answer_ms
                 print(
                     f"{name:<10} {outcome.answered:>8} {len(outcome.wrong):>6} {len(outcome.failed):>6} "

@@ -44,8 +44,10 @@ class Outcome:
     generations: int = 0
 
 
-async def assail(kernel: RunningKernel, workload: Workload, kills: int, *, number: int = signal.SIGKILL) -> Outcome:
-    """Kill the service `kills` times under load."""
+async def assail(
+    kernel: RunningKernel, workload: Workload, kills: int, *, number: int = signal.SIGKILL, rest_s: float = 0
+) -> Outcome:
+    """Kill the service `kills` times under load, `rest_s` after it has come back from the one before."""
     outcome = Outcome(workload.service)
     done = trio.Event()
     ids = iter(range(1_000_000))
@@ -64,6 +66,8 @@ async def assail(kernel: RunningKernel, workload: Workload, kills: int, *, numbe
         await probe.answers(time.monotonic())
         before = now = await _service(control, workload.service)
         for _ in range(kills):
+            # With none, the process that is to take over next may not be ready yet.
+            await trio.sleep(rest_s)
             killed = time.monotonic()
             os.kill(now["pid"], number)
             await probe.answers(killed)
