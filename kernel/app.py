@@ -92,6 +92,7 @@ class _Kernel:
             self.table,
             {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
             {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
+            read_only=config.read_only,
         )
         self.folders = RootFolders(config.roots)
         self.supervisor = Supervisor(
@@ -109,7 +110,8 @@ class _Kernel:
         """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
         config = self.config
         await nursery.start(self.router.run)
-        prompt_folders = prompts.folders(config.data_dir, config.roots, config.prompts_dir)
+        roots = config.roots if config.prompts_from_roots else ()
+        prompt_folders = prompts.folders(config.data_dir, roots, config.prompts_dir, config.denied)
         async with open_gateway(self.table, self.router, prompt_folders=prompt_folders) as gateway:
             operations = KernelOperations(
                 config, self.router, self.supervisor, clients=lambda: gateway.clients, shut_down=self.stop.set
@@ -149,6 +151,7 @@ class _Kernel:
             started=self.started,
             stopping=self.stop,
             roots=tuple(map(str, self.config.roots)),
+            read_only=self.config.read_only,
             linger_s=self.linger_s,
         )
         await server.run(self.listener, task_status=task_status)

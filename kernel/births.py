@@ -77,6 +77,7 @@ class Births:
             settings = {**settings, "workers": workers}
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
+        read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
         models = catalog.model_folders(settings) if entry.reads_models else ()
         named = catalog.named_files(entry, settings)
         resolver = catalog.RESOLVER_FOLDERS if entry.network else ()
@@ -91,14 +92,18 @@ class Births:
             parent_pid=os.getpid(),
             data_dir=str(config.data_dir / "services" / spec.name),
             roots=roots,
+            read_only=read_only,
+            denied=config.denied if uses_roots else (),
+            denied_patterns=config.denied_patterns if uses_roots else (),
             mode=mode,
             settings=settings,
             ops_modules=entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                read=(*(roots if entry.roots is Roots.READ else ()), *models, *resolver, *named),
-                write=roots if entry.roots is Roots.WRITE else (),
+                # landlock adds up the rights of a root and of one inside it; the code tells them apart.
+                read=(*read_only, *models, *resolver, *named),
+                write=tuple(root for root in roots if root not in read_only),
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,
                 files_of_others=uses_roots or bool(models or named),

@@ -43,10 +43,12 @@ _log = logging.getLogger("linckia.prompts")
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """Where prompts may lie; `within`, where it is set, is the real path that no file may lead out of."""
+    """Where prompts may lie; `within`, where it is set, is the real path that no file may lead out of, nor lead to
+    what is `denied`."""
 
     path: Path
     within: Path | None = None
+    denied: tuple[str, ...] = ()
 
     @property
     def is_own(self) -> bool:
@@ -54,11 +56,13 @@ class Folder(msgspec.Struct, frozen=True):
         return self.within is None
 
 
-def folders(data_dir: Path, roots: Iterable[Path], setting: Path | None) -> tuple[Folder, ...]:
+def folders(
+    data_dir: Path, roots: Iterable[Path], setting: Path | None, denied: tuple[str, ...] = ()
+) -> tuple[Folder, ...]:
     """The folders of prompts, the first with a name having it."""
     if setting is not None:
         return (Folder(setting),)
-    return (Folder(data_dir / FOLDER), *(Folder(root / FOLDER, root) for root in roots))
+    return (Folder(data_dir / FOLDER), *(Folder(root / FOLDER, root, denied) for root in roots))
 
 
 class FilePrompt(msgspec.Struct, frozen=True):
@@ -71,7 +75,13 @@ class FilePrompt(msgspec.Struct, frozen=True):
 
     def listed(self) -> JsonObject:
         """An item of `prompts/list`."""
-        return {"name": self.name, "description": self.description, "arguments": []}
+        return {"name": self.name, "description": self.described, "arguments": []}
+
+    @property
+    def described(self) -> str:
+        """The description; where the file lies in a root, with a word on who wrote it: it may be anybody."""
+        written_by = f" (from {self.path.parent}: by those who wrote that folder, not by you or Linckia)"
+        return self.description if self.is_own else self.description + written_by
 
 
 class FilePrompts:
@@ -97,12 +107,12 @@ class FilePrompts:
         if prompt is None or prompt.is_own is not own:
             return None
         folder = next(f for f in self._folders if f.path == prompt.path.parent)
-        read = await trio.to_thread.run_sync(_read, prompt.path, folder.within, limiter=self._limiter)
+        read = await trio.to_thread.run_sync(_read, prompt.path, folder, limiter=self._limiter)
         if read is None:
             return None
         _, text = read
         message = {"role": "assistant", "content": {"type": "text", "text": text}}
-        return {"description": prompt.description, "messages": [message]}
+        return {"description": prompt.described, "messages": [message]}
 
     async def watch(self, changed: Callable[[], Any]) -> None:
         """Call `changed` (a coroutine function) each time that the list reads otherwise, until cancelled."""
@@ -125,7 +135,7 @@ class FilePrompts:
                 identity = _identity(path)
                 if identity is None:
                     continue
-                read = self._known[identity] if identity in self._known else _describe(path, folder.within)
+                read = self._known[identity] if identity in self._known else _describe(path, folder)
                 known[identity] = read
                 if read is not None:
                     name, description = read
@@ -153,21 +163,21 @@ def _identity(path: Path) -> tuple[object, ...] | None:
     return (path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def _describe(path: Path, within: Path | None) -> tuple[str, str] | None:
+def _describe(path: Path, folder: Folder) -> tuple[str, str] | None:
     """The name and the description of the prompt in a file; None, and a line in the log, where it is none."""
     name = path.name.removeprefix(PREFIX).removesuffix(SUFFIX).replace("-", "_")
-    read = _read(path, within) if name else None
+    read = _read(path, folder) if name else None
     if read is None:
         return None
     return name, read[0]
 
 
-def _read(path: Path, within: Path | None) -> tuple[str, str] | None:
+def _read(path: Path, folder: Folder) -> tuple[str, str] | None:
     """The description and the text of a prompt's file; None, and a line in the log, where it cannot be one."""
     try:
         # Not to wait for a writer, should it be a pipe.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            refusal = _refusal(file.fileno(), within)
+            refusal = _refusal(file.fileno(), folder)
             text = "" if refusal else file.read(MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         refusal = error.strerror or str(error)
@@ -179,12 +189,14 @@ def _read(path: Path, within: Path | None) -> tuple[str, str] | None:
     return heading(text) or f"Prompt in {path.name}", text
 
 
-def _refusal(fd: int, within: Path | None) -> str:
+def _refusal(fd: int, folder: Folder) -> str:
     """Why an open file is no prompt; empty where it is one."""
     found = os.fstat(fd)
     real = Path(os.readlink(f"/proc/self/fd/{fd}"))
-    if within is not None and not real.is_relative_to(within):
+    if folder.within is not None and not real.is_relative_to(folder.within):
         return f"it leads out of its root, to {real}"
+    if any(map(real.is_relative_to, folder.denied)):
+        return f"it leads to {real}, which may not be reached"
     if not stat.S_ISREG(found.st_mode):
         return "it is not a file"
     return f"it is longer than {MAX_BYTES} bytes" if found.st_size > MAX_BYTES else ""

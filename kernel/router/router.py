@@ -24,7 +24,7 @@ from proto.channel import Channel
 from proto.errors import Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from proto.link import LinkClosed
-from proto.operation import Operation, Params
+from proto.operation import CLIENT, Access, Operation, Params
 from proto.ops import Table
 
 KERNEL = "kernel"
@@ -68,12 +68,15 @@ class Router:
     Args:
         limits: of each service, by its name.
         pools: the instances of services that are several processes.
+        read_only: whether clients may only call what reads. The operator may go on: the roots are closed to all.
     """
 
     def __init__(
-        self, table: Table, limits: Mapping[str, Limits], pools: Mapping[str, Sequence[str]] | None = None
-    ) -> None:
+        self, table: Table, limits: Mapping[str, Limits], pools: Mapping[str, Sequence[str]] | None = None,
+        *, read_only: bool = False,
+    ) -> None:  # fmt: skip
         self._table = table
+        self._read_only = read_only
         self.lanes = {
             name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake) for name, limit in limits.items()
         }
@@ -129,6 +132,8 @@ class Router:
         """See `kernel.ports.Dispatcher.call`."""
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
+        if self._read_only and caller == CLIENT and operation.access is not Access.READ:
+            raise Forbidden(f"{operation.name} changes something, and this kernel is read-only (`read_only`)")
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         if operation.service == KERNEL:
             return await self._call_local(operation, params, caller, limit_s)

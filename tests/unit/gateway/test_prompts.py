@@ -22,14 +22,16 @@ BUILT_IN = {"search_codebase", "summarize_document", "research", "review_changes
 
 
 @contextlib.asynccontextmanager
-async def served(data: Path, *roots: Path, surface: str = "documents") -> AsyncIterator[Wire]:
+async def served(
+    data: Path, *roots: Path, surface: str = "documents", denied: tuple[str, ...] = ()
+) -> AsyncIterator[Wire]:
     dispatcher = InProcess()
 
     def serve(name: str, fill: Callable[[Any, Any], Any]) -> None:
         dispatcher.handlers.by_name[name] = (TABLE[name].params, fill)
 
     prompts.register(serve)
-    opened = open_gateway(TABLE, dispatcher, prompt_folders=folders(data, roots, None))
+    opened = open_gateway(TABLE, dispatcher, prompt_folders=folders(data, roots, None, denied))
     async with opened as gateway, connected(gateway, surface) as wire:
         yield wire
 
@@ -130,7 +132,11 @@ async def test_a_file_of_the_user_goes_before_what_comes_with_the_system_and_one
         found = await listed(wire)
         assert found["research"]["description"] == "My own way"
         assert found["review_changes"]["arguments"]
-        assert found["of_the_root"]["description"] == "Of the root"
+        # Who wrote it is not known, and is said.
+        where = root / "prompts"
+        assert found["of_the_root"]["description"] == (
+            f"Of the root (from {where}: by those who wrote that folder, not by you or Linckia)"
+        )
         messages = [
             (await ask(wire, "prompts/get", {"name": name}))["result"]["messages"][0]["role"]
             for name in ("research", "review_changes", "of_the_root")
@@ -145,14 +151,18 @@ async def test_what_cannot_be_a_prompt_is_none(tmp_path: Path, caplog: pytest.Lo
     write(root, "PROMPT-binary.md", b"# \xff\xfe")
     write(root, "PROMPT-long.md", b"# x\n" * (prompts.MAX_BYTES // 4 + 1))
     (root / "prompts" / "PROMPT-link.md").symlink_to(tmp_path / "secret")
+    (root / "private").mkdir()
+    (root / "private" / "keys").write_text("# Keys")
+    (root / "prompts" / "PROMPT-denied.md").symlink_to(root / "private" / "keys")
     (root / "prompts" / "PROMPT-broken.md").symlink_to(tmp_path / "nothing")
     (root / "prompts" / "PROMPT-folder.md").mkdir()
     os.mkfifo(root / "prompts" / "PROMPT-pipe.md")
-    async with served(tmp_path, root) as wire:
+    async with served(tmp_path, root, denied=(str(root / "private"),)) as wire:
         await wire.initialize()
         assert set(await listed(wire)) == BUILT_IN
         assert (await ask(wire, "prompts/get", {"name": "link"}))["error"]["code"] == -32602
     assert "leads out of its root" in caplog.text
+    assert "may not be reached" in caplog.text
     assert "not UTF-8" in caplog.text
 
 
