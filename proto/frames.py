@@ -25,6 +25,9 @@ PART_BYTES = 64 * 1024
 ASK_CLIENT = "client.ask"
 """What a service calls to put a request to the client whose call it is serving; the kernel itself answers it."""
 
+DEADLINE = "deadline"
+"""Why a `Cancel` is sent that is answered: the caller's time is up, and it wants to know what may have been done."""
+
 WRITTEN = 1
 """The msgpack extension that a body of JSON is: see `Written`."""
 
@@ -109,11 +112,13 @@ class Event(Frame, frozen=True, tag=10):
 
 
 class Log(Frame, frozen=True, tag=11):
-    """A line for the log, and where `call` is set for the client that made this call."""
+    """A line for the log, and where `call` is set for the client that made this call; passed on to a front, `logger`
+    names the service."""
 
     level: str
     message: str
     call: int | None = None
+    logger: str = ""
 
 
 class Ping(Frame, frozen=True, tag=12):
@@ -164,6 +169,13 @@ decode: Callable[[bytes], AnyFrame] = msgspec.msgpack.Decoder(AnyFrame).decode
 def new_trace() -> str:
     """A W3C traceparent of a new trace."""
     return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+
+
+class Question(msgspec.Struct, frozen=True):
+    """The parameters of `ASK_CLIENT`: a request of MCP to the client."""
+
+    method: str
+    params: dict[str, Any]
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):

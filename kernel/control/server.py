@@ -18,9 +18,9 @@ from functools import partial
 import msgspec
 import trio
 
-from kernel.json_types import JsonObject
-from kernel.ports import Dispatcher
+from proto.dispatch import Dispatcher
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
+from proto.json_types import JsonObject
 from proto.operation import OPERATOR, SURFACES
 from proto.ops import Table
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,6 +69,11 @@ class Context:
         self._progressed = -1.0
 
     @property
+    def id(self) -> int:
+        """Its number on the link."""
+        return self._call.id
+
+    @property
     def deadline(self) -> float:
         """On trio's clock; the handler is cancelled then."""
         return self.scope.deadline
@@ -101,7 +107,7 @@ class Context:
         Raises LinckiaError where the client is not there, cannot, or will not.
         """
         limit_s = max(0.001, self.deadline - trio.current_time())
-        asked = frames.pack_body({"method": method, "params": params})
+        asked = frames.pack_body(frames.Question(method, params))
         body = await self._outgoing.raw(
             frames.ASK_CLIENT, asked, limit_s=limit_s, parent=self._call.id, trace=self.trace
         )
@@ -120,9 +126,19 @@ class Environment:
         ending: set once the service is to end: a call that only waits should then answer with what there is.
         shown: what `status` shows of this service.
         resting: called each time the service has worked and rests.
+        outgoing: the calls that it makes, for a front, which makes them in clients' names.
+        handoff: where the kernel hands descriptors to it, for a front.
     """
 
-    def __init__(self, birth: Birth, outgoing: Outgoing, background: trio.Nursery, ending: trio.Event) -> None:
+    def __init__(
+        self,
+        birth: Birth,
+        outgoing: Outgoing,
+        background: trio.Nursery,
+        ending: trio.Event,
+        *,
+        handoff: socket.socket | None = None,
+    ) -> None:
         self.service, self.generation, self.mode = birth.service, birth.generation, birth.mode
         self.data_dir = Path(birth.data_dir)
         self.roots = tuple(map(Path, birth.roots))
@@ -131,7 +147,9 @@ class Environment:
         self.ending = ending
         self.shown: dict[str, str] = {}
         self.resting: list[GiveBack] = []
-        self._outgoing = outgoing
+        self.outgoing = outgoing
+        self.handoff = handoff
+        self._receivers: list[Callable[[Event], Awaitable[None]]] = []
 
     def settings_as(self, kind: type[T]) -> T:
         """The settings as a Struct.  Raises InvalidParams that names what does not fit."""
@@ -157,11 +175,20 @@ class Environment:
 
     def publish(self, topic: str, body: object) -> None:
         """An event for the subscribers of `topic`."""
-        self._outgoing.channel.post(Event(topic, frames.pack_body(body)))
+        self.outgoing.channel.post(Event(topic, frames.pack_body(body)))
+
+    def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None:
+        """Have this called, in a task of its own, with each event that the kernel passes to this service."""
+        self._receivers.append(receive)
+
+    def receive(self, event: Event) -> None:
+        """An event came."""
+        for receive in self._receivers:
+            self.background.start_soon(receive, event)
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service on this service's own account."""
-        return await self._outgoing.call(params, timeout_s=timeout_s)
+        return await self.outgoing.call(params, timeout_s=timeout_s)
 
 
 Handler = Callable[[Any, Context], Awaitable[object]]
