@@ -8,6 +8,8 @@ second of imports; what needs the SDK waits for it.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,9 @@ from services.front.transport.stdio import DRAIN_S, serve_stdio
 if TYPE_CHECKING:
     from services.front.protocol.server import SurfaceServer
     from services.front.protocol.servers import Servers
+
+SDK = "services.front.transport.sdk_session"
+"""What loads it; a front that was forked has it already."""
 
 FIRST_MESSAGE_S = 0.25
 """How long loading the SDK waits for a client to be answered first, with which it would share the interpreter."""
@@ -63,10 +68,11 @@ class Gateway:
 
     async def load(self) -> None:
         """Load the SDK and make the servers."""
-        with trio.move_on_after(FIRST_MESSAGE_S):
-            await self.opened.wait()
-        # In a thread: a second in which the event loop goes on, if more slowly.
-        await trio.to_thread.run_sync(_load_sdk)
+        if SDK not in sys.modules:
+            with trio.move_on_after(FIRST_MESSAGE_S):
+                await self.opened.wait()
+            # In a thread: a second in which the event loop goes on, if more slowly.
+            await trio.to_thread.run_sync(importlib.import_module, SDK)
         from services.front.protocol.servers import Servers
 
         self._servers = Servers(
@@ -136,11 +142,6 @@ class Gateway:
                 drain_s=drain_s,
                 opened=self.opened.set,
             )
-
-
-def _load_sdk() -> None:
-    import services.front.protocol.servers
-    import services.front.transport.sdk_session  # noqa: F401
 
 
 @contextlib.asynccontextmanager

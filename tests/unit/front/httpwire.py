@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import h11
 import trio
 from starlette.routing import BaseRoute
 
-from kernel.config import Http
+from proto.front import Http
 from services.front.gateway import Gateway
 from services.front.transport.http import serve_http
 from tests.unit.front.inprocess import InProcess
@@ -123,14 +124,18 @@ async def served(
     """A server on a free port; the event shuts it down."""
     shutdown = trio.Event()
     async with gateway_in_process() as (gateway, dispatcher), trio.open_nursery() as nursery:
+        listening = socket.create_server(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
 
-        async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
+        async def is_ready() -> bool:
+            return ready
+
+        async def serve() -> None:
             await serve_http(
-                gateway, settings or Http(port=0), routes=routes, ready=lambda: ready, shutdown=shutdown.wait,
-                task_status=task_status,
-            )  # fmt: skip
+                gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready, shutdown=shutdown.wait
+            )
 
-        urls = await nursery.start(serve)
-        yield HttpWire(int(urls[0].rsplit(":", 1)[1])), gateway, dispatcher, shutdown
+        nursery.start_soon(serve)
+        yield HttpWire(port), gateway, dispatcher, shutdown
         shutdown.set()
         nursery.cancel_scope.deadline = trio.current_time() + 5

@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.router.call import current_session
 from proto.dispatch import ClientRequests
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
+from services.front.scratchpad import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 
 
 class InProcess:
-    """`kernel.ports.Dispatcher` over handlers; `failing` makes an operation fail by name."""
+    """`proto.dispatch.Dispatcher` over handlers; `failing` makes an operation fail by name."""
 
     def __init__(self) -> None:
         self.handlers = Handlers()
@@ -31,7 +31,7 @@ class InProcess:
         self.cancelled: list[str] = []
         self.started = trio.Event()
         self.withdrawn = trio.Event()
-        self._subscribers: list[tuple[str, Callable[[Event], Awaitable[None] | None]]] = []
+        self._receivers: list[Callable[[Event], Awaitable[None]]] = []
         self._nursery: trio.Nursery | None = None
 
     async def call(
@@ -63,21 +63,13 @@ class InProcess:
         decoded: object = msgspec.msgpack.decode(pack_body(result))
         return decoded
 
-    def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
-        entry = (topic.rstrip("*"), receive)
-        self._subscribers.append(entry)
-        return lambda: self._subscribers.remove(entry)
+    def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None:
+        self._receivers.append(receive)
 
     def publish(self, topic: str, body: object) -> None:
-        for prefix, receive in self._subscribers:
-            if topic.startswith(prefix):
-                pending = receive(Event(topic, pack_body(body)))
-                if pending is not None and self._nursery is not None:
-                    self._nursery.start_soon(_await, pending)
-
-
-async def _await(pending: Awaitable[None]) -> None:
-    await pending
+        for receive in self._receivers:
+            if self._nursery is not None:
+                self._nursery.start_soon(receive, Event(topic, pack_body(body)))
 
 
 class _Context(Context):

@@ -14,7 +14,7 @@ from msgspec import Meta
 from proto.errors import InvalidParams, MaybeExecuted, OperationError
 from proto.mcp import Content, Image, Text
 from proto.operation import Access, Operation, Params, Role, operation
-from proto.ops import Table, gateway
+from proto.ops import Table, front
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.unit.front import operations
 
@@ -114,7 +114,7 @@ class Long(Params[str], frozen=True, kw_only=True):
 
 OPERATIONS: list[Operation[Any]] = [
     value.__dict__["__operation__"]
-    for space in (globals(), vars(gateway))
+    for space in (globals(), vars(front))
     for value in list(space.values())
     if isinstance(value, type) and "__operation__" in value.__dict__
 ]

@@ -108,9 +108,8 @@ def encoded(message: dict[str, Any]) -> bytes:
 async def unloaded() -> AsyncIterator[tuple[Gateway, InProcess, trio.Nursery]]:
     """A gateway that loads the SDK when the test says so."""
     async with in_process(open_service) as dispatcher, trio.open_nursery() as nursery:
-        gateway = Gateway(TABLE, dispatcher, nursery, VERSION, FilePrompts())
+        gateway = Gateway(TABLE, dispatcher, dispatcher, nursery, VERSION, FilePrompts())
         yield gateway, dispatcher, nursery
-        gateway.close()
         nursery.cancel_scope.cancel()
 
 
@@ -226,10 +225,11 @@ async def test_discovery_decides_the_era_also_before_the_sdk_is_there() -> None:
 
 
 async def test_a_client_may_leave_before_the_sdk_is_there() -> None:
-    async with unloaded() as (gateway, _, _nursery):
-        async with connected(gateway) as wire:
-            await wire.initialize()
-        assert gateway.clients == 0
+    async with unloaded() as (gateway, _, _nursery), connected(gateway) as wire:
+        await wire.initialize()
+        await wire.writer.aclose()
+        with trio.fail_after(10):
+            await wire.ended.wait()
 
 
 async def test_lines_that_are_no_message_are_refused_before_the_sdk_is_there() -> None:
@@ -242,7 +242,7 @@ async def test_lines_that_are_no_message_are_refused_before_the_sdk_is_there() -
 ALONE = """
 import os, sys
 import trio
-from kernel import app
+from services.front import main as front
 from services.front.gateway import Gateway
 from services.front.prompts import FilePrompts
 from proto import ops
@@ -253,7 +253,7 @@ async def main():
     os.write(client_out, sys.argv[1].encode())
     os.close(client_out)
     async with trio.open_nursery() as nursery:
-        await Gateway(ops.load(), None, nursery, "0", FilePrompts()).attach(server_in, server_out, "all")
+        await Gateway(ops.load(), None, None, nursery, "0", FilePrompts()).attach(server_in, server_out, "all")
     sys.stdout.write(os.read(client_in, 65536).decode())
     heavy = {"mcp", "mcp_types", "pydantic", "starlette", "hypercorn"} & set(sys.modules)
     assert not heavy, heavy
@@ -262,7 +262,7 @@ trio.run(main)
 """
 
 
-def test_the_kernel_answers_initialize_without_having_imported_the_sdk() -> None:
+def test_a_front_answers_initialize_without_having_imported_the_sdk() -> None:
     asked = encoded(initialize()).decode() + "\n"
     done = subprocess.run(
         [sys.executable, "-P", "-c", ALONE, asked], capture_output=True, text=True, timeout=60, check=False

@@ -15,13 +15,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from kernel.config import Http
+from proto.front import Http
 from services.front.protocol.fast_path import FastPath
-from services.front.transport.access import InsecureBind
-from services.front.transport.http import serve_http
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.test_fast_path import requests_for
-from tests.unit.front.wire import META, gateway_in_process
+from tests.unit.front.wire import META
 
 TOKEN = "a-token-of-some-length"
 
@@ -219,13 +217,6 @@ async def test_the_token_is_required_where_there_is_one(authorization: str | Non
             seen = await http.rpc("ping", headers={**headers, "origin": "http://localhost:1"})
             assert seen.headers["access-control-allow-origin"] == "http://localhost:1"
         assert (await http.request("GET", "/health")).status == 200
-
-
-async def test_it_refuses_to_start_off_the_loopback_without_a_token() -> None:
-    async with gateway_in_process() as (gateway, _):
-        for host in ("0.0.0.0", "::", "192.0.2.1"):
-            with pytest.raises(InsecureBind, match="token"):
-                await serve_http(gateway, Http(host=host, port=0))
 
 
 async def test_a_body_over_the_limit_is_refused_declared_or_not() -> None:

@@ -13,7 +13,7 @@ import pytest
 from proto import ops
 from services.front import prompts
 from services.front.gateway import open_gateway
-from services.front.prompts import folders, heading
+from services.front.prompts import Folder, heading
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, Wire, connected
 
@@ -29,7 +29,8 @@ async def served(data: Path, *roots: Path, surface: str = "documents") -> AsyncI
         dispatcher.handlers.by_name[name] = (TABLE[name].params, fill)
 
     prompts.register(serve)
-    opened = open_gateway(TABLE, dispatcher, prompt_folders=folders(data, roots, None))
+    folders = (Folder(data / "prompts"), *(Folder(root / "prompts", root) for root in roots))
+    opened = open_gateway(TABLE, dispatcher, dispatcher, version="1", prompt_folders=folders)
     async with opened as gateway, connected(gateway, surface) as wire:
         yield wire
 

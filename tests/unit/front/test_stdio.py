@@ -245,18 +245,6 @@ async def test_a_client_that_does_not_read_gets_everything_once_it_does() -> Non
         assert seen == set(range(count))
 
 
-async def test_clients_are_counted() -> None:
-    counts: list[int] = []
-    async with gateway_in_process() as (gateway, _):
-        gateway.on_clients = counts.append
-        async with connected(gateway) as first, connected(gateway, "yaml") as second:
-            await first.initialize()
-            await second.initialize()
-            assert gateway.clients == 2
-        assert gateway.clients == 0
-        assert counts == [1, 2, 1, 0]
-
-
 async def test_an_unknown_surface_is_refused_by_name() -> None:
     async with gateway_in_process() as (gateway, _):
         with pytest.raises(InvalidParams, match="known surfaces: all, compact"):
@@ -320,4 +308,3 @@ async def test_clients_that_come_and_go_leave_nothing_behind() -> None:
         before = now()
         await come_and_go(30)
         assert now() == before
-        assert gateway.clients == 0

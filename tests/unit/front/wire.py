@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from kernel import VERSION
 from proto.ops import Table
 from services.front.gateway import Gateway, open_gateway
 from services.runtime.handlers import OpenService
@@ -80,7 +81,10 @@ class Wire:
 @contextlib.asynccontextmanager
 async def gateway_in_process(table: Table = TABLE, *services: OpenService) -> AsyncIterator[tuple[Gateway, InProcess]]:
     """A gateway with the SDK loaded, which answers everything."""
-    async with in_process(*(services or (open_service,))) as dispatcher, open_gateway(table, dispatcher) as gateway:
+    async with (
+        in_process(*(services or (open_service,))) as dispatcher,
+        open_gateway(table, dispatcher, dispatcher, version=VERSION) as gateway,
+    ):
         await gateway.server("all")
         yield gateway, dispatcher
 

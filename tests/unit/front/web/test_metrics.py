@@ -6,24 +6,20 @@ import re
 
 import msgspec
 
-from kernel.ports import ServiceState
-from kernel.router.lane import Limits
-from kernel.router.router import Router
-from kernel.supervisor.supervisor import Report, ServiceReport
-from kernel.supervisor.zygote import ZygoteReport
-from proto import ops
+from kernel.ports import CauseKind, ServiceState
+from proto.ops.kernel import KernelFigures, LaneFigures, ServiceFigures, ZygoteFigures
 from services.front.web.metrics import exposition
 
 LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
 
 
-def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceReport:
-    dead = {"deaths": {"signal": deaths}, "answered_ms": 1.5, "recovery_ms": 12.5} if deaths else {}
-    report = ServiceReport(
+def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceFigures:
+    figures = ServiceFigures(
         name=name, state=state, generation=1 + deaths, pid=7, uptime_s=3.0, restarts=deaths, rss_bytes=1024,
         ping_ms=0.25,
     )  # fmt: skip
-    return msgspec.structs.replace(report, **dead)
+    dead = {"deaths": {"signal": deaths}, "answered_ms": 1.5, "recovery_ms": 12.5} if deaths else {}
+    return msgspec.structs.replace(figures, **dead)
 
 
 def series(text: str) -> dict[str, float]:
@@ -38,16 +34,19 @@ def series(text: str) -> dict[str, float]:
 
 
 def exposed() -> str:
-    limits = {"embed": Limits(4, 4), "yaml": Limits(4, 4)}
-    router = Router(ops.load(), limits, {"embed": ["embed", "embed-2"]})
-    lane = router.lane("embed")
-    lane.calls, lane.replays = 12, 3
-    lane.failures["overloaded"] = 2
-    services = (service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED))
-    zygote = ZygoteReport(
-        name="torch", state="ready", pid=9, rss_bytes=None, pss_bytes=None, deaths=0, load_ms=1.0, failed_modules={}
+    figures = KernelFigures(
+        version="1",
+        rss_bytes=4096,
+        services=[service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED)],
+        lanes={
+            "embed": LaneFigures(queued=0, calls=12, replays=3, failures={"overloaded": 2}),
+            "yaml": LaneFigures(queued=0, calls=0, replays=0, failures={}),
+        },
+        zygotes=[ZygoteFigures(name="torch", up=True, deaths=0)],
+        states=[state.value for state in ServiceState],
+        causes=[cause.value for cause in CauseKind],
     )
-    return exposition(Report(services=services, zygotes=(zygote,)), router, 4096).decode()
+    return exposition(figures).decode()
 
 
 def test_every_family_has_its_help_and_type_and_every_line_is_well_formed() -> None:

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from kernel.config import Http
-from proto.errors import InvalidParams
-from proto.operation import OPERATOR
+from proto.errors import Forbidden, InvalidParams
+from proto.front import SERVICE, Http
 from proto.ops import load
-from proto.ops.kernel import Done, KernelRestart, KernelStatusParams
+from proto.ops.kernel import Done, KernelPageRestart, KernelStatusParams
 from services.front.web import page
 from services.front.web.routes import routes
 from tests.unit.front.httpwire import HttpWire, served
@@ -31,20 +30,19 @@ class Dispatcher:
     async def call(self, operation: Any, params: Any, *, caller: str = "client", **_: Any) -> object:
         if isinstance(params, KernelStatusParams):
             return {"version": "1", "services": [], "caller": caller}
-        assert isinstance(params, KernelRestart)
+        assert isinstance(params, KernelPageRestart)
+        if params.key != KEY:
+            raise Forbidden("the key is not this kernel's")
         if params.service != "echo":
             raise InvalidParams(f"there is no service {params.service!r}", field="service")
         self.restarted.append((params.service, caller))
         return Done(message="restarted")
 
-    def subscribe(self, topic: str, receive: Any) -> Any:
-        return lambda: None
-
 
 @contextlib.asynccontextmanager
 async def opened(settings: Http | None = None) -> AsyncIterator[tuple[HttpWire, Dispatcher]]:
     dispatcher = Dispatcher()
-    async with served(settings, routes=[*page.routes(dispatcher, KEY), *routes(dispatcher, load(), 1000)]) as (
+    async with served(settings, routes=[*page.routes(dispatcher), *routes(dispatcher, load(), 1000)]) as (
         http,
         *_,
     ):
@@ -85,7 +83,7 @@ async def test_the_page_with_its_key_restarts_a_service() -> None:
             "POST", "/services/echo/restart", headers=own(http, **{"sec-fetch-site": "same-origin"})
         )
         assert (reply.status, json.loads(reply.body)) == (200, {"message": "restarted"})
-        assert dispatcher.restarted == [("echo", OPERATOR)]
+        assert dispatcher.restarted == [("echo", SERVICE)]
         unknown = await http.request("POST", "/services/nothing/restart", headers=own(http))
         assert unknown.status == 404
         assert "nothing" in json.loads(unknown.body)["error"]
