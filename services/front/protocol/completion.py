@@ -1,7 +1,7 @@
 """Completion of arguments of prompts and resource templates.
 
-An operation may name another that completes (`completion=`); without one, an argument with listed values is completed
-from these, and any other has no suggestions.
+An operation may name another that completes (`completion=`), which must admit the front as its caller; without one, an
+argument with listed values is completed from these, and any other has no suggestions.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from typing import Any
 
 from proto.dispatch import Dispatcher
 from proto.errors import InvalidParams
+from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.operation import Operation
 from proto.ops import Table
 
 MAX_VALUES = 100
 """The protocol's limit for one answer."""
-
-KERNEL = "kernel"
-"""The caller's name under which completion operations are called; they must admit it."""
 
 
 class Completer:
@@ -50,7 +48,7 @@ class Completer:
             return [v for v in listed if v.lower().startswith(value.lower())]
         provider = self._table.find(operation.completion)
         params = provider.parse({"argument": argument, "value": value, "context": dict(context)})
-        found = await self._dispatcher.call(provider, params, caller=KERNEL)
+        found = await self._dispatcher.call(provider, params, caller=SERVICE)
         return [str(v) for v in found] if isinstance(found, list) else []
 
 
