@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 import trio
 
+from proto.bounds import exceeded
 from proto.dispatch import Dispatcher
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
 from proto.json_types import JsonObject
@@ -216,6 +217,8 @@ class _Connection:
 
     async def _answer(self, line: bytes) -> JsonObject:
         """Raises LinckiaError."""
+        if (excess := exceeded(line)) is not None:
+            raise InvalidParams(f"the request has {excess}")
         try:
             fields = msgspec.json.decode(line, type=JsonObject)
             if "attach" in fields:

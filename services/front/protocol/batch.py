@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Raw
 
+from proto.bounds import exceeded
 from services.front.protocol.messages import INVALID_REQUEST, Envelope, NotJson, RequestId, error_message, request_key
 
 BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
@@ -34,8 +35,10 @@ def parts(data: bytes) -> list[bytes]:
 
     Raises:
         Refused: there are none, or too many.
-        NotJson: says where it stops being JSON.
+        NotJson: says where it stops being JSON, or which bound it goes beyond.
     """
+    if (excess := exceeded(data)) is not None:
+        raise NotJson(f"the batch has {excess}")
     try:
         # As a whole first: the parts that are cut out are not parsed.
         msgspec.json.decode(data)

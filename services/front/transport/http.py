@@ -107,6 +107,7 @@ async def serve_http(
     routes: Sequence[BaseRoute] = (),
     ready: Callable[[], Awaitable[bool]],
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
 
@@ -132,5 +133,6 @@ async def serve_http(
             app,  # type: ignore[arg-type]  # hypercorn types scopes as its own TypedDicts
             config,
             shutdown_trigger=until_shutdown,
+            task_status=task_status,
             mode="asgi",
         )

@@ -17,6 +17,7 @@ from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from proto.bounds import exceeded
 from proto.dispatch import Dispatcher
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.http import Answer, Call, Endpoint, HttpError
@@ -130,6 +131,8 @@ class _Served:
         body = await _body(request, self._max_body_bytes)
         if self._route.body:
             return {self._route.body: body}
+        if (excess := exceeded(body)) is not None:
+            raise InvalidParams(f"the body has {excess}")
         try:
             decoded: JsonObject = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -130,12 +130,13 @@ async def served(
         async def is_ready() -> bool:
             return ready
 
-        async def serve() -> None:
+        async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
             await serve_http(
-                gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready, shutdown=shutdown.wait
-            )
+                gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready,
+                shutdown=shutdown.wait, task_status=task_status,
+            )  # fmt: skip
 
-        nursery.start_soon(serve)
+        await nursery.start(serve)
         yield HttpWire(port), gateway, dispatcher, shutdown
         shutdown.set()
         nursery.cancel_scope.deadline = trio.current_time() + 5
