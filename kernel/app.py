@@ -22,6 +22,7 @@ from kernel.catalog import Entry, Roots
 from kernel.config import Config, Http
 from kernel.control.address import log_dir
 from kernel.control.server import ControlServer
+from kernel.edge import kept
 from kernel.gateway import prompts, scratchpad
 from kernel.gateway.gateway import Gateway, open_gateway
 from kernel.operations import KernelOperations
@@ -122,7 +123,7 @@ class _Kernel:
                     await gateway.opened.wait()
             await nursery.start(self.supervisor.run)
             self.started.set()
-            nursery.start_soon(self.folders.run, self._restart_for_other_folders)
+            nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
             if config.http is not None:
                 key = secrets.token_urlsafe(KEY_BYTES)
                 url = await self._listen(nursery, gateway, config.http, key)

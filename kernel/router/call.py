@@ -23,6 +23,8 @@ _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 current_session: ContextVar[str] = ContextVar("session", default="")
 """Set by the transports; empty where there is none, as for the command line.  An opaque name, no secret."""
 
+_given: Callable[[Raw], dict[str, object]] = frames.reader(dict[str, object])
+
 Done = Callable[[Raw | LinckiaError], None]
 """Called once, with the result's body or the failure."""
 
@@ -57,7 +59,10 @@ class RoutedCall(msgspec.Struct, eq=False):
             return False
         if not self.op.once_with:
             return True
-        given = msgspec.msgpack.decode(self.params, type=dict[str, object])
+        try:
+            given = _given(self.params)
+        except msgspec.DecodeError:
+            return False
         return all(given.get(name) is None for name in self.op.once_with)
 
     def digest(self) -> bytes:

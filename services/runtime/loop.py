@@ -69,7 +69,7 @@ class ServiceLoop:
     def __init__(self, birth: Birth, link: Link, info: Mapping[str, str] | None = None) -> None:
         self._birth = birth
         self._info = dict(info or {})
-        self._channel = Channel(link)
+        self._channel = Channel(link, frames.from_kernel, at_once=FRAMES_AT_ONCE)
         self._outgoing = Outgoing(self._channel, birth.service, birth.generation)
         self._handlers: dict[str, _Served] = {}
         self._calls: dict[int, Context] = {}
@@ -156,12 +156,6 @@ class ServiceLoop:
         try:
             while True:
                 self._accept(await self._channel.receive(), env)
-                for _ in range(FRAMES_AT_ONCE - 1):
-                    if (frame := self._channel.try_receive()) is None:
-                        break
-                    self._accept(frame, env)
-                else:
-                    await trio.lowlevel.checkpoint()
         except (LinkClosed, ProtocolViolation) as error:
             if isinstance(error, ProtocolViolation):
                 _log.error("the kernel sent an invalid frame: %s", error)
@@ -198,7 +192,7 @@ class ServiceLoop:
         if (served := self._handlers.get(call.op)) is None:
             raise UnknownOperation(f"no operation {call.op!r} here")
         try:
-            params = served.decoder.decode(call.params)
+            params = frames.decoded(served.decoder.decode, call.params)
         except msgspec.DecodeError as error:
             raise InvalidParams(f"{call.op}: {error}") from error
         params.check()
