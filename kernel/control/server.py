@@ -21,6 +21,7 @@ import trio
 from kernel.edge import contained
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
+from proto.bounds import exceeded
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
 from proto.operation import OPERATOR, SURFACES
 from proto.ops import Table
@@ -214,6 +215,8 @@ class _Connection:
 
     async def _answer(self, line: bytes) -> JsonObject:
         """Raises LinckiaError."""
+        if (excess := exceeded(line)) is not None:
+            raise InvalidParams(f"the request has {excess}")
         try:
             fields = msgspec.json.decode(line, type=JsonObject)
             if "attach" in fields:

@@ -21,6 +21,7 @@ from kernel.gateway.protocol.failures import as_failure, message_of
 from kernel.json_types import JsonObject
 from kernel.ports import Dispatcher
 from kernel.web.content import Content
+from proto.bounds import exceeded
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.http import Answer, Call, Endpoint, HttpError
 from proto.operation import Operation, Params, Route, operation_of
@@ -130,6 +131,8 @@ class _Served:
         body = await _body(request, self._max_body_bytes)
         if self._route.body:
             return {self._route.body: body}
+        if (excess := exceeded(body)) is not None:
+            raise InvalidParams(f"the body has {excess}")
         try:
             decoded: JsonObject = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from kernel.gateway.protocol.messages import INVALID_REQUEST, Envelope, NotJson, RequestId, error_message, request_key
+from proto.bounds import exceeded
 
 BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
 
@@ -34,8 +35,10 @@ def parts(data: bytes) -> list[bytes]:
 
     Raises:
         Refused: there are none, or too many.
-        NotJson: says where it stops being JSON.
+        NotJson: says where it stops being JSON, or which bound it goes beyond.
     """
+    if (excess := exceeded(data)) is not None:
+        raise NotJson(f"the batch has {excess}")
     try:
         # As a whole first: the parts that are cut out are not parsed.
         msgspec.json.decode(data)

@@ -11,6 +11,8 @@ import re
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from proto.bounds import exceeded
+
 TOOLS_CALL = "tools/call"
 
 PARSE_ERROR = -32700
@@ -38,28 +40,36 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NotJson(ValueError):
-    """What was sent is not JSON, or nested beyond reason; with the id of the request where one can be read."""
+    """What was sent is no JSON or beyond the bounds of `proto.bounds`; with the id of the request where it can be read."""
 
     def __init__(self, text: str, request_id: RequestId | None = None) -> None:
         super().__init__(text)
         self.request_id = request_id
 
 
-def read_envelope(data: bytes) -> Envelope | None:
-    """The message in `data`; None where it is JSON but not in the form of one.
+def read_envelope(data: bytes, *, ours: bool = False) -> Envelope | None:
+    """The message in `data`; None where it is JSON but not in the form of one.  Nothing bounds those that are `ours`.
 
     Raises:
-        NotJson: says where it stops being JSON.
+        NotJson: says where it stops being JSON, or which bound it goes beyond.
     """
+    excess = None if ours else exceeded(data)
     try:
-        return _decode_envelope(data)
+        envelope = _decode_envelope(data)
     except msgspec.ValidationError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _refused(data, str(error)) from None
+        envelope = None
     except RecursionError:
         raise NotJson("nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise (NotJson(str(error)) if excess else _refused(data, str(error))) from None
+    if excess is not None:
+        request_id = envelope.id if envelope is not None and isinstance(envelope.id, int | str) else None
+        raise NotJson(f"the message has {excess}", request_id)
+    return envelope
 
+
+MAX_EXPLAINED_BYTES = 1024 * 1024
+"""Of what is not JSON; longer, it is not read a second time."""
 
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
@@ -67,6 +77,10 @@ _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 def _refused(data: bytes, text: str) -> NotJson:
     """Why `data` is refused, with its id: clients in JavaScript that cut a text within an emoji send half a surrogate
     pair, escaped, and would wait for ever for an answer without an id."""
+    if len(data) > MAX_EXPLAINED_BYTES:
+        from kernel.gateway.transport.json_lines import readable_id
+
+        return NotJson(text, readable_id(data))
     try:
         message = json.loads(data)
         half = _HALF_A_PAIR.search(json.dumps(message, ensure_ascii=False))

@@ -130,7 +130,7 @@ class _Response:
 
     async def take(self, message: bytes) -> None:
         """An answer, or what the server has to say before."""
-        envelope = read_envelope(message)
+        envelope = read_envelope(message, ours=True)
         is_answer = envelope is None or not isinstance(envelope.method, str)
         async with self._turn:
             if is_answer and not self._streaming:

@@ -70,6 +70,20 @@ async def test_what_is_no_message_is_refused_and_the_connection_goes_on(line: by
         assert (await wire.receive())["id"] == 2
 
 
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [(b"[" * 101 + b"]" * 101, "levels"), (b"[" + b"[]," * 97_000 + b"[]]", "lists and objects")],
+)
+async def test_what_is_beyond_the_bounds_is_refused_under_its_id_before_it_is_decoded(inner: bytes, said: str) -> None:
+    head = b'{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"t_string","arguments":{"message":'
+    async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
+        await wire.initialize()
+        await wire.send_bytes(head + inner + b"}}}\n")
+        refused = await wire.receive()
+        assert (refused["id"], refused["error"]["code"]) == (9, -32700)
+        assert said in refused["error"]["message"]
+
+
 async def test_half_a_surrogate_pair_is_refused_under_the_id_of_its_request() -> None:
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.initialize()

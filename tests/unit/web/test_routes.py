@@ -110,6 +110,9 @@ async def test_post_takes_them_from_a_json_body_and_failures_are_worded_as_the_r
         assert (reply.status, json.loads(reply.body)) == (400, {"error": error})
         assert (await http.request("POST", "/things", b'{"nam": "b"}')).status == 400
         assert (await http.request("POST", "/things", b" " * 1001)).status == 413
+        reply = await http.request("POST", "/things", b'{"name":' + b"[" * 200 + b"]" * 200 + b"}")
+        assert reply.status == 400
+        assert "201 levels, more than 100" in reply.body.decode()
 
 
 async def test_routes_of_a_service_that_is_switched_off_say_so() -> None:
