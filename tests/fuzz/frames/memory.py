@@ -16,7 +16,7 @@ from kernel.supervisor.spec import Backoff, ServiceSpec
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import frames, ops
 from proto.errors import Cancelled
-from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
+from proto.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
 from tests.unit.router.ops import Said
 from tests.unit.supervisor.stage import Actor, Stage, birth_of
 from tests.unit.supervisor.world import service
@@ -51,7 +51,7 @@ class Acted:
     def __init__(self) -> None:
         self.stage = Stage(self._act)
         self.holds = False
-        self.received: dict[int, list[AnyFrame]] = {}
+        self.received: dict[int, list[Return | Fault]] = {}
         self.held: dict[int, dict[int, Call]] = {}
 
     async def _act(self, actor: Actor) -> None:

@@ -8,7 +8,7 @@ import trio.testing
 
 from kernel.ports import CauseKind
 from proto.errors import Forbidden
-from proto.frames import Return
+from proto.frames import Fault
 from proto.operation import operation_of
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP, VIOLATIONS, call, message
 from tests.fuzz.frames.memory import Defects, Kernel, kernel
@@ -127,7 +127,7 @@ async def test_hostile_service_calls_nothing_that_does_not_name_it(autojump_cloc
     async with kernel() as k:
         speaker = k.acted.stage.actor("speaker")
         await send(speaker, call(1, "test.secret", {"text": "x"}), call(2, "test.write", {"text": "x"}))
-        failures = [frame.failure.kind for frame in k.acted.received[speaker.pid] if not isinstance(frame, Return)]
+        failures = [frame.failure.kind for frame in k.acted.received[speaker.pid] if isinstance(frame, Fault)]
         assert failures == [Forbidden.kind] * 2
 
 
