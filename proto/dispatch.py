@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from proto.frames import Level
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params
 
@@ -13,7 +14,7 @@ class ClientRequests(Protocol):
 
     def progress(self, done: float, total: float | None, message: str | None) -> None: ...
 
-    def log(self, level: str, logger: str, message: str) -> None: ...
+    def log(self, level: Level, logger: str, message: str) -> None: ...
 
     async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
         """A request to the client.  Raises LinckiaError where it cannot be made or is refused."""

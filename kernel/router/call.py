@@ -16,6 +16,8 @@ from proto.errors import Internal, LinckiaError
 from proto.frames import Progress
 from proto.operation import Operation
 
+_given: Callable[[Raw], dict[str, object]] = frames.reader(dict[str, object])
+
 Done = Callable[[Raw | LinckiaError], None]
 """Called once, with the result's body or the failure."""
 
@@ -53,7 +55,10 @@ class RoutedCall(msgspec.Struct, eq=False):
             return False
         if not self.op.once_with:
             return True
-        given = msgspec.msgpack.decode(self.params, type=dict[str, object])
+        try:
+            given = _given(self.params)
+        except msgspec.DecodeError:
+            return False
         return all(given.get(name) is None for name in self.op.once_with)
 
     def digest(self) -> bytes:

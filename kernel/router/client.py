@@ -11,7 +11,7 @@ import trio
 
 from proto import errors, frames
 from proto.channel import Channel
-from proto.frames import Call, Cancel, Fault, Log, Progress, Return
+from proto.frames import Call, Cancel, Fault, Level, Log, Progress, Return
 from proto.json_types import JsonObject
 from proto.link import LinkClosed
 
@@ -96,7 +96,7 @@ class FrontRequests:
         with contextlib.suppress(LinkClosed):
             self.client.channel.post(Progress(self.call_id, done, total, message))
 
-    def log(self, level: str, logger: str, message: str) -> None:
+    def log(self, level: Level, logger: str, message: str) -> None:
         with contextlib.suppress(LinkClosed):
             self.client.channel.post(Log(level, message, self.call_id, logger))
 

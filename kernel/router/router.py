@@ -7,21 +7,22 @@ service to another; traces and the right to ask the client go from a call to the
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 import trio
 from msgspec import Raw
 
+from kernel.edge import Edge, contained
 from kernel.ports import Cause, ServiceState
 from kernel.router.call import RoutedCall, Waiting
 from kernel.router.client import FrontClient
 from kernel.router.lane import Lane, Limits
 from proto import errors, frames, mcp
-from proto.channel import Channel
+from proto.channel import Channel, ProtocolViolation
 from proto.dispatch import ClientRequests
 from proto.errors import Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
@@ -32,10 +33,13 @@ from proto.ops import Table
 KERNEL = "kernel"
 """The service name of operations that the kernel itself answers."""
 
+CALLS_AT_ONCE = 1024
+"""Calls that one process of a service may wait for at the same time."""
+
 LocalHandler = Callable[[Any, str], Awaitable[object]]
 """A kernel operation: parameters and caller to result."""
 
-_log = logging.getLogger("linckia.router")
+_question = frames.reader(frames.Question)
 
 
 @dataclass
@@ -49,7 +53,7 @@ class _Living:
     made: dict[int, tuple[Lane, RoutedCall]] = field(default_factory=dict)
     """Calls that it made, by its own number for each."""
     asks: dict[int, trio.CancelScope] = field(default_factory=dict)
-    """Its questions to clients."""
+    """Those that the kernel itself answers, questions to clients among them."""
     client: FrontClient | None = None
     """Of a front: the way to the clients that it speaks for."""
 
@@ -57,7 +61,19 @@ class _Living:
         """The call of that number that it has in hand."""
         return self.lane.find(self.service, self.generation, call_id)
 
+    def admit(self, call: Call) -> None:
+        """Bound what it may have in hand.  Raises LinckiaError."""
+        in_hand = 0
+        if len(memoryview(call.params)) > frames.PART_BYTES:
+            in_hand = sum(len(memoryview(made.params)) for _, made in self.made.values())
+        if len(self.made) + len(self.asks) >= CALLS_AT_ONCE or in_hand > frames.MAX_MESSAGE_BYTES:
+            text = f"service {self.service} has too many calls in hand, or too large ones"
+            raise errors.Overloaded(text, retry_after_ms=100)
+
     def answer(self, call_id: int, outcome: Raw | LinckiaError) -> None:
+        if self.channel.is_behind and not isinstance(outcome, LinckiaError):
+            unread = f"the result was dropped: service {self.service} does not read what it is sent"
+            outcome = errors.Overloaded(unread, executed=Executed.MAYBE)
         self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
 
     def post(self, frame: Return | Fault | Progress | Event) -> None:
@@ -222,9 +238,11 @@ class Router:
             case frames.Log() if living is not None:
                 call = living.serving(frame.call)
                 if call is not None and call.client_requests is not None:
-                    call.client_requests.log(frame.level, service, frame.message)
+                    with Edge("a client's log"):
+                        call.client_requests.log(frame.level, service, frame.message)
             case _:
-                _log.warning("service %s sent an unexpected %s", service, type(frame).__name__)
+                # Before it was ready.
+                return
 
     def _withdraw(self, living: _Living, call_id: int, *, late: bool) -> None:
         """A service wants no answer to its call any more; where its time is up, it is told what may have been done."""
@@ -239,8 +257,11 @@ class Router:
             living.answer(call_id, call.op.failure(timeout))
 
     def _from_service(self, living: _Living, call: Call) -> None:
+        if call.id in living.made or call.id in living.asks:
+            raise ProtocolViolation(f"a call of number {call.id}, which another has that is not answered")
         parent = living.serving(call.parent)
         try:
+            living.admit(call)
             if call.op == frames.ASK_CLIENT:
                 self._ask_client(living, call, parent.client_requests if parent is not None else None)
             else:
@@ -257,7 +278,7 @@ class Router:
             who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
             raise Forbidden(f"{operation.name} may not be called by {who}")
         if operation.service == KERNEL:
-            self._start(self._serve_local_for, living, call, operation, caller)
+            self._answer_itself(living, call, partial(self._serve_local_for, call, operation, caller))
             return
         lane = self._lane_of(operation)
         client_requests = parent.client_requests if parent is not None else None
@@ -306,31 +327,33 @@ class Router:
     def _ask_client(self, living: _Living, call: Call, client_requests: ClientRequests | None) -> None:
         if client_requests is None:
             raise errors.Unavailable("the call being served was not made by a client that can be asked")
-        request = msgspec.msgpack.decode(call.params, type=dict[str, Any])
-        scope = living.asks[call.id] = trio.CancelScope()
+        question = _as_question(call.params)
+        self._answer_itself(living, call, partial(client_requests.ask, question.method, question.params))
 
-        async def ask() -> None:
-            outcome: Raw | LinckiaError = Internal("the question was withdrawn")
-            with scope:
+    def _answer_itself(self, living: _Living, call: Call, work: Callable[[], Awaitable[object]]) -> None:
+        """Answer a service's call with what `work` comes to, in a task."""
+        scope = trio.CancelScope()
+
+        async def answer() -> None:
+            outcome: Raw | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
+            with scope, Edge(f"{call.op} for service {living.service}"):
                 try:
-                    outcome = frames.pack_body(await client_requests.ask(request["method"], request["params"]))
+                    outcome = frames.pack_body(await work())
                 except LinckiaError as error:
                     outcome = error
             if living.asks.pop(call.id, None) is not None:
                 living.answer(call.id, outcome)
 
-        self._start(ask)
+        self._start(answer)
+        living.asks[call.id] = scope
 
-    async def _serve_local_for(self, living: _Living, call: Call, operation: Operation[Any], caller: str) -> None:
-        outcome: Raw | LinckiaError
+    async def _serve_local_for(self, call: Call, operation: Operation[Any], caller: str) -> object:
         try:
-            params = msgspec.msgpack.decode(call.params, type=operation.params)
-            outcome = frames.pack_body(await self._call_local(operation, params, caller, call.left_ms / 1000))
+            params = frames.read_body(call.params, operation.params)
+            params.check()
         except msgspec.DecodeError as error:
-            outcome = errors.InvalidParams(f"{operation.name}: {error}")
-        except LinckiaError as error:
-            outcome = error
-        living.answer(call.id, outcome)
+            raise errors.InvalidParams(f"{operation.name}: {error}") from None
+        return await self._call_local(operation, params, caller, call.left_ms / 1000)
 
     async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
         handler = self._local.get(operation.name)
@@ -358,4 +381,12 @@ class Router:
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
-        self._nursery.start_soon(task, *args)
+        self._nursery.start_soon(contained, "a task of the router", task, *args)
+
+
+def _as_question(params: Raw) -> frames.Question:
+    try:
+        question: frames.Question = _question(params)
+    except msgspec.DecodeError as error:
+        raise ProtocolViolation(f"no question to a client: {error}") from None
+    return question

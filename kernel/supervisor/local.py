@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from kernel.edge import kept
 from kernel.supervisor.placement import Exit, Running, SpawnError
 from kernel.supervisor.processes import OomCounter, Reaper, become_subreaper, memory_bytes
 from kernel.supervisor.spawn import ServiceLog, settle, spawn
@@ -139,15 +140,18 @@ class LocalPlacement:
         become_subreaper()
         self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._standbys.run)
+            nursery.start_soon(kept, "the keeper of standbys", self._standbys.run)
             for zygote in self.zygotes.values():
-                nursery.start_soon(zygote.run)
+                nursery.start_soon(kept, f"zygote {zygote.spec.name}", zygote.run)
             task_status.started()
-            while True:
-                await trio.sleep(LOOK_INTERVAL_S)
-                self._reaper.collect(trio.current_time())
-                for zygote in self.zygotes.values():
-                    zygote.rest_if_unneeded()
+            await kept("the look after processes", self._look_after)
+
+    async def _look_after(self) -> None:
+        while True:
+            await trio.sleep(LOOK_INTERVAL_S)
+            self._reaper.collect(trio.current_time())
+            for zygote in self.zygotes.values():
+                zygote.rest_if_unneeded()
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
         zygote = self.zygotes.get(spec.zygote or "")

@@ -21,6 +21,7 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
+from kernel.edge import contained
 from kernel.supervisor.processes import Reaper
 from kernel.supervisor.spawn import settle
 from kernel.supervisor.spec import ServiceSpec
@@ -146,7 +147,8 @@ class Standbys:
         self.dismiss(spec.name)
         if self._nursery is not None:
             keeper = self._keepers[spec.name] = _Keeper(spec.standby_rests_after_s)
-            self._nursery.start_soon(self._keep, keeper, spec, birth, zygote, os.dup(log_fd))
+            what = f"the standby of {spec.name}"
+            self._nursery.start_soon(contained, what, self._keep, keeper, spec, birth, zygote, os.dup(log_fd))
 
     def called(self, service: str) -> None:
         """The service was called since this was last said: have its standby be there."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from kernel.edge import Edge, contained
 from kernel.ports import Cause, CauseKind, GenerationSink, ServiceState
 from kernel.supervisor import policy, processes
 from kernel.supervisor.local import LocalPlacement
@@ -193,13 +194,13 @@ class Supervisor:
                     on_idle=lambda: self._apply(policy.Idle(name, number)),
                 )  # fmt: skip
                 self._generations[name] = generation
-                nursery.start_soon(self._live, generation)
+                nursery.start_soon(contained, f"the life of {name}", self._live, generation)
             case policy.End(name, number, why, rests):
                 if self._generations[name].number == number:
                     kind = CauseKind.RESTED if rests else CauseKind.STOPPED
                     self._generations[name].end(Cause(kind, None, why))
             case policy.Wake(at, happening):
-                nursery.start_soon(self._wake, at, happening)
+                nursery.start_soon(contained, f"{happening}", self._wake, at, happening)
             case policy.Tell(name, state, reason, retry_at):
                 if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
                     self._placement.dismiss(name)
@@ -224,7 +225,8 @@ class Supervisor:
             cause = Cause(CauseKind.SPAWN, None, f"{type(error).__name__}: {error}")
             ended = Ended(cause=cause, noticed_at=trio.current_time())
         self._generations.pop(name, None)
-        self._sink.down(name, number, ended.cause)
+        with Edge(f"the end of {name}"):
+            self._sink.down(name, number, ended.cause)
         if ended.cause.kind is CauseKind.RESTED:
             self._apply(policy.Died(name, number, ended.cause))
             return

@@ -226,6 +226,7 @@ class Zygote:
 
     async def _run_once(self) -> None:
         self.loaded = None
+        self._ending = False
         self._set(ZygoteState.LOADING)
         birth = ZygoteBirth(name=self.spec.name, preload=self.spec.preload, parent_pid=os.getpid())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

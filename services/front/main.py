@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from proto import ops
+from proto.frames import Level
 from proto.front import SERVICE, FrontSettings
 from proto.json_types import JsonObject
 from proto.operation import ALL, Params, operation_of
@@ -66,7 +67,7 @@ class _Caller:
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         self.ctx.progress(done, total, message)
 
-    def log(self, level: str, logger: str, message: str) -> None:
+    def log(self, level: Level, logger: str, message: str) -> None:
         self.ctx.log(level, message)
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:

@@ -84,11 +84,11 @@ class Context:
         finished = total is not None and done >= total
         if self._call.progress and (finished or now - self._progressed >= PROGRESS_INTERVAL_S):
             self._progressed = now
-            self._post(Progress(self._call.id, done, total, message))
+            self._post(Progress(self._call.id, done, total, message and message[: frames.TEXT_CHARS]))
 
-    def log(self, level: str, message: str) -> None:
+    def log(self, level: frames.Level, message: str) -> None:
         """A line for the service's log and for the client that made this call (`debug` … `error`)."""
-        self._post(Log(level, message, self._call.id))
+        self._post(Log(level, message[: frames.TEXT_CHARS], self._call.id))
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service, through the kernel, within this call's deadline and trace.
@@ -111,7 +111,8 @@ class Context:
         body = await self._outgoing.raw(
             frames.ASK_CLIENT, asked, limit_s=limit_s, parent=self._call.id, trace=self.trace
         )
-        return msgspec.msgpack.decode(body, type=dict[str, Any])
+        answer: dict[str, Any] = frames.read_body(body, dict[str, Any])
+        return answer
 
 
 class Environment:
@@ -166,7 +167,8 @@ class Environment:
 
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names, '' removes one."""
-        self.shown = {name: value for name, value in (self.shown | values).items() if value}
+        shown = self.shown | values
+        self.shown = {name: value[: frames.TEXT_CHARS] for name, value in shown.items() if value}
 
     def at_rest(self, give_back: GiveBack) -> None:
         """Have this called each time the service has worked and rests: for caches that are worth their memory only

@@ -95,7 +95,7 @@ class ServiceLoop:
         self._birth = birth
         self._info = dict(info or {})
         self._handoff = handoff
-        self._channel = Channel(link)
+        self._channel = Channel(link, frames.from_kernel, at_once=FRAMES_AT_ONCE)
         self._outgoing = Outgoing(self._channel, birth.service, birth.generation)
         self._handlers: dict[str, _Served] = {}
         self._calls: dict[int, Context] = {}
@@ -184,12 +184,6 @@ class ServiceLoop:
         try:
             while True:
                 self._accept(await self._channel.receive(), env)
-                for _ in range(FRAMES_AT_ONCE - 1):
-                    if (frame := self._channel.try_receive()) is None:
-                        break
-                    self._accept(frame, env)
-                else:
-                    await trio.lowlevel.checkpoint()
         except (LinkClosed, ProtocolViolation) as error:
             if isinstance(error, ProtocolViolation):
                 _log.error("the kernel sent an invalid frame: %s", error)
@@ -233,7 +227,7 @@ class ServiceLoop:
         if (served := self._handlers.get(call.op)) is None:
             raise UnknownOperation(f"no operation {call.op!r} here")
         try:
-            params = served.decoder.decode(call.params)
+            params = frames.decoded(served.decoder.decode, call.params)
         except msgspec.DecodeError as error:
             raise InvalidParams(f"{call.op}: {error}") from error
         params.check()

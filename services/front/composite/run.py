@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from proto.dispatch import ClientRequests
 from proto.errors import InvalidParams, LinckiaError
+from proto.frames import Level
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params
 from proto.ops.front import Execute, Query, Session
@@ -147,7 +148,7 @@ class _StepRequests:
         text = self._name if message is None else f"{self._name}: {message}"
         self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
 
-    def log(self, level: str, logger: str, message: str) -> None:
+    def log(self, level: Level, logger: str, message: str) -> None:
         self._call.log(level, logger, message)
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:

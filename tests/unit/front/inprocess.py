@@ -15,7 +15,7 @@ import trio
 
 from proto.dispatch import ClientRequests
 from proto.errors import LinckiaError, Unavailable
-from proto.frames import Event, pack_body
+from proto.frames import Event, Level, pack_body
 from proto.operation import Operation, Params
 from services.front.scratchpad import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
@@ -86,7 +86,7 @@ class _Context(Context):
         if self._client_requests is not None:
             self._client_requests.progress(done, total, message)
 
-    def log(self, level: str, message: str) -> None:
+    def log(self, level: Level, message: str) -> None:
         if self._client_requests is not None:
             self._client_requests.log(level, "test", message)
 
