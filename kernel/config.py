@@ -13,14 +13,10 @@ import msgspec
 
 from kernel import reach
 from kernel.control.address import find_data_dir, given_data_dir
-from kernel.json_types import Layer
 from kernel.settings import (
-    DEFAULT_HOST,
-    MIN_TOKEN_CHARACTERS,
     REST_AFTER_S,
     ConfigError,
     Flags,
-    Http,
     Root,
     Settings,
     check,
@@ -29,6 +25,8 @@ from kernel.settings import (
     from_flags,
     from_other_names,
 )
+from proto.front import DEFAULT_HOST, MIN_TOKEN_CHARACTERS, Http
+from proto.json_types import Layer
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""

@@ -113,6 +113,7 @@ def test_innermost_root_says_whether_it_may_be_written(home: Path) -> None:
 
 
 def test_descriptors_are_given_back(home: Path) -> None:
+    gc.collect()
     before = set(os.listdir("/proc/self/fd"))
     roots = denying(home)
     assert set(os.listdir("/proc/self/fd")) > before
