@@ -173,7 +173,7 @@ def test_read_only_kernel_refuses_clients_whatever_would_change_something(tmp_pa
     calls = [
         ("noyalib_get", {"file": "f.yaml", "path": "a"}),
         ("noyalib_set", {"file": "f.yaml", "path": "a", "value": "2"}),
-        ("add", {"content": "x", "name": "x"}),
+        ("execute", {"operations": [{"op": "add", "params": {"content": "x", "name": "x"}}]}),
     ]  # fmt: skip
     lines: list[dict[str, Any]] = [
         {"id": 0, "method": "initialize", "params": {
