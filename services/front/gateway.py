@@ -149,7 +149,7 @@ class Gateway:
                 session_memory=session_memory,
                 drain_s=drain_s,
                 opened=self.opened.set,
-                ending=ending or trio.Event(),
+                ending=trio.Event() if ending is None else ending,
             )
 
 
