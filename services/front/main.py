@@ -43,7 +43,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     dispatcher = LinkDispatcher(env.outgoing)
     scratchpad.register(dispatcher.serve_local)
     prompts.register(dispatcher.serve_local)
-    folders = tuple(map(Folder.of, settings.prompt_folders))
+    folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
     async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
 
         async def listen(listening: socket.socket) -> None:
