@@ -16,7 +16,7 @@ import pytest
 from kernel.control.client import CallFailed
 from tests.system.running import REPOSITORY, RunningKernel, running
 
-SETTINGS = 'deny = ["{home}/vault", "*.pem"]\n'
+SETTINGS = 'deny = ["{home}/vault", "*.pem"]\n\n[services.files]\ntrash = true\n'
 BROWSER = "server:\n  host: 127.0.0.1\n"
 
 

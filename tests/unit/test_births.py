@@ -20,7 +20,7 @@ def test_roots_that_are_only_read_are_not_written_whatever_the_service(tmp_path:
     )  # fmt: skip
     entries = {entry.spec.name: entry for entry in ENTRIES}
     births = Births(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
-    for name, read_only in (("files", (str(read),)), ("decode", (str(read), str(write))), ("graph", ())):
+    for name, read_only in (("files", (str(read),)), ("media", (str(read), str(write))), ("graph", ())):
         birth = births(entries[name].spec, 1, "")
         limits = birth.confinement
         assert limits is not None
