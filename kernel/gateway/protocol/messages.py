@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NotJson(ValueError):
-    """What was sent is no JSON or beyond the bounds of `proto.bounds`; with the id of the request where it can be read."""
+    """Not JSON, or beyond the bounds of `proto.bounds`; with the id of the request where it can be read."""
 
     def __init__(self, text: str, request_id: RequestId | None = None) -> None:
         super().__init__(text)
