@@ -16,6 +16,7 @@ from msgspec import structs
 
 from kernel.settings import ConfigError, nearest
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from proto.front import SERVICE as FRONT
 from proto.machine import HEAPS, usable_cores
 
 GIB = 1024**3
@@ -34,6 +35,14 @@ CORES_A_WORKER = 8
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
+
+
+FRONT_LIBRARIES = (
+    "services.front.protocol.servers",
+    "services.front.transport.sdk_session",
+    "services.front.web.serving",
+)
+"""With the protocol's SDK and the HTTP server."""
 
 
 class Roots(enum.StrEnum):
@@ -102,6 +111,12 @@ def _model_spec(name: str, **more: Any) -> ServiceSpec:
 
 
 ENTRIES = (
+    # Its load is that of clients, whose messages may be long; where there are few cores, one is as fast as several.
+    Entry(
+        _spec(FRONT, 2 * GIB, zygote="front", in_flight=256, handoff=True, standby_rests_after_s=None),
+        roots=Roots.READ,
+        pooled=True,
+    ),
     Entry(_spec("echo", GIB // 2), rests=True),
     # 64 MB files are edited as trees of Python objects.
     Entry(_spec("yaml", 4 * GIB), roots=Roots.WRITE, rests=True),
@@ -131,7 +146,7 @@ ENTRIES = (
     Entry(_spec("fetch", GIB // 2, in_flight=16), network=True, rests=True),
     Entry(_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
     Entry(_spec("llm", GIB // 2), network=True, reads_files=("key_file",), rests=True),
-    # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
+    # The store is on disk; a gigabyte goes through in pieces.
     Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
     Entry(_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True),
@@ -145,10 +160,11 @@ ENTRIES = (
     ),
     # Each reader has one call waiting for news.
     Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ),
-    Entry(_spec("media", GIB), roots=Roots.READ, rests=True),
-    # It dies of hostile files, and is back at once: `media` decides what to refuse, for each content. The other calls
-    # wait in the kernel: its death is not the fault of a file that it had not begun.
-    Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1), roots=Roots.READ, rests=True),
+    # The decoder asks for the bytes of each file that waits for it.
+    Entry(_spec("media", GIB, in_flight=256), roots=Roots.READ, rests=True),
+    # It dies of hostile files, and is back at once; it gets their bytes, and opens none. The other calls wait in the
+    # kernel: its death is not the fault of a file that it had not begun, and the router tells which file it died of.
+    Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1), rests=True),
 )
 """The services of every system, in start order."""
 
@@ -164,6 +180,8 @@ ZYGOTES = (
     _zygote("light"),
     _zygote("vectors", "faiss"),
     _zygote("documents"),
+    # For the second front on: the first starts from nothing, since loading the SDK takes a second.
+    _zygote("front", *FRONT_LIBRARIES, wait_s=0),
     # It loads in a quarter of a second, and takes 20 MB.
     _zygote("decode", rests_after_s=0),
     # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds.
@@ -188,10 +206,16 @@ def pools(
     found = {}
     for entry in served(entries, settings):
         own = settings.get(entry.service, {})
-        found[entry.service] = tuple(
-            resting(each, rest_after_s, own, standby=standbys) for each in pool(entry, workers(entry, own))
-        )
+        processes = (resting(each, rest_after_s, own, standby=standbys) for each in pool(entry, workers(entry, own)))
+        found[entry.service] = tuple(map(_after_fronts, processes))
     return found
+
+
+def _after_fronts(entry: Entry) -> Entry:
+    """Started once clients can be answered, and ended while they still can."""
+    if entry.service == FRONT:
+        return entry
+    return structs.replace(entry, spec=structs.replace(entry.spec, depends_on=(*entry.spec.depends_on, FRONT)))
 
 
 def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
@@ -243,7 +267,7 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, sta
     spec = structs.replace(
         entry.spec,
         standby=standby,
-        standby_rests_after_s=after_s or None,
+        standby_rests_after_s=(after_s or None) if entry.spec.standby_rests_after_s else None,
         rests_after_s=(rests_after_s or None) if entry.rests else None,
         # A time that its own setting states counts whatever its process holds.
         rests_while=None if stated else entry.spec.rests_while,

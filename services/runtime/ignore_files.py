@@ -13,14 +13,14 @@ import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from pathspec import GitIgnoreSpec
 from pathspec._backends.re2._base import RE2_OPTIONS  # no public name; the release is pinned
 
-from services.runtime.linear import readable
+from services.runtime.roots import printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""
 
 
 MAX_WEIGHT = 16_384
-"""Patterns, wildcards and slashes in one folder's files; what follows is nothing that a person wrote: it is not read."""
+"""Patterns, wildcards and slashes in one folder's files; what follows no person wrote, and it is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,9 @@ class IgnoreRules:
         """Whether `path` is ignored; the deepest rule that matches decides."""
         rules: IgnoreRules | None = self
         while rules is not None:
-            shown = readable(rules.lead + path[rules.prefix :])
-            verdict = rules.spec.check_file(f"{shown}/" if is_folder else shown).include
+            here = rules.lead + path[rules.prefix :] + ("/" if is_folder else "")
+            # A name need not be UTF-8, which the patterns' automaton wants.
+            verdict = rules.spec.check_file(printable(here)).include
             if verdict is not None:
                 return verdict
             rules = rules.above

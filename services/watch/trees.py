@@ -11,8 +11,7 @@ import apsw
 import msgspec
 
 from services.runtime.ignore_files import gitignore
-from services.runtime.linear import readable
-from services.runtime.roots import is_below
+from services.runtime.roots import is_below, printable
 from services.watch.store import select
 
 _PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
@@ -115,4 +114,4 @@ class Rules:
             return True
         if self._spec is None:
             return False
-        return self._spec.check_file(readable(above + name) + ("/" if is_folder else "")).include is True
+        return self._spec.check_file(printable(above + name + ("/" if is_folder else ""))).include is True
