@@ -21,11 +21,8 @@ from typing import NamedTuple
 
 from services.files import paths, times
 from services.files.store import schema
-<<<<<<< HEAD
 from services.runtime.ignore_files import gitignore
-=======
 from services.runtime.roots import Roots
->>>>>>> main
 
 MAX_INT = 2**63 - 1
 
@@ -204,15 +201,11 @@ def ignore_rules(patterns: Sequence[str], roots: Roots) -> Ignored | None:
     ValueError where a pattern cannot be understood."""
     if not patterns and not roots.hides_some:
         return None
-<<<<<<< HEAD
-    spec = gitignore(patterns)
-=======
     return Ignored(_matching(patterns, tuple(map(paths.to_text, roots))) if patterns else None, roots)
 
 
 def _matching(patterns: Sequence[str], roots: Sequence[str]) -> Callable[[str, str, bool], bool]:
-    spec = GitIgnoreSpec.from_lines(patterns)
->>>>>>> main
+    spec = gitignore(patterns)
     # A pattern without a slash inside is about the name alone, which most are and many names are alike.
     of_names = all("/" not in pattern.rstrip("/") for pattern in patterns)
 

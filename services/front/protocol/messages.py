@@ -40,11 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NotJson(ValueError):
-<<<<<<< HEAD:kernel/gateway/protocol/messages.py
-    """Not JSON, or beyond the bounds of `proto.bounds`; with the id of the request where it can be read."""
-=======
     """What was sent is no JSON, or beyond the bounds of `proto.bounds`; with the request's id where it can be read."""
->>>>>>> main:services/front/protocol/messages.py
 
     def __init__(self, text: str, request_id: RequestId | None = None) -> None:
         super().__init__(text)
