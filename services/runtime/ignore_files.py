@@ -89,7 +89,9 @@ def gitignore(lines: Sequence[str]) -> GitIgnoreSpec:
     Raises:
         ValueError: one of them cannot be understood, or together they are too many.
     """
-    for RE2_OPTIONS.max_mem in _MEMORY_BYTES:
+    assert RE2_OPTIONS is not None
+    for memory in _MEMORY_BYTES:
+        RE2_OPTIONS.max_mem = memory
         # One that has too little memory for a single step says of every path that it does not match.
         try:
             spec = GitIgnoreSpec.from_lines([*lines, f"/{_PROBE}"], backend="re2")

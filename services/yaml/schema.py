@@ -194,10 +194,10 @@ def _unique(container: list[Data]) -> bool:
 # The library has no settings for these, and its release is pinned: its regular expressions, its search for equal items
 # that is quadratic, and the alternatives and references of a schema, which multiply.
 for _module in (_format, _keywords, _legacy_keywords, _utils):
-    _module.re = SimpleNamespace(
+    vars(_module)["re"] = SimpleNamespace(
         compile=_expression, search=lambda pattern, text: _expression(pattern).search(linear.readable(text))
     )
-_keywords.uniq = _unique
+vars(_keywords)["uniq"] = _unique
 for _draft in (Draft3Validator, Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator,
                Draft202012Validator):  # fmt: skip
     for _name, _check in _draft.VALIDATORS.items():
