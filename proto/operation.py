@@ -12,7 +12,7 @@ import enum
 import inspect
 import re
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
@@ -202,6 +202,11 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
             return schema
         definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
         return {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
+
+    @cached_property
+    def decoders(self) -> tuple[Callable[[msgspec.Raw], R_co], Callable[[msgspec.Raw], R_co]]:
+        """What reads its result and takes nothing else, from msgpack and from JSON.  For `proto.results`."""
+        return msgspec.msgpack.Decoder(self.result).decode, msgspec.json.Decoder(self.result).decode
 
     @cached_property
     def is_content(self) -> bool:

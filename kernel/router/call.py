@@ -13,7 +13,7 @@ import trio
 from msgspec import Raw
 
 from kernel.ports import ClientRequests
-from proto import frames
+from proto import frames, results
 from proto.errors import Internal, LinckiaError
 from proto.frames import Progress
 from proto.operation import Operation
@@ -90,14 +90,7 @@ class Waiting:
         """The result; with `written`, as JSON where it came as such.  Raises LinckiaError."""
         if self.outcome is None or isinstance(self.outcome, LinckiaError):
             raise self.outcome or Internal(f"{operation.name} has not been answered")
-        try:
-            if written and (json := frames.written(self.outcome)) is not None:
-                return json
-            result: object = frames.read_body(self.outcome)
-        except msgspec.DecodeError as error:
-            wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
-            raise operation.failure(Internal(wrong)) from error
-        return result
+        return results.plain(operation, self.outcome, written=written)
 
 
 def accept_trace(value: object) -> str | None:
