@@ -30,6 +30,9 @@ PART_BYTES = 64 * 1024
 ASK_CLIENT = "client.ask"
 """What a service calls to put a request to the client whose call it is serving; the kernel itself answers it."""
 
+DEADLINE = "deadline"
+"""Why a `Cancel` is sent that is answered: the caller's time is up, and it wants to know what may have been done."""
+
 WRITTEN = 1
 """The msgpack extension that a body of JSON is: see `Written`."""
 
@@ -141,11 +144,13 @@ class Event(Frame, frozen=True, tag=10):
 
 
 class Log(Frame, frozen=True, tag=11):
-    """A line for the log, and where `call` is set for the client that made this call."""
+    """A line for the log, and where `call` is set for the client that made this call; passed on to a front, `logger`
+    names the service."""
 
     level: Level
     message: Text
     call: Number | None = None
+    logger: Name = ""
 
 
 class Ping(Frame, frozen=True, tag=12):

@@ -19,10 +19,10 @@ import msgspec
 import trio
 
 from kernel.edge import contained
-from kernel.json_types import JsonObject
-from kernel.ports import Dispatcher
 from proto.bounds import exceeded
+from proto.dispatch import Dispatcher
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
+from proto.json_types import JsonObject
 from proto.operation import OPERATOR, SURFACES
 from proto.ops import Table
 
@@ -62,10 +62,12 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own."""
+    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own,
+    and with `read_only` it must be read-only."""
 
     surface: str = "all"
     roots: tuple[str, ...] | None = None
+    read_only: bool = False
 
 
 @dataclass(kw_only=True)
@@ -81,6 +83,7 @@ class ControlServer:
     """Set when the kernel ends in order; a local client whose session ends then is told so."""
     roots: tuple[str, ...] = ()
     """The kernel's; a client that wants others is refused."""
+    read_only: bool = False
     linger_s: float | None = None
     """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
     _busy: int = field(default=0, init=False)
@@ -269,6 +272,11 @@ class _Connection:
             raise Unavailable(
                 f"the running kernel (process {os.getpid()}) has the roots {_listed(server.roots)}, not "
                 f"{_listed(wanted.roots)}: end it (linckia stop), ask for the same roots, or name another --data"
+            )
+        if wanted.read_only and not server.read_only:
+            raise Unavailable(
+                f"the running kernel (process {os.getpid()}) is not read-only: end it (linckia stop), or name another "
+                "--data"
             )
         attached = {"pid": os.getpid(), "ephemeral": server.linger_s is not None, "roots": server.roots}
         await self.send({"attached": attached})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import random
+import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -72,11 +73,13 @@ class Supervisor:
         log_dir: Path,
         *,
         placement: Placement | None = None,
+        handoff: Callable[[str, socket.socket], None] = lambda name, end: None,
     ) -> None:
         """
         Args:
             births: called for each start; what it raises is a failed start.
             log_dir: for NAME.log of each service.
+            handoff: told of each generation that is READY and has such a socket, with the kernel's end of it.
             placement: where to start services; this machine by default.
 
         Raises:
@@ -88,6 +91,7 @@ class Supervisor:
         self._placement = placement or LocalPlacement(zygotes, log_dir)
         self._sink = sink
         self._births = births
+        self._handoff = handoff
         self._generations: dict[str, Generation] = {}
         self._recoveries: dict[str, Recovery] = {}
         self._queue: collections.deque[Happening] = collections.deque()
@@ -236,6 +240,9 @@ class Supervisor:
         recovery = self._recoveries.get(name)
         if recovery is not None and recovery.ready_ms is None:
             recovery.ready_ms = (trio.current_time() - recovery.noticed_at) * 1000
+        running = self._generations[name].running
+        if running is not None and running.handoff is not None:
+            self._handoff(name, running.handoff)
         self._apply(policy.BecameReady(name, number))
 
     def status(self) -> Report:

@@ -84,6 +84,7 @@ class ActedProcess:
     """`placement.Running`."""
 
     how = "acted"
+    handoff = None
 
     def __init__(self, actor: Actor, link: Link) -> None:
         self.actor = actor
