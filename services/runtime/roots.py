@@ -219,9 +219,9 @@ def _all_in(real: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=8)
 def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
     # Not at the start: few have patterns, and every service would pay for the import.
-    from pathspec import GitIgnoreSpec
+    from services.runtime.ignore_files import gitignore
 
-    return GitIgnoreSpec.from_lines(patterns)
+    return gitignore(patterns)
 
 
 def real_path_of(descriptor: int, path: str) -> str:
