@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,23 +11,14 @@ from pathlib import Path
 import pytest
 
 from kernel import users
-from tests.system.running import RunningKernel, running
+from tests.system.running import RunningKernel, command_for_others, reachable_interpreter, running
 
 QUICK = ("echo", "graph", "retrieve", "knowledge")
 
 
-def interpreter() -> str | None:
-    """One of this version that everybody may run: the tests' own is often below /root."""
-    system = shutil.which(f"python{sys.version_info.major}.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
-    for found in (sys.executable, system):
-        if found is not None and users.unreachable([Path(found), Path(sysconfig.get_path("purelib"))]) is None:
-            return found
-    return None
-
-
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give its services users of their own"),
-    pytest.mark.skipif(interpreter() is None, reason="no interpreter that other users can reach"),
+    pytest.mark.skipif(reachable_interpreter() is None, reason="no interpreter that other users can reach"),
     pytest.mark.skipif(not users._is_mapped(users.FIRST_ID), reason="this user namespace has no numbers to spare"),
 ]
 
@@ -43,17 +31,8 @@ def data() -> Iterator[Path]:
 
 
 def kernel(data: Path, own_users: str = "true") -> AbstractContextManager[RunningKernel]:
-    found = interpreter()
-    assert found is not None
-    environment = {"PYTHONPATH": sysconfig.get_path("purelib"), "LINCKIA_OWN_USERS": own_users}
-    command = (
-        found,
-        "-P",
-        "-c",
-        "import sys; sys.path.insert(0, '.'); from kernel.cli.__main__ import main; main()",
-        "serve",
-    )
-    return running(data, environment=environment, command=command, all_ready=False)
+    with_setting = {"LINCKIA_OWN_USERS": own_users}
+    return running(data, environment=with_setting, command=command_for_others(), all_ready=False)
 
 
 def owner(kernel: RunningKernel, name: str) -> int:
