@@ -9,21 +9,27 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
-from kernel import catalog, users
+from kernel import VERSION, catalog, users
 from kernel.catalog import Entry, Roots
 from kernel.config import Config
 from kernel.supervisor.spec import ServiceSpec
 from proto.birth import Birth, Confinement
+from proto.front import FrontSettings, PromptFolder
+from proto.json_types import Layer
 from proto.ops import Table
 
 LOOK_INTERVAL_S: Final = 1.0
+
+PROMPTS: Final = "prompts"
+"""Name of the folder of prompts in the data directory and in each root."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -67,6 +73,7 @@ class Births:
     entries: Mapping[str, Entry]
     table: Table
     folders: RootFolders
+    unserved: Collection[str] = ()
 
     def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> Birth:
         config, entry = self.config, self.entries[spec.name]
@@ -75,12 +82,17 @@ class Births:
             # How many it is one of, so that they share the cores out among themselves.
             workers = sum(other.service == entry.service for other in self.entries.values())
             settings = {**settings, "workers": workers}
+        if spec.handoff:
+            settings = {**settings, **self._of_front}
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
-        writes = entry.roots is Roots.WRITE
+        read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
+        writable = tuple(root for root in roots if root not in read_only)
         models = catalog.model_folders(settings) if entry.reads_models else ()
         named = catalog.named_files(entry, settings)
+        prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
         closed = self._enclosed or users.unreachable(filter(Path.exists, map(Path, models))) is not None
+        reads = uses_roots or prompts or named or closed
         resolver = (*catalog.RESOLVER_FOLDERS, *catalog.certificates()) if entry.network else ()
         return Birth(
             service=spec.name,
@@ -90,6 +102,9 @@ class Births:
             parent_pid=os.getpid(),
             data_dir=str(config.data_dir / "services" / spec.name),
             roots=roots,
+            read_only=read_only,
+            denied=config.denied if uses_roots or prompts else (),
+            denied_patterns=config.denied_patterns if uses_roots or prompts else (),
             mode=mode,
             settings=settings,
             environment=catalog.named_variables(entry, settings),
@@ -97,14 +112,15 @@ class Births:
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                read=(*(roots if entry.roots is Roots.READ else ()), *models, *resolver, *named),
-                write=roots if entry.roots is Roots.WRITE else (),
+                # landlock adds up the rights of a root and of one inside it; the code tells them apart.
+                read=(*read_only, *prompts, *models, *resolver, *named),
+                write=writable,
                 network=entry.network,
                 connections=entry.connections,
                 # What it writes to the roots is to be root's, or of whom it was.
-                user=users.user_of(config.data_dir, spec.name) if self._own_users and not writes else None,
+                user=users.user_of(config.data_dir, spec.name) if self._own_users and not writable else None,
                 # A file with a key in it, and often a folder on the way to what all need, is for its owner alone.
-                files_of_others="write" if writes else "read" if uses_roots or named or closed else "",
+                files_of_others="write" if writable else "read" if reads else "",
                 folders=self.folders.identities if uses_roots else (),
             ),
         )
@@ -113,6 +129,27 @@ class Births:
     def _enclosed(self) -> bool:
         """Whether users of their own could not reach the installation or their folder without a privilege."""
         return self._own_users and users.enclosed(self.config.data_dir) is not None
+
+    @functools.cached_property
+    def _of_front(self) -> Layer:
+        """What a front is told beside its own settings."""
+        config = self.config
+        if config.prompts_dir is not None:
+            folders: tuple[PromptFolder, ...] = (PromptFolder(str(config.prompts_dir)),)
+        else:
+            own = config.data_dir / PROMPTS
+            own.mkdir(exist_ok=True, mode=0o700)
+            roots = config.roots if config.prompts_from_roots else ()
+            in_roots = (PromptFolder(str(root / PROMPTS), str(root)) for root in roots)
+            folders = (PromptFolder(str(own)), *in_roots)
+        modules = dict.fromkeys(module for entry in self.entries.values() for module in entry.ops_modules)
+        told = FrontSettings(
+            version=VERSION, http=config.http, prompt_folders=folders, ops_modules=tuple(modules),
+            unserved=tuple(self.unserved),
+        )  # fmt: skip
+        layer: Layer = msgspec.to_builtins(told)
+        del layer["workers"]
+        return layer
 
     @functools.cached_property
     def _own_users(self) -> bool:

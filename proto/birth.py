@@ -3,7 +3,8 @@
 A process started from nothing reads its certificate, as JSON, from an inherited descriptor: arguments can be read by
 every user of the machine, and settings hold secrets. A zygote gets those of its services in its `Fork` requests. The
 messages between the kernel and a zygote are msgpack on a SEQPACKET socket, one message a packet; a `Fork` carries two
-descriptors beside it: the service's end of its link, and its log.
+descriptors beside it, the service's end of its link and its log, and a third where the spec says so: its end of the
+handoff, over which the kernel passes descriptors to it.
 
 A *standby* is forked ahead of need: it has done all that can be done before it is known when it will be wanted, and
 waits on a socket of its own, which it got instead of a link, for the `Wake` that makes it a generation.
@@ -26,6 +27,9 @@ FilesOfOthers: TypeAlias = Literal["", "read", "write"]
 
 MAX_PACKET_BYTES = 1024 * 1024
 """The largest message between kernel and zygote; settings are a few kilobytes."""
+
+
+MAX_DESCRIPTORS = 3
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,9 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     `module` holds `open_service`; `operations` are the names it must handle; `parent_pid` is the kernel's, so that a
     child born just as its parent died can tell; `settings` are checked by the service itself. `environment` is what it
     alone may see of the kernel's, a key among it: /proc/PID/environ never shows it.
+
+    `read_only` are those of the `roots` that may not be written; `denied` are real paths, and `denied_patterns`
+    patterns of a .gitignore file for absolute paths, that are never reached though they lie below a root.
     """
 
     service: str
@@ -68,6 +75,9 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     parent_pid: int
     data_dir: str
     roots: tuple[str, ...]
+    read_only: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    denied_patterns: tuple[str, ...] = ()
     mode: str = ""
     settings: dict[str, Any] = {}
     environment: dict[str, str] = {}

@@ -6,8 +6,11 @@ Names may be given in camelCase or in snake_case, whichever a type declares (`re
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
+from types import NoneType
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -24,6 +27,11 @@ _LARGEST = 2**63 - 1
 
 _LONGEST = 300
 """Characters of what was sent that an error repeats; the caller knows the rest."""
+
+_NO_FLOATS = frozenset({str, int, bool, NoneType})
+_NO_INTEGERS = frozenset({str, float, bool, NoneType})
+_NO_MAPPINGS = _NO_INTEGERS | {int, list}
+"""Types of JSON; lists of these alone are passed over at once, as lists of 100,000 paths."""
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _AT = re.compile(r" - at `(?P<path>[^`]*)`$")
@@ -60,6 +68,9 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> dict
         InvalidParams: one parameter was given in both spellings, with different values.
     """
     declared = _declared(tp)
+    if len(arguments) > len(declared):
+        # One of them at least is unknown, which `validate` says of the first.
+        return dict(arguments)
     result: dict[str, object] = {}
     written: dict[str, str] = {}
     for key, value in arguments.items():
@@ -84,41 +95,66 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
         parsed: P
         try:
             parsed = msgspec.convert(arguments, tp, strict=strict)
-        except msgspec.ValidationError:
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
             # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
             taken = _integral(arguments)
             parsed = msgspec.convert(taken, tp, strict=strict)
     except msgspec.ValidationError as error:
         raise _invalid(tp, str(error)) from None
-    if (path := next(_too_large(taken), None)) is not None:
-        field = _short(path)
+    if _any_too_large(taken):
+        field = _short(next(_too_large(taken, "")))
         raise InvalidParams(f"parameter `{field}`: no integer may be beyond {_LARGEST} or -{_LARGEST}", field=field)
     return parsed
 
 
-def _too_large(value: object, path: str = "") -> Iterator[str]:
-    """The paths of the integers beyond `_LARGEST`."""
+def _any_too_large(value: object) -> bool:
+    """Whether an integer is beyond 64 bits: level by level, by loops within the interpreter's C."""
+    level: list[Any] = [value]
+    while not (kinds := set(map(type, level))) <= _NO_INTEGERS:
+        integers = level if kinds == {int} else [v for v in level if type(v) is int]
+        try:
+            # Faster than to compare each; it takes one integer too many.
+            array("q", integers)
+        except OverflowError:
+            return True
+        if -_LARGEST - 1 in integers:
+            return True
+        lists = [v for v in level if type(v) is list] if list in kinds else []
+        mappings = [v.values() for v in level if isinstance(v, Mapping)] if kinds - _NO_MAPPINGS else []
+        level = [*chain.from_iterable(lists), *chain.from_iterable(mappings)]
+    return False
+
+
+def _too_large(value: object, path: str) -> Iterator[str]:
+    """The paths of the integers beyond 64 bits."""
     match value:
         case int() if not -_LARGEST <= value <= _LARGEST:
             yield path
         case Mapping():
             for key, item in value.items():
-                yield from _too_large(item, f"{path}.{key}" if path else str(key))
+                if type(item) not in _NO_INTEGERS:
+                    yield from _too_large(item, f"{path}.{_short(str(key))}" if path else _short(str(key)))
         case list():
             for index, item in enumerate(value):
-                yield from _too_large(item, f"{path}[{index}]")
+                if type(item) not in _NO_INTEGERS:
+                    yield from _too_large(item, f"{path}[{index}]")
 
 
 def _integral(value: object) -> object:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case Mapping():
-            return {key: _integral(item) for key, item in value.items()}
-        case list():
-            return [_integral(item) for item in value]
-        case _:
-            return value
+    """`value` with the integers that were written as floats as such; a list of floats alone stays if any has a part."""
+    if type(value) is float:
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {key: _integral(item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    kinds = set(map(type, value))
+    if kinds == {float}:
+        integers = list(map(int, value))
+        return integers if integers == value else value
+    return value if kinds <= _NO_FLOATS else [_integral(item) for item in value]
 
 
 def _short(text: str) -> str:
@@ -149,9 +185,13 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     return InvalidParams(f"parameter `{path}`: {text}" if path else f"invalid parameters: {text}", field=path or None)
 
 
+_schema_of = cache(json_schema)
+"""For reading alone: clients' mistakes come in floods as well."""
+
+
 def _schemas_at(tp: type[msgspec.Struct], path: str) -> list[JsonSchema]:
     """What the JSON Schema says of the place that an error names: each of the choices, where there are several."""
-    schema = json_schema(tp)
+    schema = _schema_of(tp)
     definitions = schema.get("$defs", {})
 
     def below(node: JsonSchema, steps: list[str]) -> list[JsonSchema]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,6 +13,11 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import HealthCheck, settings
+
+# Tests start hundreds of processes. Where this is set, each compiles every module that it imports: a second of a core
+# for each kernel.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Tests run side by side. OpenMP's threads wait for each other busily, and a team of two that shares its cores with
 # others takes several times as long as one thread.

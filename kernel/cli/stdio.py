@@ -2,7 +2,7 @@
 
 The kernel speaks MCP on the two descriptors itself: nothing is relayed. Where no kernel runs it starts one, detached,
 that ends with its last client. A kernel that dies is followed by another, which gets the session as it stood
-(`kernel.gateway.transport.session_memory`). Standard library only: an MCP client waits for it.
+(`services.front.transport.session_memory`). Standard library only: an MCP client waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.control.address import find_data_dir, last_lines, log_dir
 from kernel.control.client import CallFailed, Client, KernelGone, NoKernel
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     import subprocess
@@ -134,7 +134,10 @@ def _join(
         else:
             try:
                 timeout_s = give_up_at - time.monotonic()
-                return client, client.attach(arguments.surface, roots or None, 0, 1, memory, timeout_s=timeout_s)
+                attached = client.attach(
+                    arguments.surface, roots or None, 0, 1, memory, read_only=arguments.read_only, timeout_s=timeout_s
+                )
+                return client, attached
             except KernelGone:
                 # It was on its way out, or died while starting; nothing was read from our descriptors.
                 client.close()
@@ -160,6 +163,8 @@ def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> s
     command = [sys.executable, "-P", "-m", "kernel.cli", "serve", "--ephemeral", "--data", str(data_dir)]
     if arguments.config:
         command += ["--config", arguments.config]
+    if arguments.read_only:
+        command.append("--read-only")
     try:
         log_dir(data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         log = (log_dir(data_dir) / "kernel.log").open("ab")

@@ -19,9 +19,11 @@ import msgspec
 import trio
 
 from kernel.control.peers import is_admitted
-from kernel.json_types import JsonObject
-from kernel.ports import Dispatcher
+from kernel.edge import contained
+from proto.bounds import exceeded
+from proto.dispatch import Dispatcher
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
+from proto.json_types import JsonObject
 from proto.operation import OPERATOR, SURFACES
 from proto.ops import Table
 
@@ -61,10 +63,12 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own."""
+    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own,
+    and with `read_only` it must be read-only."""
 
     surface: str = "all"
     roots: tuple[str, ...] | None = None
+    read_only: bool = False
 
 
 @dataclass(kw_only=True)
@@ -80,6 +84,7 @@ class ControlServer:
     """Set when the kernel ends in order; a local client whose session ends then is told so."""
     roots: tuple[str, ...] = ()
     """The kernel's; a client that wants others is refused."""
+    read_only: bool = False
     linger_s: float | None = None
     """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
     _busy: int = field(default=0, init=False)
@@ -104,7 +109,7 @@ class ControlServer:
                         continue
                     # Busy from here on, not from the first request: no client may find the kernel gone meanwhile.
                     self._enter()
-                    connections.start_soon(self._serve, accepted)
+                    connections.start_soon(contained, "a control connection", self._serve, accepted)
             connections.cancel_scope.cancel()
 
     def _enter(self) -> None:
@@ -124,9 +129,6 @@ class ControlServer:
         except* OSError:
             # The client is gone; what it asked for has been cancelled.
             log.debug("a control connection broke", exc_info=True)
-        except* Exception:
-            # One connection's defect must not end the kernel.
-            log.exception("a control connection failed")
         finally:
             connection.close()
             self._leave()
@@ -208,6 +210,8 @@ class _Connection:
 
     async def _answer(self, line: bytes) -> JsonObject:
         """Raises LinckiaError."""
+        if (excess := exceeded(line)) is not None:
+            raise InvalidParams(f"the request has {excess}")
         try:
             fields = msgspec.json.decode(line, type=JsonObject)
             if "attach" in fields:
@@ -260,6 +264,11 @@ class _Connection:
             raise Unavailable(
                 f"the running kernel (process {os.getpid()}) has the roots {_listed(server.roots)}, not "
                 f"{_listed(wanted.roots)}: end it (linckia stop), ask for the same roots, or name another --data"
+            )
+        if wanted.read_only and not server.read_only:
+            raise Unavailable(
+                f"the running kernel (process {os.getpid()}) is not read-only: end it (linckia stop), or name another "
+                "--data"
             )
         attached = {"pid": os.getpid(), "ephemeral": server.linger_s is not None, "roots": server.roots}
         await self.send({"attached": attached})

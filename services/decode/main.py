@@ -20,7 +20,7 @@ from services.decode.images import FORMATS, image, pdf
 from services.decode.results import NotDecoded, Result
 from services.decode.video import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.roots import OutsideRoots, open_regular
+from services.runtime.roots import OutsideRoots, Roots
 
 MEMORY_BYTES = 3 * 1024**3
 """Of address space: past it an allocation fails, which is an error and not the end."""
@@ -54,7 +54,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     if settings.limit_memory:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     async with trio.open_nursery() as nursery:
-        decoder = Decoder(tuple(str(root) for root in env.roots), settings.time_limit_s, nursery)
+        decoder = Decoder(env.roots, settings.time_limit_s, nursery)
         nursery.start_soon(decoder.end_when_spent)
         yield Handlers(decoder)
         nursery.cancel_scope.cancel()
@@ -66,7 +66,7 @@ class Decoder:
     A thread cannot be ended, and what it holds cannot be had back: after one that took too long, the process is spent.
     """
 
-    def __init__(self, roots: tuple[str, ...], time_limit_s: float, nursery: trio.Nursery) -> None:
+    def __init__(self, roots: Roots, time_limit_s: float, nursery: trio.Nursery) -> None:
         self._roots = roots
         self._time_limit_s = time_limit_s
         self._nursery = nursery
@@ -115,13 +115,13 @@ def _nothing(problem: str | None = None, *, changed: bool = False) -> Decoded:
     return Decoded(metadata={}, pictures=[], problem=problem, changed=changed)
 
 
-def decode(params: DecodeFile, roots: tuple[str, ...]) -> Decoded:
+def decode(params: DecodeFile, roots: Roots) -> Decoded:
     """Blocks.  Raises OperationError where the file cannot be opened, or is not below the roots."""
     decoder = _DECODERS.get(params.kind)
     if decoder is None:
         return _nothing()
     try:
-        descriptor, status = open_regular(params.path, roots)
+        descriptor, status = roots.open(params.path)
     except OSError as error:
         raise OperationError(f"{params.path} cannot be opened: {error.strerror}") from None
     except OutsideRoots as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import BinaryIO, Final, TypeVar
 
 import trio
@@ -18,6 +18,7 @@ from services.media.files import counts, digest, opened
 from services.media.store import Content
 from services.runtime.database import Database
 from services.runtime.handlers import Context
+from services.runtime.roots import Roots
 from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class _Changed(Exception):
 class Inspection:
     """Makes one thing at a time for each content."""
 
-    def __init__(self, database: Database, roots: Sequence[str], cache_bytes: int) -> None:
+    def __init__(self, database: Database, roots: Roots, cache_bytes: int) -> None:
         self._database = database
         self._cache_bytes = cache_bytes
         self._roots = roots

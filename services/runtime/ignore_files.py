@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from pathspec import GitIgnoreSpec
 
+from services.runtime.roots import printable
+
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""
 
@@ -29,7 +31,9 @@ class IgnoreRules:
         """Whether `path` is ignored; the deepest rule that matches decides."""
         rules: IgnoreRules | None = self
         while rules is not None:
-            verdict = rules.spec.check_file(rules.lead + path[rules.prefix :] + ("/" if is_folder else "")).include
+            here = rules.lead + path[rules.prefix :] + ("/" if is_folder else "")
+            # A name need not be UTF-8, which the patterns' automaton wants.
+            verdict = rules.spec.check_file(printable(here)).include
             if verdict is not None:
                 return verdict
             rules = rules.above

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 from pathspec import GitIgnoreSpec
 
-from services.runtime.roots import is_below
+from services.runtime.roots import is_below, printable
 from services.watch.store import select
 
 _PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
@@ -114,4 +114,4 @@ class Rules:
             return True
         if self._spec is None:
             return False
-        return self._spec.check_file(above + name + ("/" if is_folder else "")).include is True
+        return self._spec.check_file(printable(above + name + ("/" if is_folder else ""))).include is True
