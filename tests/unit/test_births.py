@@ -25,7 +25,8 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def born(tmp_path: Path, name: str, **environment: str) -> Birth:
     roots = (tmp_path / "root",)
-    roots[0].mkdir(exist_ok=True)
+    for folder in (*roots, tmp_path / "data"):
+        folder.mkdir(exist_ok=True)
     config = load(Flags(data_dir=str(tmp_path / "data"), roots=tuple(map(str, roots))), environment)
     return Births(config, BY_NAME, ops.load(), RootFolders(roots))(BY_NAME[name].spec, 1, "")
 
