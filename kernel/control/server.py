@@ -1,4 +1,4 @@
-"""The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the gateway.
+"""The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the fronts.
 
 Only the user who runs the kernel, and root, may connect, and no process of the kernel's own. A connection that closes
 cancels what it asked for.
@@ -30,7 +30,7 @@ from proto.ops import Table
 log = logging.getLogger("linckia.control")
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""The longest request; the same as the gateway's limit on a message."""
+"""The longest request; the same as the limit on a message of MCP."""
 
 MAX_WAITING = 16
 """Requests that one connection may send ahead."""
@@ -49,7 +49,7 @@ ACCEPT_RETRY_S = 0.1
 
 
 Attach = Callable[[int, int, str, int | None], Awaitable[None]]
-"""The gateway's way in: serve MCP on the client's input and output, with the tools of a surface, until it leaves.  The
+"""The way to a front: serve MCP on the client's input and output, with the tools of a surface, until it leaves.  The
 last is the memory in which the session is noted, if any.  The descriptors stay the caller's."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ def _spec(text: str) -> GitIgnoreSpec:
         pattern = line.rstrip("\r")
         try:
             GitIgnoreSpec.from_lines([pattern])
-        except ValueError:
+        except (ValueError, re.error):
             # Git skips a pattern that it cannot parse, and keeps the rest.
             continue
         understood.append(pattern)

@@ -74,7 +74,7 @@ class Rules:
         for pattern in ignore:
             try:
                 GitIgnoreSpec.from_lines([pattern])
-            except ValueError as error:
+            except (ValueError, re.error) as error:
                 raise ValueError(f"{pattern!r} is no pattern of a .gitignore file: {error}") from None
             name = pattern.removesuffix("/")
             if negated:
