@@ -45,7 +45,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[RunningKernel]:
         data.mkdir(0o700)
         outside.write_text("the user's")
         outside.chmod(0o600)
-        command = (sys.executable, "-m", "kernel.cli", "serve")
+        command: tuple[str, ...] = (sys.executable, "-m", "kernel.cli", "serve")
         if not request.param and os.geteuid() == 0:
             for path in (data, outside):
                 os.chown(path, ORDINARY, ORDINARY)
