@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from proto.errors import Forbidden, OperationError
-from proto.ops.decode import version_of
 from proto.ops.media import MediaKind
 from services.runtime.roots import Denied, OutsideRoots, Roots
 
 _PIECE: Final = 1024 * 1024
+
+
+def version_of(status: os.stat_result) -> str:
+    """What tells a file from what it was, or from what else it could be."""
+    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,10 @@ from proto.ops.media import (
     THUMBNAIL,
     ArtifactContent,
     ContentChunk,
+    FilePart,
     KnownThumbnails,
     MediaArtifactParams,
+    MediaBytes,
     MediaContent,
     MediaInspect,
     MediaInspection,
@@ -95,6 +97,10 @@ class Media:
     @handles(MediaInspect)
     async def inspect(self, params: MediaInspect, ctx: Context) -> MediaInspection:
         return await self._inspection.inspect(params.path, ctx)
+
+    @handles(MediaBytes)
+    async def part(self, params: MediaBytes, ctx: Context) -> FilePart:
+        return FilePart(data=await self._inspection.part(params))
 
     @handles(MediaThumbnails)
     async def thumbnails(self, params: MediaThumbnails, ctx: Context) -> KnownThumbnails:

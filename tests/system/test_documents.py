@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -96,7 +95,7 @@ def test_a_large_file_goes_in_and_out_within_the_memory_that_each_process_may_us
         assert peak < MEMORY_BYTES, f"{name} has used {peak / 2**20:.0f} MiB"
 
 
-def test_a_document_whose_extraction_keeps_killing_the_process_is_set_aside(kernel: RunningKernel, root: Path) -> None:
+def test_a_document_whose_extraction_keeps_ending_the_decoder_is_set_aside(kernel: RunningKernel, root: Path) -> None:
     # Thousands of pages take long enough to be killed in the midst of.
     (root / "slow.pdf").write_bytes(pdf(*(f"page {n} " + "word " * 400 for n in range(4000))))
     before = kernel.call("documents_status")["quarantined"]
@@ -109,10 +108,11 @@ def test_a_document_whose_extraction_keeps_killing_the_process_is_set_aside(kern
     give_up = time.monotonic() + 60
     while (status := _status(kernel))["quarantined"] == before:
         assert time.monotonic() < give_up, status
-        if status["extraction_waiting"] and (pid := kernel.service("documents")["pid"]):
-            os.kill(pid, signal.SIGKILL)
+        decoder = kernel.service("decode")
+        if status["extraction_waiting"] and decoder["in_flight"]:
+            kernel.kill("decode", signal.SIGSEGV)
             kills += 1
-            kernel.wait_ready("documents")
+            kernel.wait_ready("decode")
     client.wait(30)
     assert kills >= 2
     got = kernel.call("documents_get", {"name": "slow.pdf", "include_content": True, "length": 4})
