@@ -64,8 +64,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     options = ("--http", "127.0.0.1:0")
     environment = {"LINCKIA_FETCH_ALLOW": "127.0.0.1"}
     data = tmp_path_factory.mktemp("data")
-    with running(data, [folder], options=options, environment=environment, all_ready=False) as started:
-        started.wait_ready("echo", "yaml", "graph", "knowledge", "retrieve", "documents", "fetch")
+    services = ("echo", "yaml", "graph", "knowledge", "retrieve", "documents", "fetch", "watch")
+    with running(data, [folder], options=options, environment=environment, services=services) as started:
         wait_for_folder(started)
         yield started
 

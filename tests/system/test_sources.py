@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("folder")
-    with running(tmp_path_factory.mktemp("data"), [folder]) as started:
+    with running(tmp_path_factory.mktemp("data"), [folder], services=["files", "compare", "watch"]) as started:
         yield started
 
 

@@ -22,7 +22,7 @@ from tests.unit.watch.rig import Mirror, settled
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("folder")
-    with running(tmp_path_factory.mktemp("data"), [folder]) as started:
+    with running(tmp_path_factory.mktemp("data"), [folder], services=["watch"]) as started:
         yield started
 
 
