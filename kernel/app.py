@@ -1,29 +1,28 @@
-"""The kernel put together: supervisor, router, gateway and control socket, from start to orderly end.
+"""The kernel put together: supervisor, router, handoff and control socket, from start to orderly end.
 
-The front comes first, since a client waits for it: calls wait for their service.  At the end it is the other way round:
-services finish what they have in hand while the front can still deliver their answers.
+Fronts come first, since a client waits for them: calls wait for their service.  At the end it is the other way round:
+services finish what they have in hand while the fronts can still deliver their answers.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
-import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import trio
 
 from kernel import catalog
 from kernel.births import Births, RootFolders
 from kernel.catalog import Entry, Roots
-from kernel.config import Config, Http
+from kernel.config import Config
 from kernel.control.address import log_dir
 from kernel.control.server import ControlServer
-from kernel.gateway import prompts, scratchpad
-from kernel.gateway.gateway import Gateway, open_gateway
+from kernel.edge import kept
+from kernel.handoff import Handoff
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.router.lane import Limits
@@ -31,16 +30,12 @@ from kernel.router.router import Router
 from kernel.settings import ConfigError
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
+from proto.front import SERVICE as FRONT
+from proto.front import Http
 from proto.machine import give_back_at_rest
 
 LINGER_S = 2.0
 """After its last client, a kernel that was started for one: an MCP client that restarts finds it warm."""
-
-KEY_BYTES = 24
-"""Of the operator's page; beyond guessing."""
-
-FIRST_ANSWER_S = 0.25
-"""For services to wait for that first client: their start would take the cores from its first answer."""
 
 RESTS_S = 0.25
 """Processor time in five seconds that is no work of the kernel's: it pings every service each second."""
@@ -86,20 +81,24 @@ class _Kernel:
         pools = catalog.pools(all_entries, config.services, rest_after_s=config.rest_after_s, standbys=config.standbys)
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
-        self.declared = ops.load(module for entry in self.entries for module in entry.ops_modules)
-        self.table = ops.Table(op for op in self.declared.values() if op.service not in self.unserved)
+        extra = tuple(module for entry in self.entries for module in entry.ops_modules)
+        declared = ops.load(extra)
+        self.table = ops.Table(op for op in declared.values() if op.service not in self.unserved)
         self.router = Router(
             self.table,
             {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
             {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
+            fronts=(FRONT,),
         )
         self.folders = RootFolders(config.roots)
+        self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
         self.supervisor = Supervisor(
             tuple(entry.spec for entry in self.entries),
             catalog.zygotes(self.entries, config.rest_after_s),
             self.router,
-            Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders),
+            Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
             log_dir(config.data_dir),
+            handoff=self.handoff.ready,
         )
         self.router.wake_with(self.supervisor.wanted)
         self.started = trio.Event()
@@ -107,32 +106,42 @@ class _Kernel:
 
     async def serve(self, nursery: trio.Nursery, on_ready: Callable[[str | None, str | None], None]) -> None:
         """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
-        config = self.config
         await nursery.start(self.router.run)
-        prompt_folders = prompts.folders(config.data_dir, config.roots, config.prompts_dir)
-        async with open_gateway(self.table, self.router, prompt_folders=prompt_folders) as gateway:
-            operations = KernelOperations(
-                config, self.router, self.supervisor, clients=lambda: gateway.clients, shut_down=self.stop.set
-            )
-            scratchpad.register(self.router.serve_local)
-            prompts.register(self.router.serve_local)
-            await nursery.start(self._control, gateway)
-            if self.linger_s is not None:
-                with trio.move_on_after(FIRST_ANSWER_S):
-                    await gateway.opened.wait()
-            await nursery.start(self.supervisor.run)
-            self.started.set()
-            nursery.start_soon(self.folders.run, self._restart_for_other_folders)
-            if config.http is not None:
-                key = secrets.token_urlsafe(KEY_BYTES)
-                url = await self._listen(nursery, gateway, config.http, key)
-                operations.http_url, operations.page_url = f"{url}/mcp", f"{url}/#{key}"
-            _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
-            nursery.start_soon(_collect_garbage, gateway.loaded)
-            on_ready(operations.http_url, operations.page_url)
-            await self.stop.wait()
-            _log.info("ending in order")
-            await self.supervisor.shutdown()
+        await nursery.start(self.handoff.run)
+        operations = KernelOperations(
+            self.config, self.router, self.supervisor,
+            clients=lambda: self.handoff.clients, shut_down=self.stop.set,
+        )  # fmt: skip
+        if self.config.http is not None:
+            operations.http_url = f"{self._listen(self.config.http)}/mcp"
+        await nursery.start(self._control)
+        await nursery.start(self.supervisor.run)
+        self.started.set()
+        nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
+        _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
+        nursery.start_soon(self._announce, partial(on_ready, operations.http_url, operations.page_url))
+        await self.stop.wait()
+        _log.info("ending in order")
+        await self.supervisor.shutdown()
+        self.handoff.close()
+
+    async def _announce(self, on_ready: Callable[[], None]) -> None:
+        """Once clients can be served."""
+        await self.supervisor.wait_for(FRONT, (ServiceState.READY,))
+        on_ready()
+        # What is there now stays: the collector need not look at it ever again.
+        gc.freeze()
+        gc.enable()
+        await give_back_at_rest(_collect, rests_s=RESTS_S)
+
+    def _listen(self, settings: Http) -> str:
+        try:
+            return self.handoff.listen(settings)
+        except OSError as error:
+            raise ConfigError(
+                f"HTTP cannot listen on {settings.host}:{settings.port}: {error}; "
+                "name another with --http HOST:PORT, or do without (--no-http)"
+            ) from None
 
     def _restart_for_other_folders(self) -> None:
         # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
@@ -141,11 +150,11 @@ class _Kernel:
             if entry.roots is not Roots.NONE and self.supervisor.state(entry.spec.name) in living:
                 self.supervisor.restart(entry.spec.name)
 
-    async def _control(self, gateway: Gateway, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:
         server = ControlServer(
-            dispatcher=gateway.operator,
+            dispatcher=self.router,
             table=self.table,
-            attach=gateway.attach,
+            attach=self.handoff.attach,
             started=self.started,
             stopping=self.stop,
             roots=tuple(map(str, self.config.roots)),
@@ -153,44 +162,6 @@ class _Kernel:
         )
         await server.run(self.listener, task_status=task_status)
         self.stop.set()
-
-    async def _listen(self, nursery: trio.Nursery, gateway: Gateway, settings: Http, key: str) -> str:
-        try:
-            bound: list[str] = await nursery.start(self._http, gateway, settings, key)
-        except* OSError as group:
-            raise ConfigError(
-                f"HTTP cannot listen on {settings.host}:{settings.port}: {next(leaves(group))}; "
-                "name another with --http HOST:PORT, or do without (--no-http)"
-            ) from None
-        return bound[0].rstrip("/")
-
-    async def _http(
-        self, gateway: Gateway, settings: Http, key: str, *, task_status: trio.TaskStatus[list[str]]
-    ) -> None:
-        await gateway.loaded.wait()
-        # In a thread: it takes a tenth of a second, which calls need not wait.
-        await trio.to_thread.run_sync(importlib.import_module, "kernel.gateway.transport.http")
-        await trio.to_thread.run_sync(importlib.import_module, "kernel.web.page")
-        from kernel.gateway.transport.http import serve_http
-        from kernel.web import metrics, page, routes
-
-        of_table = routes.routes(self.router, self.declared, settings.max_body_bytes, unserved=self.unserved)
-        every = [*of_table, *metrics.routes(self.supervisor, self.router), *page.routes(self.router, key)]
-        await serve_http(
-            gateway, settings, routes=every, ready=self._is_ready, shutdown=self.stop.wait, task_status=task_status
-        )
-
-    def _is_ready(self) -> bool:
-        settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
-        return all(self.supervisor.state(entry.spec.name) in settled for entry in self.entries)
-
-
-async def _collect_garbage(loaded: trio.Event) -> None:
-    await loaded.wait()
-    # What is there now stays: the collector need not look at it ever again.
-    gc.freeze()
-    gc.enable()
-    await give_back_at_rest(_collect, rests_s=RESTS_S)
 
 
 async def _collect() -> None:

@@ -9,21 +9,27 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
-from kernel import catalog, users
+from kernel import VERSION, catalog, users
 from kernel.catalog import Entry, Roots
 from kernel.config import Config
 from kernel.supervisor.spec import ServiceSpec
 from proto.birth import Birth, Confinement
+from proto.front import FrontSettings, PromptFolder
+from proto.json_types import Layer
 from proto.ops import Table
 
 LOOK_INTERVAL_S: Final = 1.0
+
+PROMPTS: Final = "prompts"
+"""Name of the folder of prompts in the data directory and in each root."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -67,6 +73,7 @@ class Births:
     entries: Mapping[str, Entry]
     table: Table
     folders: RootFolders
+    unserved: Collection[str] = ()
 
     def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> Birth:
         config, entry = self.config, self.entries[spec.name]
@@ -75,10 +82,13 @@ class Births:
             # How many it is one of, so that they share the cores out among themselves.
             workers = sum(other.service == entry.service for other in self.entries.values())
             settings = {**settings, "workers": workers}
+        if spec.handoff:
+            settings = {**settings, **self._of_front}
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
         models = catalog.model_folders(settings) if entry.reads_models else ()
         named = catalog.named_files(entry, settings)
+        prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
         resolver = catalog.RESOLVER_FOLDERS if entry.network else ()
         # A file with a key in it is readable for its owner alone.
         is_apart = not uses_roots and not named and self._own_users
@@ -97,7 +107,7 @@ class Births:
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                read=(*(roots if entry.roots is Roots.READ else ()), *models, *resolver, *named),
+                read=(*(roots if entry.roots is Roots.READ else ()), *prompts, *models, *resolver, *named),
                 write=roots if entry.roots is Roots.WRITE else (),
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,
@@ -105,6 +115,26 @@ class Births:
                 folders=self.folders.identities if uses_roots else (),
             ),
         )
+
+    @functools.cached_property
+    def _of_front(self) -> Layer:
+        """What a front is told beside its own settings."""
+        config = self.config
+        if config.prompts_dir is not None:
+            folders: tuple[PromptFolder, ...] = (PromptFolder(str(config.prompts_dir)),)
+        else:
+            own = config.data_dir / PROMPTS
+            own.mkdir(exist_ok=True, mode=0o700)
+            in_roots = (PromptFolder(str(root / PROMPTS), str(root)) for root in config.roots)
+            folders = (PromptFolder(str(own)), *in_roots)
+        modules = dict.fromkeys(module for entry in self.entries.values() for module in entry.ops_modules)
+        told = FrontSettings(
+            version=VERSION, http=config.http, prompt_folders=folders, ops_modules=tuple(modules),
+            unserved=tuple(self.unserved),
+        )  # fmt: skip
+        layer: Layer = msgspec.to_builtins(told)
+        del layer["workers"]
+        return layer
 
     @functools.cached_property
     def _own_users(self) -> bool:

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from kernel.settings import ConfigError, nearest
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from proto.front import SERVICE as FRONT
 from proto.machine import HEAPS, usable_cores
 
 GIB = 1024**3
@@ -34,6 +35,14 @@ CORES_A_WORKER = 8
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
+
+
+FRONT_LIBRARIES = (
+    "services.front.protocol.servers",
+    "services.front.transport.sdk_session",
+    "services.front.web.serving",
+)
+"""With the protocol's SDK and the HTTP server."""
 
 
 class Roots(enum.StrEnum):
@@ -102,6 +111,12 @@ def _model_spec(name: str, **more: Any) -> ServiceSpec:
 
 
 ENTRIES = (
+    # Its load is that of clients, whose messages may be long; where there are few cores, one is as fast as several.
+    Entry(
+        _spec(FRONT, 2 * GIB, zygote="front", in_flight=256, handoff=True, standby_rests_after_s=None),
+        roots=Roots.READ,
+        pooled=True,
+    ),
     Entry(_spec("echo", GIB // 2), rests=True),
     # 64 MB files are edited as trees of Python objects.
     Entry(_spec("yaml", 4 * GIB), roots=Roots.WRITE, rests=True),
@@ -164,6 +179,8 @@ ZYGOTES = (
     _zygote("light"),
     _zygote("vectors", "faiss"),
     _zygote("documents"),
+    # For the second front on: the first starts from nothing, since loading the SDK takes a second.
+    _zygote("front", *FRONT_LIBRARIES, wait_s=0),
     # It loads in a quarter of a second, and takes 20 MB.
     _zygote("decode", rests_after_s=0),
     # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds.
@@ -188,10 +205,16 @@ def pools(
     found = {}
     for entry in served(entries, settings):
         own = settings.get(entry.service, {})
-        found[entry.service] = tuple(
-            resting(each, rest_after_s, own, standby=standbys) for each in pool(entry, workers(entry, own))
-        )
+        processes = (resting(each, rest_after_s, own, standby=standbys) for each in pool(entry, workers(entry, own)))
+        found[entry.service] = tuple(map(_after_fronts, processes))
     return found
+
+
+def _after_fronts(entry: Entry) -> Entry:
+    """Started once clients can be answered, and ended while they still can."""
+    if entry.service == FRONT:
+        return entry
+    return structs.replace(entry, spec=structs.replace(entry.spec, depends_on=(*entry.spec.depends_on, FRONT)))
 
 
 def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
@@ -243,7 +266,7 @@ def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, sta
     spec = structs.replace(
         entry.spec,
         standby=standby,
-        standby_rests_after_s=after_s or None,
+        standby_rests_after_s=(after_s or None) if entry.spec.standby_rests_after_s else None,
         rests_after_s=(rests_after_s or None) if entry.rests else None,
         # A time that its own setting states counts whatever its process holds.
         rests_while=None if stated else entry.spec.rests_while,

@@ -12,14 +12,10 @@ from pathlib import Path
 import msgspec
 
 from kernel.control.address import find_data_dir
-from kernel.json_types import Layer
 from kernel.settings import (
-    DEFAULT_HOST,
-    MIN_TOKEN_CHARACTERS,
     REST_AFTER_S,
     ConfigError,
     Flags,
-    Http,
     Settings,
     check,
     from_environment,
@@ -27,6 +23,8 @@ from kernel.settings import (
     from_flags,
     from_other_names,
 )
+from proto.front import DEFAULT_HOST, MIN_TOKEN_CHARACTERS, Http
+from proto.json_types import Layer
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import hmac
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,11 +15,12 @@ import trio
 from kernel import VERSION
 from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
-from kernel.ports import ServiceState
+from kernel.ports import CauseKind, ServiceState
 from kernel.router.router import LocalHandler, Router
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
 from proto.errors import Forbidden, OperationError, Unavailable
+from proto.front import SERVICE as FRONT
 from proto.http import CONTENT_PATH
 from proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
 from proto.ops import kernel as ops
@@ -27,6 +30,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 _TOOLS = (Role.TOOL, Role.STEP)
 
 SHARES_FRESH_S = 1.0
+
+KEY_BYTES = 24
+"""Of the operator's page; beyond guessing."""
 
 _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
@@ -44,7 +50,7 @@ class KernelOperations:
         shut_down: Callable[[], None],
     ) -> None:
         self.http_url: str | None = None
-        self.page_url: str | None = None
+        self._page_key = secrets.token_urlsafe(KEY_BYTES)
         self._config = config
         self._router = router
         self._supervisor = supervisor
@@ -63,6 +69,9 @@ class KernelOperations:
             ops.KernelShutdown: self._shutdown,
             ops.KernelContentUrl: self._content_url,
             ops.KernelCall: self._call,
+            ops.KernelFiguresParams: self._figures,
+            ops.KernelReady: self._ready,
+            ops.KernelPageRestart: self._page_restart,
         }
         for params, handler in handlers.items():
             router.serve_local(operation_of(params).name, handler)
@@ -102,6 +111,47 @@ class KernelOperations:
             # Walks the page tables of every process: milliseconds that the event loop has not.
             shares |= await trio.to_thread.run_sync(lambda: {pid: processes.proportional_bytes(pid) for pid in missing})
         return shares
+
+    @property
+    def page_url(self) -> str | None:
+        """The operator's page, with its key."""
+        return None if self.http_url is None else f"{self.http_url.removesuffix('/mcp')}/#{self._page_key}"
+
+    def is_ready(self) -> bool:
+        """Whether every service that is to run does."""
+        settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
+        return all(self._supervisor.state(name) in settled for name in self._supervisor.plan.specs)
+
+    async def _ready(self, params: ops.KernelReady, caller: str) -> bool:
+        return self.is_ready()
+
+    async def _figures(self, params: ops.KernelFiguresParams, caller: str) -> ops.KernelFigures:
+        report = self._supervisor.status()
+        lanes = {
+            name: ops.LaneFigures(
+                queued=lane.queued, calls=lane.calls, replays=lane.replays, failures=dict(lane.failures)
+            )
+            for name, lane in self._router.lanes.items()
+        }
+        return ops.KernelFigures(
+            version=VERSION,
+            rss_bytes=processes.resident_bytes(os.getpid()) or 0,
+            services=[
+                _as(ops.ServiceFigures, each, pss_bytes=None, **self._waiting(each.name)) for each in report.services
+            ],
+            lanes=lanes,
+            zygotes=[
+                ops.ZygoteFigures(name=each.name, up=each.pid is not None, deaths=each.deaths)
+                for each in report.zygotes
+            ],
+            states=[state.value for state in ServiceState],
+            causes=[cause.value for cause in CauseKind if cause is not CauseKind.RESTED],
+        )
+
+    async def _page_restart(self, params: ops.KernelPageRestart, caller: str) -> ops.Done:
+        if not hmac.compare_digest(params.key.encode(), self._page_key.encode()):
+            raise Forbidden("the key is not this kernel's: open the address that `linckia status` gives")
+        return await self._restart(ops.KernelRestart(service=params.service), caller)
 
     def _waiting(self, name: str) -> dict[str, int]:
         lane = self._router.lane(name)
@@ -163,8 +213,8 @@ class KernelOperations:
 
     async def _call(self, params: ops.KernelCall, caller: str) -> Any:
         operation = self._router.operation(params.operation)
-        # The kernel's own are a person's hand on the services, or need the client's connection.
-        if not operation.admits(CLIENT) or operation.service == ops.SERVICE or operation.role not in _TOOLS:
+        # The kernel's own are a person's hand on the services; the front's need the client's connection.
+        if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
         return await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT)
 
@@ -174,7 +224,7 @@ class KernelOperations:
         return list(lane.instances) if name == lane.service else [name]
 
 
-def _as(tp: type[S], report: S, **known: int | None) -> S:
+def _as(tp: type[S], report: msgspec.Struct, **known: int | None) -> S:
     """What clients are told of a report: the fields of `tp`, with those that are `known` here."""
     told = {name: getattr(report, name) for name in tp.__struct_fields__}
     return tp(**{**told, **known})

@@ -7,15 +7,12 @@ calls through a `Dispatcher` (the router).  None of them knows the other's insid
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
-from kernel.json_types import JsonObject
 from proto.channel import Channel
-from proto.frames import AnyFrame, Event, Hello
-from proto.operation import Operation, Params
+from proto.frames import AnyFrame, Hello
 
 
 class CauseKind(enum.StrEnum):
@@ -83,40 +80,3 @@ class GenerationSink(Protocol):
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         """`retry_at` (trio's clock) is when the next start is tried, where one is planned."""
-
-
-class ClientRequests(Protocol):
-    """What a running call may want of the client that made it.  Synchronous ones never block."""
-
-    def progress(self, done: float, total: float | None, message: str | None) -> None: ...
-
-    def log(self, level: str, logger: str, message: str) -> None: ...
-
-    async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
-        """A request to the client.  Raises LinckiaError where it cannot be made or is refused."""
-
-
-class Dispatcher(Protocol):
-    """What the gateway and the command line use."""
-
-    async def call(
-        self,
-        operation: Operation[object],
-        params: Params[object],
-        *,
-        caller: str = "client",
-        timeout_s: float | None = None,
-        trace: str | None = None,
-        client_requests: ClientRequests | None = None,
-        written: bool = False,
-    ) -> object:
-        """Route one call and wait for its result, as plain data; cancelling this cancels the handler.
-
-        With `written`, a result that its service has written as JSON comes as such, a `msgspec.Raw`: for callers that
-        would only encode it again.
-
-        Raises LinckiaError: of the kind that says what happened and whether the work may have been done.
-        """
-
-    def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
-        """Receive each event of `topic` (a prefix ending in `*` matches more); returns the way to stop."""

@@ -8,7 +8,6 @@ one that is passed over is found out weeks later. The set-ups of disk browsers f
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -20,10 +19,8 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from kernel.json_types import Layer
-
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 3000
+from proto.front import DEFAULT_PORT, Http
+from proto.json_types import Layer
 
 PREFIX = "LINCKIA_"
 
@@ -33,41 +30,11 @@ NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA", "L
 SERVER = {"host": "host", "port": "port", "cors_origins": "allowed_origins"}
 """Keys of `[server]`, by the keys of `[http]` that they mean."""
 
-MIN_TOKEN_CHARACTERS = 16
-"""A shorter one could be guessed."""
-
 REST_AFTER_S: Final = 300.0
 
 
 class ConfigError(Exception):
     """A setting is wrong; the message names it, where it came from, and what would be right."""
-
-
-class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """`[http]`: how MCP is served over HTTP."""
-
-    enabled: bool = True
-    host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
-    port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
-    """0 takes a free one."""
-    token: Annotated[str, Meta(min_length=MIN_TOKEN_CHARACTERS)] | None = None
-    """What clients must send as bearer token."""
-    token_file: str | None = None
-    allowed_hosts: tuple[str, ...] = ()
-    """Names besides its own that it may be asked for."""
-    allowed_origins: tuple[str, ...] = ()
-    """Web origins besides this machine's."""
-    max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
 
 
 class Prompts(msgspec.Struct, frozen=True):

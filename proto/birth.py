@@ -3,7 +3,8 @@
 A process started from nothing reads its certificate, as JSON, from an inherited descriptor: arguments can be read by
 every user of the machine, and settings hold secrets. A zygote gets those of its services in its `Fork` requests. The
 messages between the kernel and a zygote are msgpack on a SEQPACKET socket, one message a packet; a `Fork` carries two
-descriptors beside it: the service's end of its link, and its log.
+descriptors beside it, the service's end of its link and its log, and a third where the spec says so: its end of the
+handoff, over which the kernel passes descriptors to it.
 
 A *standby* is forked ahead of need: it has done all that can be done before it is known when it will be wanted, and
 waits on a socket of its own, which it got instead of a link, for the `Wake` that makes it a generation.
@@ -23,6 +24,9 @@ PREPARED = b"prepared"
 
 MAX_PACKET_BYTES = 1024 * 1024
 """The largest message between kernel and zygote; settings are a few kilobytes."""
+
+
+MAX_DESCRIPTORS = 3
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,28 +1,64 @@
 """Frames over a link: coding, cutting large frames into parts, and sending fairly.
 
 Small frames go ahead of the remaining parts of large ones, so that a ping or a small call never waits behind a large
-result; frames of one call keep their order whatever their size.
+result; frames of one call keep their order whatever their size. What the other end may make this one hold is bounded.
 """
 
 from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import trio
 
 from proto import frames
-from proto.frames import AnyFrame, Call, Cancel, Fault, Part, Progress, Return
+from proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part, Progress, Return
 from proto.link import Link, LinkClosed
 
 _CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
 """Those of one id keep their order."""
 
+_FORWARD = (Call, Cancel)
+"""Not counted as backlog: there are no more of them than calls may be in flight."""
+
+_DISPENSABLE = (Progress, Event, Log)
+
+AT_ONCE = 64
+"""Messages read from one link before others get their turn."""
+
+BACKLOG_BYTES = 64 * 1024 * 1024
+"""Answers that may wait for the other end of a link to read them."""
+
+FRAME_BYTES = 512
+"""What a frame that waits takes beside its bytes, about."""
+
+MAX_GATHERED_BYTES = frames.MAX_MESSAGE_BYTES + frames.PART_BYTES
+"""The largest body, and the frame around it."""
+
 
 class ProtocolViolation(Exception):
-    """The other end sent an invalid frame, or parts that make none."""
+    """The other end sent what is no frame, or a frame that has no place here."""
+
+
+class _Queued(NamedTuple):
+    """A frame that waits to be sent, and what of it counts as backlog."""
+
+    message: bytes
+    backlog: int
+
+
+class _Stream:
+    """A large frame on its way: its number, and how many of its bytes were sent."""
+
+    __slots__ = ("number", "sent")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.sent = 0
 
 
 class Channel:
@@ -30,61 +66,111 @@ class Channel:
 
     `post` never blocks; `run_sender` must run in a nursery as long as the channel is used; one task calls `receive`.
     Closing the link ends both.
+
+    Args:
+        decode: of `proto.frames`: what may come from the other end.
+        at_once: messages read before others get their turn.
+        max_backlog_bytes: of answers that wait for the other end to read them. Beyond it nothing is read from that end
+            until it has caught up, and what can be done without (progress, log lines, events) is dropped. Only one end
+            of a link may have such a limit: two could wait for each other.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(
+        self,
+        link: Link,
+        decode: Callable[[bytes], AnyFrame] = frames.decode,
+        *,
+        at_once: int = AT_ONCE,
+        max_backlog_bytes: float = math.inf,
+    ) -> None:
         self._link = link
-        self._small: collections.deque[bytes] = collections.deque()
-        self._large: collections.OrderedDict[int, collections.deque[Iterator[bytes]]] = collections.OrderedDict()
+        self._decode = decode
+        self._at_once = self._turn = at_once
+        self._max_backlog = max_backlog_bytes
+        self._backlog = 0
+        self._room = trio.Event()
+        self._small: collections.deque[_Queued] = collections.deque()
+        self._large: dict[int, collections.deque[_Queued]] = {}
+        """By call; the first of each is being sent where the call is in `_sending`."""
+        self._sending: collections.OrderedDict[int, _Stream] = collections.OrderedDict()
+        self._sending_bytes = 0
         self._parts: dict[int, bytearray] = {}
+        self._gathered_bytes = 0
         self._streams = itertools.count(1)
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
         self._closed = False
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the other end does not read what is sent to it."""
+        return self._backlog > self._max_backlog
+
     def post(self, frame: AnyFrame) -> None:
         """Send `frame` as soon as the link has room.  Raises LinkClosed."""
+        if self.is_behind and isinstance(frame, _DISPENSABLE):
+            return
         message = frames.encode(frame)
         lane = frame.id if isinstance(frame, _CALL_FRAMES) else 0
-        if len(message) > frames.PART_BYTES or (lane and lane in self._large):
-            pieces = self._cut(message) if len(message) > frames.PART_BYTES else iter((message,))
-            self._large.setdefault(lane, collections.deque()).append(pieces)
-        elif self._small or not self._link.try_send(message):
-            self._small.append(message)
-        else:
+        is_large = len(message) > frames.PART_BYTES or (lane and lane in self._large)
+        if not is_large and not self._small and self._link.try_send(message):
             return
+        queued = _Queued(message, 0 if isinstance(frame, _FORWARD) else len(message) + FRAME_BYTES)
+        self._backlog += queued.backlog
+        (self._large.setdefault(lane, collections.deque()) if is_large else self._small).append(queued)
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wake.set()
 
-    def _cut(self, message: bytes) -> Iterator[bytes]:
-        stream = next(self._streams)
-        for start in range(0, len(message), frames.PART_BYTES):
-            last = start + frames.PART_BYTES >= len(message)
-            yield frames.encode(Part(stream, last, message[start : start + frames.PART_BYTES]))
+    def _next_large(self) -> int | None:
+        """The call whose large frame has its turn: round-robin, among as many as the other end puts together."""
+        for lane, queue in self._large.items():
+            if lane not in self._sending:
+                size = len(queue[0].message)
+                fits = self._sending_bytes + size <= MAX_GATHERED_BYTES or not self._sending
+                if len(self._sending) == frames.MAX_STREAMS or not fits:
+                    break
+                self._sending[lane] = _Stream(next(self._streams))
+                self._sending_bytes += size
+        return next(iter(self._sending), None)
 
-    def _next_large(self) -> bytes | None:
-        while self._large:
-            lane, queue = next(iter(self._large.items()))
-            if (message := next(queue[0], None)) is not None:
-                # Round-robin among calls with large frames.
-                self._large.move_to_end(lane)
-                return message
-            queue.popleft()
-            if not queue:
-                del self._large[lane]
-        return None
+    def _piece(self, lane: int) -> bytes:
+        message, stream = self._large[lane][0].message, self._sending[lane]
+        if len(message) <= frames.PART_BYTES:
+            return message
+        end = stream.sent + frames.PART_BYTES
+        return frames.encode(Part(stream.number, end >= len(message), message[stream.sent : end]))
+
+    def _piece_sent(self, lane: int) -> None:
+        queue, stream = self._large[lane], self._sending[lane]
+        stream.sent += frames.PART_BYTES
+        if stream.sent < len(queue[0].message):
+            self._sending.move_to_end(lane)
+            return
+        del self._sending[lane]
+        self._sending_bytes -= len(queue[0].message)
+        self._sent(queue.popleft())
+        if not queue:
+            del self._large[lane]
+
+    def _sent(self, queued: _Queued) -> None:
+        self._backlog -= queued.backlog
+        if not self.is_behind:
+            self._room.set()
 
     async def run_sender(self) -> None:
         """Send what was posted and did not go at once.  Returns when the link is closed."""
         try:
             while not self._closed:
                 if self._small:
-                    await self._link.send(self._small[0])
-                    self._small.popleft()
-                elif (message := self._next_large()) is not None:
-                    await self._link.send(message)
+                    await self._link.send(self._small[0].message)
+                    if self._small:
+                        self._sent(self._small.popleft())
+                elif (lane := self._next_large()) is not None:
+                    await self._link.send(self._piece(lane))
+                    if lane in self._sending:
+                        self._piece_sent(lane)
                 else:
                     self._idle.set()
                     self._wake = trio.Event()
@@ -97,49 +183,72 @@ class Channel:
         self._closed = True
         self._small.clear()
         self._large.clear()
+        self._sending.clear()
+        self._backlog = 0
         self._idle.set()
         self._wake.set()
+        self._room.set()
 
     async def flush(self) -> None:
         """Until everything posted has been handed to the link (or the link is closed)."""
-        while self._small or self._large:
+        while not self._idle.is_set():
             await self._idle.wait()
             await trio.lowlevel.checkpoint()
 
-    def try_receive(self) -> AnyFrame | None:
-        """The next whole frame if one has arrived.  Raises LinkClosed, ProtocolViolation."""
+    async def receive(self) -> AnyFrame:
+        """The next whole frame; others get their turn now and then however much comes.
+
+        Raises LinkClosed, ProtocolViolation.
+        """
         try:
-            while (message := self._link.try_receive()) is not None:
-                if (frame := self._accept(message)) is not None:
+            while True:
+                if (frame := self._accept(await self._receive())) is not None:
                     return frame
         except LinkClosed:
             self._end()
             raise
-        return None
 
-    async def receive(self) -> AnyFrame:
-        """The next whole frame.  Raises LinkClosed, ProtocolViolation."""
-        try:
-            while (frame := self._accept(await self._link.receive())) is None:
-                continue
-        except LinkClosed:
-            self._end()
-            raise
-        return frame
+    async def _receive(self) -> bytes:
+        while self.is_behind:
+            self._room = trio.Event()
+            await self._room.wait()
+        if self._turn == 0:
+            await trio.lowlevel.checkpoint()
+            self._turn = self._at_once
+        if (message := self._link.try_receive()) is None:
+            message = await self._link.receive()
+            self._turn = self._at_once
+        self._turn -= 1
+        return message
 
     def _accept(self, message: bytes) -> AnyFrame | None:
         """The frame that is whole with this message."""
         try:
-            frame = frames.decode(message)
+            frame = self._decode(message)
             if not isinstance(frame, Part):
                 return frame
-            gathered = self._parts.setdefault(frame.stream, bytearray())
-            gathered += frame.data
-            if len(gathered) > frames.MAX_MESSAGE_BYTES:
-                raise ProtocolViolation(f"a frame of more than {frames.MAX_MESSAGE_BYTES} bytes")
-            return frames.decode(bytes(self._parts.pop(frame.stream))) if frame.last else None
+            if (data := self._gather(frame)) is None:
+                return None
+            frame = self._decode(data)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(str(error)) from error
+        if isinstance(frame, Part):
+            raise ProtocolViolation("a part in parts")
+        return frame
+
+    def _gather(self, part: Part) -> bytes | None:
+        """All that came of its stream, if it was the last."""
+        if part.stream not in self._parts and len(self._parts) == frames.MAX_STREAMS:
+            raise ProtocolViolation(f"more than {frames.MAX_STREAMS} frames in parts at the same time")
+        gathered = self._parts.setdefault(part.stream, bytearray())
+        gathered += part.data
+        self._gathered_bytes += len(part.data)
+        if self._gathered_bytes > MAX_GATHERED_BYTES:
+            raise ProtocolViolation(f"frames in parts of more than {MAX_GATHERED_BYTES} bytes together")
+        if not part.last:
+            return None
+        self._gathered_bytes -= len(gathered)
+        return bytes(self._parts.pop(part.stream))
 
     def close(self) -> None:
         """Close the link; idempotent.  What was posted and not sent is dropped: `flush` first where it matters."""

@@ -8,9 +8,10 @@ caller may try again.
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 
 class Kind(enum.StrEnum):
@@ -48,8 +49,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     executed: Executed = Executed.NO
     field: str | None = None
-    code: int | None = None
-    retry_after_ms: int | None = None
+    code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    retry_after_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     data: dict[str, str] = {}
 
 

@@ -3,16 +3,20 @@
 Frames are msgpack arrays with an integer tag first.  Bodies (`params`, `body`) travel as msgpack inside `Raw`, so
 that the kernel passes them on without decoding.  A frame larger than `PART_BYTES` is cut into `Part`s by the channel
 and put together again at the other end; no handler ever sees a part.
+
+The types bound what they hold (numbers that may be, names and texts of a length), and `decode` is the one place where
+foreign bytes become frames: what does not fit is a violation of the protocol, which ends its sender.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from proto.errors import Failure
 
@@ -25,11 +29,41 @@ PART_BYTES = 64 * 1024
 ASK_CLIENT = "client.ask"
 """What a service calls to put a request to the client whose call it is serving; the kernel itself answers it."""
 
+DEADLINE = "deadline"
+"""Why a `Cancel` is sent that is answered: the caller's time is up, and it wants to know what may have been done."""
+
 WRITTEN = 1
 """The msgpack extension that a body of JSON is: see `Written`."""
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """The largest frame that is put together."""
+
+MAX_STREAMS = 32
+"""Frames that may arrive in parts at the same time; all of them together are no larger than the largest may be."""
+
+TEXT_CHARS = 16 * 1024
+"""The longest line for a log, report of progress, or value of `info`; the sender cuts what is longer."""
+
+MAX_LEFT_MS = 2**31 - 1
+"""Some weeks: for a call that may take as long as it likes."""
+
+T = TypeVar("T")
+
+Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+"""No larger than every reader of JSON keeps exactly."""
+
+Name = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARS)]
+Info = Annotated[dict[Name, Text], Meta(max_length=64)]
+
+Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
+"""Finite: infinity and NaN are no JSON."""
+
+Trace = Annotated[str, Meta(max_length=55, pattern=r"\A(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\Z")]
+"""A W3C traceparent, or '' for none; it goes into logs as it is."""
+
+Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+"""Of RFC 5424, rising."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,17 +73,17 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Hello(Frame, frozen=True, tag=1):
     """First from the service: who is there.  The kernel drops a link whose hello does not match its generation."""
 
-    protocol: int
-    service: str
-    generation: int
-    pid: int
-    operations: tuple[str, ...]
+    protocol: Number
+    service: Name
+    generation: Number
+    pid: Number
+    operations: Annotated[tuple[Name, ...], Meta(max_length=4096)]
 
 
 class Ready(Frame, frozen=True, tag=2):
     """The service may be called; `info` is shown by `status` (the model and device in use, say)."""
 
-    info: dict[str, str] = {}
+    info: Info = {}
 
 
 class Call(Frame, frozen=True, tag=3):
@@ -59,81 +93,83 @@ class Call(Frame, frozen=True, tag=3):
     `session` an opaque name of the client's session, '' for calls that are of none.
     """
 
-    id: int
-    op: str
+    id: Number
+    op: Name
     params: Raw
-    left_ms: int
-    trace: str
-    caller: str
-    generation: int
-    parent: int | None = None
+    left_ms: Annotated[int, Meta(ge=0, le=MAX_LEFT_MS)]
+    trace: Trace
+    caller: Name
+    generation: Number
+    parent: Number | None = None
     progress: bool = False
-    session: str = ""
+    session: Name = ""
 
 
 class Return(Frame, frozen=True, tag=4):
     """The result of a call, its last frame."""
 
-    id: int
+    id: Number
     body: Raw
 
 
 class Fault(Frame, frozen=True, tag=5):
     """The failure of a call, its last frame."""
 
-    id: int
+    id: Number
     failure: Failure
 
 
 class Progress(Frame, frozen=True, tag=8):
     """How far the work of a call has come."""
 
-    id: int
-    done: float
-    total: float | None = None
-    message: str | None = None
+    id: Number
+    done: Amount
+    total: Amount | None = None
+    message: Text | None = None
 
 
 class Cancel(Frame, frozen=True, tag=9):
     """The caller wants no answer any more: stop the work."""
 
-    id: int
-    reason: str = ""
+    id: Number
+    reason: Text = ""
 
 
 class Event(Frame, frozen=True, tag=10):
     """Something happened in a service that others subscribed to (`topic`); in order."""
 
-    topic: str
+    topic: Name
     body: Raw
 
 
 class Log(Frame, frozen=True, tag=11):
-    """A line for the log, and where `call` is set for the client that made this call."""
+    """A line for the log, and where `call` is set for the client that made this call; passed on to a front, `logger`
+    names the service."""
 
-    level: str
-    message: str
-    call: int | None = None
+    level: Level
+    message: Text
+    call: Number | None = None
+    logger: Name = ""
 
 
 class Ping(Frame, frozen=True, tag=12):
     """Are you there?  Answered by the service's event loop itself, so that a blocked loop is a missed pong."""
 
-    n: int
+    n: Number
 
 
 class Pong(Frame, frozen=True, tag=13):
     """The answer to a ping, with what the service knows of itself."""
 
-    n: int
-    in_flight: int
-    info: dict[str, str] = {}
+    n: Number
+    in_flight: Number
+    info: Info = {}
 
 
 class Drain(Frame, frozen=True, tag=14):
     """Finish the calls in hand, take no more, then say bye."""
 
-    timeout_ms: int
+    timeout_ms: Number
 
 
 class Bye(Frame, frozen=True, tag=15):
@@ -147,23 +183,49 @@ class ByeAck(Frame, frozen=True, tag=16):
 class Part(Frame, frozen=True, tag=17):
     """A piece of a larger frame; pieces of one `stream` arrive in order."""
 
-    stream: int
+    stream: Number
     last: bool
     data: bytes
 
 
-AnyFrame: TypeAlias = (
-    Hello | Ready | Call | Return | Fault | Progress | Cancel | Event | Log | Ping | Pong | Drain | Bye | ByeAck | Part
-)
+FromService: TypeAlias = Hello | Ready | Call | Return | Fault | Progress | Cancel | Event | Log | Pong | Bye | Part
+FromKernel: TypeAlias = Call | Return | Fault | Progress | Cancel | Event | Log | Ping | Drain | ByeAck | Part
+AnyFrame: TypeAlias = FromService | FromKernel
 
 encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
-decode: Callable[[bytes], AnyFrame] = msgspec.msgpack.Decoder(AnyFrame).decode
-"""Raises msgspec.DecodeError (ValidationError among them) for anything that is not a frame."""
+
+
+def decoded(decode: Callable[[Any], T], data: object) -> T:
+    """Foreign bytes as `decode` reads them.  Raises msgspec.DecodeError alone, whatever is wrong with them."""
+    try:
+        return decode(data)
+    except msgspec.DecodeError:
+        raise
+    except Exception as error:  # noqa: BLE001  # UnicodeDecodeError, RecursionError: the bytes are at fault
+        raise msgspec.DecodeError(f"{type(error).__name__}: {error}") from None
+
+
+def reader(tp: Any) -> Callable[[Any], Any]:
+    """What decodes a msgpack value of type `tp`.  Raises msgspec.DecodeError alone."""
+    return functools.partial(decoded, msgspec.msgpack.Decoder(tp).decode)
+
+
+from_service: Callable[[bytes], FromService] = reader(FromService)
+from_kernel: Callable[[bytes], FromKernel] = reader(FromKernel)
+decode: Callable[[bytes], AnyFrame] = reader(AnyFrame)
+"""In one direction, in the other, and whatever is a frame at all."""
 
 
 def new_trace() -> str:
     """A W3C traceparent of a new trace."""
     return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+
+
+class Question(msgspec.Struct, frozen=True):
+    """The parameters of `ASK_CLIENT`: a request of MCP to the client."""
+
+    method: Name
+    params: dict[str, Any]
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -175,6 +237,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     json: bytes
 
 
+_extension: Callable[[object], msgspec.msgpack.Ext] = reader(msgspec.msgpack.Ext)
 _EXTENSION_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 """First bytes of a msgpack extension."""
 
@@ -191,7 +254,7 @@ def written(body: Raw) -> Raw | None:
     view = memoryview(body)
     if not view or view[0] not in _EXTENSION_MARKS:
         return None
-    extension = msgspec.msgpack.decode(view, type=msgspec.msgpack.Ext)
+    extension = _extension(view)
     if extension.code != WRITTEN:
         raise msgspec.DecodeError(f"a body of the unknown extension {extension.code}")
     json = bytes(extension.data)
@@ -205,4 +268,5 @@ def read_body(body: Raw, tp: Any = Any) -> Any:
     """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
     # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).
     json = written(body)
-    return msgspec.msgpack.decode(body, type=tp) if json is None else msgspec.json.decode(json, type=tp)
+    kind = msgspec.msgpack if json is None else msgspec.json
+    return decoded(functools.partial(kind.decode, type=tp), body if json is None else json)

@@ -1,6 +1,7 @@
 """What HTTP routes consist of: an operation says `http=Route(…)`; a request of another shape is an `Endpoint`.
 
-Both are declared in `proto.ops`, are found by its `load`, and are served by `kernel.web`, which knows none of them.
+Both are declared in `proto.ops`, are found by its `load`, and are served by `services.front.web`, which knows none of
+them.
 """
 
 from __future__ import annotations

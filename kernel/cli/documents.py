@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_answer, show_json, size
 from kernel.control.client import CallFailed, Client
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     from rich.console import Console

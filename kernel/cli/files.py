@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kernel.cli import Usage
 from kernel.cli.terminal import Bars, complain, connect, show_json, size
 from kernel.control.client import Client
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from kernel.cli import Failed
 from kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently
 from kernel.control.client import Client
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 PART_BYTES = 1024 * 1024
 PART_RECORDS = 5_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernel.cli import Usage
 from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_json, show_table
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 SNIPPET_CHARS = 160
 

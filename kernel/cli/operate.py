@@ -12,7 +12,7 @@ from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Bars, connect, show_json
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, NoKernel
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0
 """Services are given their shutdown time-outs, one after the other where they depend on each other."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 

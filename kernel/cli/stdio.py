@@ -2,7 +2,7 @@
 
 The kernel speaks MCP on the two descriptors itself: nothing is relayed. Where no kernel runs it starts one, detached,
 that ends with its last client. A kernel that dies is followed by another, which gets the session as it stood
-(`kernel.gateway.transport.session_memory`). Standard library only: an MCP client waits for it.
+(`services.front.transport.session_memory`). Standard library only: an MCP client waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.control.address import find_data_dir, last_lines, log_dir
 from kernel.control.client import CallFailed, Client, KernelGone, NoKernel
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     import subprocess

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from kernel.cli import Usage
 from kernel.cli.terminal import show_answer
-from kernel.gateway.surfaces import Surface
 from proto.operation import CLIENT, SURFACES, Access, Role
 from proto.ops import Table, load
+from proto.surfaces.surface import Surface
 
 _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel.control.address import connect, socket_path
-from kernel.json_types import JsonObject
+from proto.json_types import JsonObject
 
 READ_BYTES = 256 * 1024
 """About what the socket holds: a long answer is taken in few pieces."""
@@ -89,7 +89,7 @@ class Client:
         Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
 
         Args:
-            descriptors: input, output, and the memory of the session (`kernel.gateway.transport.session_memory`).
+            descriptors: input, output, and the memory of the session (`services.front.transport.session_memory`).
 
         Raises CallFailed: it does not serve this surface, or has other roots; KernelGone: nothing was read from the
         descriptors; TimeoutError.

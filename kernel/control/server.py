@@ -18,10 +18,11 @@ from functools import partial
 import msgspec
 import trio
 
-from kernel.json_types import JsonObject
-from kernel.ports import Dispatcher
+from kernel.edge import contained
 from proto.bounds import exceeded
+from proto.dispatch import Dispatcher
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
+from proto.json_types import JsonObject
 from proto.operation import OPERATOR, SURFACES
 from proto.ops import Table
 
@@ -104,7 +105,7 @@ class ControlServer:
                         continue
                     # Busy from here on, not from the first request: no client may find the kernel gone meanwhile.
                     self._enter()
-                    connections.start_soon(self._serve, accepted)
+                    connections.start_soon(contained, "a control connection", self._serve, accepted)
             connections.cancel_scope.cancel()
 
     def _enter(self) -> None:
@@ -124,9 +125,6 @@ class ControlServer:
         except* OSError:
             # The client is gone; what it asked for has been cancelled.
             log.debug("a control connection broke", exc_info=True)
-        except* Exception:
-            # One connection's defect must not end the kernel.
-            log.exception("a control connection failed")
         finally:
             connection.close()
             self._leave()

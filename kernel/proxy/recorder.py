@@ -17,8 +17,8 @@ from pathlib import Path
 import trio
 
 from kernel.control.address import connect
-from kernel.json_types import JsonObject
 from kernel.proxy.passage import Exchange
+from proto.json_types import JsonObject
 
 log = logging.getLogger("linckia.proxy")
 

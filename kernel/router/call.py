@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import msgspec
 import trio
 from msgspec import Raw
 
-from kernel.ports import ClientRequests
 from proto import frames
+from proto.dispatch import ClientRequests
 from proto.errors import Internal, LinckiaError
 from proto.frames import Progress
 from proto.operation import Operation
 
-_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-
-current_session: ContextVar[str] = ContextVar("session", default="")
-"""Set by the transports; empty where there is none, as for the command line.  An opaque name, no secret."""
+_given: Callable[[Raw], dict[str, object]] = frames.reader(dict[str, object])
 
 Done = Callable[[Raw | LinckiaError], None]
 """Called once, with the result's body or the failure."""
@@ -35,10 +30,13 @@ class RoutedCall(msgspec.Struct, eq=False):
     caller: str
     trace: str
     deadline: float
+    limit_s: float
+    """What the caller gave it, for the message of a time-out."""
     done: Done
     progress: Callable[[Progress], None] | None
     client_requests: ClientRequests | None
     session: str = ""
+    """Of the client; an opaque name, no secret.  Empty where there is none, as for the command line."""
     for_client: bool = True
     """Whether a client waits for it, be it through another service; services make calls for themselves too."""
     frame_id: int = 0
@@ -57,7 +55,10 @@ class RoutedCall(msgspec.Struct, eq=False):
             return False
         if not self.op.once_with:
             return True
-        given = msgspec.msgpack.decode(self.params, type=dict[str, object])
+        try:
+            given = _given(self.params)
+        except msgspec.DecodeError:
+            return False
         return all(given.get(name) is None for name in self.op.once_with)
 
     def digest(self) -> bytes:
@@ -93,8 +94,3 @@ class Waiting:
             wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
             raise operation.failure(Internal(wrong)) from error
         return result
-
-
-def accept_trace(value: object) -> str | None:
-    """What a client sent as its traceparent, if that is what it is."""
-    return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None

@@ -13,7 +13,6 @@ A service may be a pool: several instances, each supervised for itself. A call g
 from __future__ import annotations
 
 import collections
-import itertools
 import math
 import signal
 from collections.abc import Callable, Sequence
@@ -22,12 +21,13 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from kernel.edge import Edge
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
 from proto import errors
-from proto.channel import Channel
+from proto.channel import Channel, ProtocolViolation
 from proto.errors import Executed, LinckiaError
-from proto.frames import Call, Cancel, Fault, Progress, Return
+from proto.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return
 from proto.link import LinkClosed
 from proto.operation import Access
 
@@ -95,7 +95,7 @@ class Lane:
         self.service = service
         self._start_resting = wake
         self._limits = limits
-        self._ids = itertools.count(1)
+        self._last_id = 0
         self._instances = {name: Instance(name) for name in instances or (service,)}
         self._in_flight: dict[int, RoutedCall] = {}
         self._queue: collections.deque[RoutedCall] = collections.deque()
@@ -245,6 +245,9 @@ class Lane:
     def frame(self, instance: str, generation: int, frame: Return | Fault | Progress) -> None:
         call = self.find(instance, generation, frame.id)
         if call is None:
+            # It may have crossed a cancellation, or a death.
+            if frame.id > self._last_id:
+                raise ProtocolViolation(f"{type(frame).__name__} of call {frame.id}, which was never made")
             return
         match frame:
             case Return(body=body):
@@ -255,7 +258,8 @@ class Lane:
                 self._finish(call, errors.from_failure(failure))
             case Progress():
                 if call.progress is not None and not call.withdrawn:
-                    call.progress(frame)
+                    with Edge(f"progress of {call.op.name}"):
+                        call.progress(frame)
 
     def _release(self, call: RoutedCall) -> None:
         del self._in_flight[call.frame_id]
@@ -272,7 +276,8 @@ class Lane:
             outcome = call.op.failure(outcome)
         if not call.withdrawn:
             call.withdrawn = True
-            call.done(outcome)
+            with Edge(f"the answer of {call.op.name}"):
+                call.done(outcome)
 
     def _pump(self) -> None:
         now = trio.current_time()
@@ -307,7 +312,8 @@ class Lane:
         return least if least is not None and least.in_flight < self._limits.in_flight else None
 
     def _send(self, call: RoutedCall, instance: Instance, now: float) -> None:
-        call.frame_id = next(self._ids)
+        self._last_id += 1
+        call.frame_id = self._last_id
         call.instance, call.generation = instance.name, instance.generation
         instance.in_flight += 1
         instance.used = instance.used or call.for_client
@@ -316,7 +322,7 @@ class Lane:
             id=call.frame_id,
             op=call.op.name,
             params=call.params,
-            left_ms=max(1, int((call.deadline - now) * 1000)),
+            left_ms=max(1, int(min((call.deadline - now) * 1000, MAX_LEFT_MS))),
             trace=call.trace,
             caller=call.caller,
             generation=call.generation,

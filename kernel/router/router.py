@@ -7,33 +7,39 @@ service to another; traces and the right to ask the client go from a call to the
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 import trio
 from msgspec import Raw
 
-from kernel.ports import Cause, ClientRequests, ServiceState
-from kernel.router.call import RoutedCall, Waiting, current_session
+from kernel.edge import Edge, contained
+from kernel.ports import Cause, ServiceState
+from kernel.router.call import RoutedCall, Waiting
+from kernel.router.client import FrontClient
 from kernel.router.lane import Lane, Limits
-from proto import errors, frames
-from proto.channel import Channel
+from proto import errors, frames, mcp
+from proto.channel import Channel, ProtocolViolation
+from proto.dispatch import ClientRequests
 from proto.errors import Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from proto.link import LinkClosed
-from proto.operation import Operation, Params
+from proto.operation import CLIENT, OPERATOR, Operation, Params
 from proto.ops import Table
 
 KERNEL = "kernel"
 """The service name of operations that the kernel itself answers."""
 
+CALLS_AT_ONCE = 1024
+"""Calls that one process of a service may wait for at the same time."""
+
 LocalHandler = Callable[[Any, str], Awaitable[object]]
 """A kernel operation: parameters and caller to result."""
 
-_log = logging.getLogger("linckia.router")
+_question = frames.reader(frames.Question)
 
 
 @dataclass
@@ -47,16 +53,30 @@ class _Living:
     made: dict[int, tuple[Lane, RoutedCall]] = field(default_factory=dict)
     """Calls that it made, by its own number for each."""
     asks: dict[int, trio.CancelScope] = field(default_factory=dict)
-    """Its questions to clients."""
+    """Those that the kernel itself answers, questions to clients among them."""
+    client: FrontClient | None = None
+    """Of a front: the way to the clients that it speaks for."""
 
     def serving(self, call_id: int | None) -> RoutedCall | None:
         """The call of that number that it has in hand."""
         return self.lane.find(self.service, self.generation, call_id)
 
+    def admit(self, call: Call) -> None:
+        """Bound what it may have in hand.  Raises LinckiaError."""
+        in_hand = 0
+        if len(memoryview(call.params)) > frames.PART_BYTES:
+            in_hand = sum(len(memoryview(made.params)) for _, made in self.made.values())
+        if len(self.made) + len(self.asks) >= CALLS_AT_ONCE or in_hand > frames.MAX_MESSAGE_BYTES:
+            text = f"service {self.service} has too many calls in hand, or too large ones"
+            raise errors.Overloaded(text, retry_after_ms=100)
+
     def answer(self, call_id: int, outcome: Raw | LinckiaError) -> None:
+        if self.channel.is_behind and not isinstance(outcome, LinckiaError):
+            unread = f"the result was dropped: service {self.service} does not read what it is sent"
+            outcome = errors.Overloaded(unread, executed=Executed.MAYBE)
         self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
 
-    def post(self, frame: Return | Fault | Progress) -> None:
+    def post(self, frame: Return | Fault | Progress | Event) -> None:
         # Where it is gone, the answer is dropped.
         with contextlib.suppress(LinkClosed):
             self.channel.post(frame)
@@ -68,11 +88,18 @@ class Router:
     Args:
         limits: of each service, by its name.
         pools: the instances of services that are several processes.
+        fronts: services that speak for clients: they may call as such, and are told of what clients subscribe to.
     """
 
     def __init__(
-        self, table: Table, limits: Mapping[str, Limits], pools: Mapping[str, Sequence[str]] | None = None
+        self,
+        table: Table,
+        limits: Mapping[str, Limits],
+        pools: Mapping[str, Sequence[str]] | None = None,
+        *,
+        fronts: Container[str] = (),
     ) -> None:
+        self._fronts = fronts
         self._table = table
         self.lanes = {
             name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake) for name, limit in limits.items()
@@ -84,7 +111,6 @@ class Router:
             self._lanes.update(dict.fromkeys(instances, self.lanes[name]))
         self._living: dict[tuple[str, int], _Living] = {}
         self._local: dict[str, LocalHandler] = {}
-        self._subscribers: list[tuple[str, Callable[[Event], Awaitable[None] | None]]] = []
         self._nursery: trio.Nursery | None = None
         self._start_resting: Callable[[str], None] | None = None
 
@@ -126,7 +152,7 @@ class Router:
         client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
-        """See `kernel.ports.Dispatcher.call`."""
+        """See `proto.dispatch.Dispatcher.call`."""
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
@@ -143,10 +169,10 @@ class Router:
             caller=caller,
             trace=trace or frames.new_trace(),
             deadline=trio.current_time() + limit_s,
+            limit_s=limit_s,
             done=waiting.done,
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
-            session=current_session.get(),
         )
         lane.submit(routed)
         try:
@@ -160,16 +186,12 @@ class Router:
             raise operation.failure(errors.Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
         return waiting.result(operation, written=written)
 
-    def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
-        """See `kernel.ports.Dispatcher.subscribe`; what `receive` returns is awaited in the router's nursery."""
-
-        entry = (topic, receive)
-        self._subscribers.append(entry)
-        return lambda: self._subscribers.remove(entry)
-
     def up(self, hello: frames.Hello, channel: Channel) -> None:
         lane = self._lanes[hello.service]
-        self._living[hello.service, hello.generation] = _Living(hello.service, hello.generation, channel, lane)
+        living = _Living(hello.service, hello.generation, channel, lane)
+        if lane.service in self._fronts:
+            living.client = FrontClient(channel)
+        self._living[hello.service, hello.generation] = living
         lane.up(hello.service, hello.generation, channel)
 
     def draining(self, service: str, generation: int) -> None:
@@ -193,34 +215,53 @@ class Router:
             for scope in dead.asks.values():
                 scope.cancel()
             dead.asks.clear()
+            if dead.client is not None:
+                dead.client.gone()
         self._lanes[service].down(service, generation, cause)
 
     def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
-        if isinstance(frame, Return | Fault | Progress):
-            self._lanes[service].frame(service, generation, frame)
-            return
         living = self._living.get((service, generation))
+        if isinstance(frame, Return | Fault | Progress):
+            asked = living is not None and living.client is not None and living.client.answered(frame)
+            if not asked:
+                self._lanes[service].frame(service, generation, frame)
+            return
         match frame:
             case Event():
                 self._publish(frame)
             case Call() if living is not None:
                 self._from_service(living, frame)
             case frames.Cancel(id=call_id) if living is not None:
-                lane, call = living.made.pop(call_id, (None, None))
-                if lane is not None and call is not None:
-                    lane.withdraw(call, f"withdrawn by service {service}")
+                self._withdraw(living, call_id, late=frame.reason == frames.DEADLINE)
                 if (scope := living.asks.pop(call_id, None)) is not None:
                     scope.cancel()
             case frames.Log() if living is not None:
                 call = living.serving(frame.call)
                 if call is not None and call.client_requests is not None:
-                    call.client_requests.log(frame.level, service, frame.message)
+                    with Edge("a client's log"):
+                        call.client_requests.log(frame.level, service, frame.message)
             case _:
-                _log.warning("service %s sent an unexpected %s", service, type(frame).__name__)
+                # Before it was ready.
+                return
+
+    def _withdraw(self, living: _Living, call_id: int, *, late: bool) -> None:
+        """A service wants no answer to its call any more; where its time is up, it is told what may have been done."""
+        lane, call = living.made.pop(call_id, (None, None))
+        if lane is None or call is None:
+            return
+        delivered = lane.withdraw(call, f"withdrawn by service {living.service}")
+        if late:
+            lane.failures["timeout"] += 1
+            text = f"{call.op.name}: no answer from service {call.op.service} within {call.limit_s:.3g} s"
+            timeout = errors.Timeout(text, executed=Executed.MAYBE if delivered else Executed.NO)
+            living.answer(call_id, call.op.failure(timeout))
 
     def _from_service(self, living: _Living, call: Call) -> None:
+        if call.id in living.made or call.id in living.asks:
+            raise ProtocolViolation(f"a call of number {call.id}, which another has that is not answered")
         parent = living.serving(call.parent)
         try:
+            living.admit(call)
             if call.op == frames.ASK_CLIENT:
                 self._ask_client(living, call, parent.client_requests if parent is not None else None)
             else:
@@ -232,13 +273,17 @@ class Router:
         operation = self._table.get(call.op)
         if operation is None:
             raise errors.UnknownOperation(f"unknown operation {call.op!r}")
-        caller = living.lane.service
+        caller = self._caller(living, call, parent)
         if not operation.admits(caller):
-            raise Forbidden(f"{operation.name} may not be called by service {caller}")
+            who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
+            raise Forbidden(f"{operation.name} may not be called by {who}")
         if operation.service == KERNEL:
-            self._start(self._serve_local_for, living, call, operation)
+            self._answer_itself(living, call, partial(self._serve_local_for, call, operation, caller))
             return
         lane = self._lane_of(operation)
+        client_requests = parent.client_requests if parent is not None else None
+        if caller == CLIENT and living.client is not None:
+            client_requests = living.client.requests(call.id)
         # Also where it fails at once: what it wanted to do is still to be done.
         living.lane.was_busy(living.service)
 
@@ -257,9 +302,11 @@ class Router:
             trace=call.trace,
             deadline=trio.current_time() + call.left_ms / 1000,
             done=done,
+            limit_s=call.left_ms / 1000,
             progress=progress if call.progress else None,
-            client_requests=parent.client_requests if parent is not None else None,
-            for_client=parent is not None and parent.for_client,
+            client_requests=client_requests,
+            session=call.session,
+            for_client=caller == CLIENT or (parent is not None and parent.for_client),
         )
         living.made[call.id] = (lane, routed)
         try:
@@ -268,34 +315,45 @@ class Router:
             del living.made[call.id]
             raise
 
+    def _caller(self, living: _Living, call: Call, parent: RoutedCall | None) -> str:
+        """In whose name a service calls: its own, or of a front the client's, or that of the caller it serves."""
+        if living.client is not None and call.caller != living.lane.service:
+            served = parent.caller if parent is not None else CLIENT
+            if call.caller in (CLIENT, served):
+                return call.caller
+            raise Forbidden(f"{living.service} may not call as {call.caller}")
+        return living.lane.service
+
     def _ask_client(self, living: _Living, call: Call, client_requests: ClientRequests | None) -> None:
         if client_requests is None:
             raise errors.Unavailable("the call being served was not made by a client that can be asked")
-        request = msgspec.msgpack.decode(call.params, type=dict[str, Any])
-        scope = living.asks[call.id] = trio.CancelScope()
+        question = _as_question(call.params)
+        self._answer_itself(living, call, partial(client_requests.ask, question.method, question.params))
 
-        async def ask() -> None:
-            outcome: Raw | LinckiaError = Internal("the question was withdrawn")
-            with scope:
+    def _answer_itself(self, living: _Living, call: Call, work: Callable[[], Awaitable[object]]) -> None:
+        """Answer a service's call with what `work` comes to, in a task."""
+        scope = trio.CancelScope()
+
+        async def answer() -> None:
+            outcome: Raw | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
+            with scope, Edge(f"{call.op} for service {living.service}"):
                 try:
-                    outcome = frames.pack_body(await client_requests.ask(request["method"], request["params"]))
+                    outcome = frames.pack_body(await work())
                 except LinckiaError as error:
                     outcome = error
             if living.asks.pop(call.id, None) is not None:
                 living.answer(call.id, outcome)
 
-        self._start(ask)
+        self._start(answer)
+        living.asks[call.id] = scope
 
-    async def _serve_local_for(self, living: _Living, call: Call, operation: Operation[Any]) -> None:
-        outcome: Raw | LinckiaError
+    async def _serve_local_for(self, call: Call, operation: Operation[Any], caller: str) -> object:
         try:
-            params = msgspec.msgpack.decode(call.params, type=operation.params)
-            outcome = frames.pack_body(await self._call_local(operation, params, living.service, call.left_ms / 1000))
+            params = frames.read_body(call.params, operation.params)
+            params.check()
         except msgspec.DecodeError as error:
-            outcome = errors.InvalidParams(f"{operation.name}: {error}")
-        except LinckiaError as error:
-            outcome = error
-        living.answer(call.id, outcome)
+            raise errors.InvalidParams(f"{operation.name}: {error}") from None
+        return await self._call_local(operation, params, caller, call.left_ms / 1000)
 
     async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
         handler = self._local.get(operation.name)
@@ -316,17 +374,19 @@ class Router:
         return lane
 
     def _publish(self, event: Event) -> None:
-        for pattern, receive in list(self._subscribers):
-            if pattern == event.topic or (pattern.endswith("*") and event.topic.startswith(pattern[:-1])):
-                pending = receive(event)
-                if pending is not None and self._nursery is not None:
-                    self._nursery.start_soon(_await, pending)
+        for living in self._living.values():
+            if living.client is not None and event.topic.startswith(mcp.PREFIX):
+                living.post(event)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
-        self._nursery.start_soon(task, *args)
+        self._nursery.start_soon(contained, "a task of the router", task, *args)
 
 
-async def _await(pending: Awaitable[None]) -> None:
-    await pending
+def _as_question(params: Raw) -> frames.Question:
+    try:
+        question: frames.Question = _question(params)
+    except msgspec.DecodeError as error:
+        raise ProtocolViolation(f"no question to a client: {error}") from None
+    return question

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from kernel.edge import kept
 from kernel.supervisor.placement import Exit, Running, SpawnError
 from kernel.supervisor.processes import OomCounter, Reaper, become_subreaper, memory_bytes
 from kernel.supervisor.spawn import ServiceLog, settle, spawn
@@ -50,6 +52,7 @@ class LocalProcess:
     popen: subprocess.Popen[bytes] | None
     on_ready: Callable[[], None]
     on_use: Callable[[], None]
+    handoff: socket.socket | None = None
     oom_kills: int = 0
     exit: Exit | None = field(default=None, init=False)
 
@@ -116,6 +119,8 @@ class LocalProcess:
     def close(self) -> None:
         self.link.close()
         self.log.close()
+        if self.handoff is not None:
+            self.handoff.close()
         os.close(self.pidfd)
 
 
@@ -135,30 +140,39 @@ class LocalPlacement:
         become_subreaper()
         self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._standbys.run)
+            nursery.start_soon(kept, "the keeper of standbys", self._standbys.run)
             for zygote in self.zygotes.values():
-                nursery.start_soon(zygote.run)
+                nursery.start_soon(kept, f"zygote {zygote.spec.name}", zygote.run)
             task_status.started()
-            while True:
-                await trio.sleep(LOOK_INTERVAL_S)
-                self._reaper.collect(trio.current_time())
-                for zygote in self.zygotes.values():
-                    zygote.rest_if_unneeded()
+            await kept("the look after processes", self._look_after)
+
+    async def _look_after(self) -> None:
+        while True:
+            await trio.sleep(LOOK_INTERVAL_S)
+            self._reaper.collect(trio.current_time())
+            for zygote in self.zygotes.values():
+                zygote.rest_if_unneeded()
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
         zygote = self.zygotes.get(spec.zygote or "")
         if zygote is not None:
             zygote.needed_by.add(spec.name)
         ours, theirs = socket_pair()
-        with contextlib.ExitStack() as on_failure:
+        with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as given:
             on_failure.callback(ours.close)
-            with theirs:
-                try:
-                    log = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes)
-                    on_failure.callback(log.close)
-                    pid, how, popen = await self._start(spec, birth, zygote, theirs.fileno(), log)
-                except OSError as error:
-                    raise SpawnError(f"{spec.name} could not be started: {error}") from error
+            given.enter_context(theirs)
+            handoff = None
+            if spec.handoff:
+                handoff, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                on_failure.callback(handoff.close)
+                given.enter_context(end)
+            try:
+                log = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes)
+                on_failure.callback(log.close)
+                descriptors = (theirs.fileno(), log.fd, *([end.fileno()] if handoff is not None else []))
+                pid, how, popen = await self._start(spec, birth, zygote, descriptors, log)
+            except OSError as error:
+                raise SpawnError(f"{spec.name} could not be started: {error}") from error
             self._reaper.own.add(pid)
             pidfd = os.pidfd_open(pid)
             settle(pid, spec.oom_score_adj)
@@ -174,23 +188,24 @@ class LocalPlacement:
             pid, how, link, pidfd, log, self._reaper, self._oom, popen,
             on_ready=expect_the_next,
             on_use=lambda: self._standbys.called(spec.name),
+            handoff=handoff,
             oom_kills=self._oom.read(),
         )  # fmt: skip
 
     async def _start(
-        self, spec: ServiceSpec, birth: Birth, zygote: Zygote | None, link_fd: int, log: ServiceLog
+        self, spec: ServiceSpec, birth: Birth, zygote: Zygote | None, descriptors: tuple[int, ...], log: ServiceLog
     ) -> tuple[int, str, subprocess.Popen[bytes] | None]:
         """Pid, how it was started, and the `Popen` where there is one."""
         await trio.lowlevel.checkpoint()
-        if (pid := self._standbys.take(spec, birth, link_fd, log.fd)) is not None:
+        if (pid := self._standbys.take(spec, birth, descriptors)) is not None:
             return pid, "standby", None
         if zygote is not None:
             try:
-                return await zygote.fork(birth, spec.env, link_fd, log.fd), "zygote", None
+                return await zygote.fork(birth, spec.env, descriptors), "zygote", None
             except ZygoteDown as error:
                 _log.warning("%s is started from nothing: %s", spec.name, error)
         process = spawn(
-            "services.runtime.main", link_fd, msgspec.json.encode(birth),
+            "services.runtime.main", (descriptors[0], *descriptors[2:]), msgspec.json.encode(birth),
             env=spec.env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=spec.oom_score_adj,
         )  # fmt: skip
         return process.pid, "exec", process

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Protocol
 
 import msgspec
@@ -42,6 +43,10 @@ class Running(Protocol):
 
     @property
     def link(self) -> Link: ...
+
+    @property
+    def handoff(self) -> socket.socket | None:
+        """The kernel's end of the socket that takes descriptors to it, where its spec says that it has one."""
 
     async def wait(self) -> Exit:
         """Until it is gone, with all that it spawned in its process group; may be awaited again after cancellation."""

@@ -21,13 +21,10 @@ from kernel.supervisor.placement import Exit, Placement, Running, SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
 from proto.birth import Birth
-from proto.channel import Channel, ProtocolViolation
+from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from proto.errors import Unavailable
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready
 from proto.link import LinkClosed
-
-FRAMES_AT_ONCE = 64
-"""Frames read from one service before others get their turn."""
 
 LAST_FRAMES_S = 0.25
 """For what had arrived before a death to be read; nng tells the end of a link 2 ms after it."""
@@ -121,6 +118,7 @@ class Generation:
         self._on_ready = on_ready
         self._on_idle = on_idle
         self._hello: Hello | None = None
+        self._said_bye = False
         self._starting = trio.CancelScope()
         self._cause: Cause | None = None
         self._rung = Rung.DRAIN
@@ -163,7 +161,7 @@ class Generation:
             self.running.close()
 
     async def _watch_until_dead(self, running: Running) -> Ended:
-        channel = Channel(running.link)
+        channel = Channel(running.link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
             nursery.start_soon(self._read, channel, running)
@@ -181,13 +179,6 @@ class Generation:
         try:
             while True:
                 self._accept(await channel.receive(), channel, running)
-                for _ in range(FRAMES_AT_ONCE):
-                    frame = channel.try_receive()
-                    if frame is None:
-                        break
-                    self._accept(frame, channel, running)
-                else:
-                    await trio.lowlevel.checkpoint()
         except ProtocolViolation as error:
             self._all_read.set()
             self.end(Cause(CauseKind.PROTOCOL, None, f"broke the protocol: {error}"), Rung.ABORT)
@@ -197,6 +188,10 @@ class Generation:
             self.end(Cause(CauseKind.PROTOCOL, None, "closed its link and lived on"), Rung.TERM)
 
     def _accept(self, frame: AnyFrame, channel: Channel, running: Running) -> None:
+        if self._hello is None and not isinstance(frame, Hello):
+            raise ProtocolViolation(f"{type(frame).__name__} before hello")
+        if self._said_bye:
+            raise ProtocolViolation(f"{type(frame).__name__} after bye")
         if not isinstance(frame, _OURS):
             if self.ready_at is None and isinstance(frame, Call):
                 # The router does not know this generation yet, so no answer could reach it.
@@ -215,6 +210,7 @@ class Generation:
                 self.in_flight = in_flight
                 self.info = info
             case Bye():
+                self._said_bye = True
                 if self._cause is None and self.ready_at is not None:
                     # It ends by its own decision, and takes no more calls.
                     self._sink.draining(self.spec.name, self.number)
@@ -231,7 +227,7 @@ class Generation:
 
     def _become_ready(self, info: dict[str, str], channel: Channel, running: Running) -> None:
         if self._hello is None or self.ready_at is not None:
-            raise ProtocolViolation("ready without a hello" if self._hello is None else "ready twice")
+            raise ProtocolViolation("a second ready")
         self.info = info
         self.ready_at = trio.current_time()
         if self._cause is None:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import trio
@@ -55,9 +55,16 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def spawn(
-    module: str, fd: int, birth: bytes, *, env: Mapping[str, str], log_fd: int, folder: Path, oom_score_adj: int
+    module: str,
+    descriptors: Sequence[int],
+    birth: bytes,
+    *,
+    env: Mapping[str, str],
+    log_fd: int,
+    folder: Path,
+    oom_score_adj: int,
 ) -> subprocess.Popen[bytes]:
-    """Run `python -m module FD BIRTH_FD` in a session of its own, with `fd` inherited and `birth` to be read.
+    """Run `python -m module BIRTH_FD FD…` in a session of its own: the descriptors inherited, `birth` to be read.
 
     Raises:
         SpawnError: the operating system refused.
@@ -70,11 +77,11 @@ def spawn(
             birth_fd = certificate.fileno()
             # -P: no module is ever taken from the working folder.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(fd), str(birth_fd)],
+                [sys.executable, "-P", "-m", module, *map(str, (birth_fd, *descriptors))],
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=log_fd,
-                pass_fds=(fd, birth_fd),
+                pass_fds=(birth_fd, *descriptors),
                 env=environment(env),
                 cwd=folder,
                 start_new_session=True,

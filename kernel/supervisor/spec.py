@@ -57,6 +57,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Time without any call after which it has no process, for what does nothing unless it is called.  None: never."""
     rests_while: tuple[str, str] | None = None
     """What it must say of itself for that: a key of its `info`, and the value.  None: it rests whatever it says."""
+    handoff: bool = False
+    """Whether it gets a socket beside its link, over which the kernel hands it what clients come in by."""
     depends_on: tuple[str, ...] = ()
     """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
     modes: tuple[str, ...] = ()

@@ -15,11 +15,13 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Sequence
 
 import msgspec
 import trio
 from msgspec.structs import replace
 
+from kernel.edge import contained
 from kernel.supervisor.processes import Reaper
 from kernel.supervisor.spawn import settle
 from kernel.supervisor.spec import ServiceSpec
@@ -69,9 +71,9 @@ class Standby:
             and not dead.poll(0)
         )
 
-    def wake(self, generation: int, link_fd: int, log_fd: int) -> bool:
+    def wake(self, generation: int, descriptors: Sequence[int]) -> bool:
         """Have it be that generation; whether it was there to be.  It is the caller's to collect from then on."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (link_fd, log_fd)))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         try:
             self._control.sendmsg([_encoder.encode(Wake(generation=generation))], rights, socket.MSG_DONTWAIT)
         except OSError:
@@ -131,11 +133,11 @@ class Standbys:
         standby = keeper.standby if keeper is not None else None
         return None if standby is None or standby.woken.is_set() else standby.pid
 
-    def take(self, spec: ServiceSpec, birth: Birth, link_fd: int, log_fd: int) -> int | None:
+    def take(self, spec: ServiceSpec, birth: Birth, descriptors: Sequence[int]) -> int | None:
         """Make the standby this generation: its pid, or None where there is none that fits."""
         keeper = self._keepers.get(spec.name)
         standby = keeper.standby if keeper is not None else None
-        if standby is not None and standby.fits(birth, spec.env) and standby.wake(birth.generation, link_fd, log_fd):
+        if standby is not None and standby.fits(birth, spec.env) and standby.wake(birth.generation, descriptors):
             return standby.pid
         self.dismiss(spec.name)
         return None
@@ -145,7 +147,8 @@ class Standbys:
         self.dismiss(spec.name)
         if self._nursery is not None:
             keeper = self._keepers[spec.name] = _Keeper(spec.standby_rests_after_s)
-            self._nursery.start_soon(self._keep, keeper, spec, birth, zygote, os.dup(log_fd))
+            what = f"the standby of {spec.name}"
+            self._nursery.start_soon(contained, what, self._keep, keeper, spec, birth, zygote, os.dup(log_fd))
 
     def called(self, service: str) -> None:
         """The service was called since this was last said: have its standby be there."""
@@ -181,7 +184,7 @@ class Standbys:
         with ours:
             with theirs:
                 try:
-                    pid = await zygote.fork(birth, spec.env, theirs.fileno(), log_fd, standby=True)
+                    pid = await zygote.fork(birth, spec.env, (theirs.fileno(), log_fd), standby=True)
                 except ZygoteDown as error:
                     _log.warning("%s has no standby: %s", spec.name, error)
                     return False

@@ -9,12 +9,14 @@ from __future__ import annotations
 import collections
 import logging
 import random
+import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 import trio
 
+from kernel.edge import Edge, contained
 from kernel.ports import Cause, CauseKind, GenerationSink, ServiceState
 from kernel.supervisor import policy, processes
 from kernel.supervisor.local import LocalPlacement
@@ -71,11 +73,13 @@ class Supervisor:
         log_dir: Path,
         *,
         placement: Placement | None = None,
+        handoff: Callable[[str, socket.socket], None] = lambda name, end: None,
     ) -> None:
         """
         Args:
             births: called for each start; what it raises is a failed start.
             log_dir: for NAME.log of each service.
+            handoff: told of each generation that is READY and has such a socket, with the kernel's end of it.
             placement: where to start services; this machine by default.
 
         Raises:
@@ -87,6 +91,7 @@ class Supervisor:
         self._placement = placement or LocalPlacement(zygotes, log_dir)
         self._sink = sink
         self._births = births
+        self._handoff = handoff
         self._generations: dict[str, Generation] = {}
         self._recoveries: dict[str, Recovery] = {}
         self._queue: collections.deque[Happening] = collections.deque()
@@ -189,13 +194,13 @@ class Supervisor:
                     on_idle=lambda: self._apply(policy.Idle(name, number)),
                 )  # fmt: skip
                 self._generations[name] = generation
-                nursery.start_soon(self._live, generation)
+                nursery.start_soon(contained, f"the life of {name}", self._live, generation)
             case policy.End(name, number, why, rests):
                 if self._generations[name].number == number:
                     kind = CauseKind.RESTED if rests else CauseKind.STOPPED
                     self._generations[name].end(Cause(kind, None, why))
             case policy.Wake(at, happening):
-                nursery.start_soon(self._wake, at, happening)
+                nursery.start_soon(contained, f"{happening}", self._wake, at, happening)
             case policy.Tell(name, state, reason, retry_at):
                 if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
                     self._placement.dismiss(name)
@@ -220,7 +225,8 @@ class Supervisor:
             cause = Cause(CauseKind.SPAWN, None, f"{type(error).__name__}: {error}")
             ended = Ended(cause=cause, noticed_at=trio.current_time())
         self._generations.pop(name, None)
-        self._sink.down(name, number, ended.cause)
+        with Edge(f"the end of {name}"):
+            self._sink.down(name, number, ended.cause)
         if ended.cause.kind is CauseKind.RESTED:
             self._apply(policy.Died(name, number, ended.cause))
             return
@@ -234,6 +240,9 @@ class Supervisor:
         recovery = self._recoveries.get(name)
         if recovery is not None and recovery.ready_ms is None:
             recovery.ready_ms = (trio.current_time() - recovery.noticed_at) * 1000
+        running = self._generations[name].running
+        if running is not None and running.handoff is not None:
+            self._handoff(name, running.handoff)
         self._apply(policy.BecameReady(name, number))
 
     def status(self) -> Report:

@@ -146,11 +146,14 @@ class Zygote:
             failed_modules=loaded.failed if loaded is not None else {},
         )
 
-    async def fork(self, birth: Birth, env: Mapping[str, str], fd: int, log_fd: int, *, standby: bool = False) -> int:
-        """Fork a service that gets both descriptors; its pid, a child of this process.
+    async def fork(
+        self, birth: Birth, env: Mapping[str, str], descriptors: Sequence[int], *, standby: bool = False
+    ) -> int:
+        """Fork a service that gets the descriptors; its pid, a child of this process.
 
         Args:
-            fd: its end of the link; with `standby`, of the socket on which it waits for its turn.
+            descriptors: its end of the link, its log, and of the handoff where it has one; of a `standby`, the socket
+                on which it waits for its turn, and the log.
 
         Cancellation: while waiting for the zygote to load only; a fork takes milliseconds and is seen through.
 
@@ -168,7 +171,7 @@ class Zygote:
         if len(packet) > MAX_PACKET_BYTES:
             raise ZygoteDown(f"the birth certificate of {birth.service} has {len(packet)} bytes")
         self._waiting[request.id], answer = trio.open_memory_channel[Forked](1)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (fd, log_fd)))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         forked: Forked | None = None
         try:
             with trio.move_on_after(self.spec.fork_timeout_s, shield=True):
@@ -223,6 +226,7 @@ class Zygote:
 
     async def _run_once(self) -> None:
         self.loaded = None
+        self._ending = False
         self._set(ZygoteState.LOADING)
         birth = ZygoteBirth(name=self.spec.name, preload=self.spec.preload, parent_pid=os.getpid())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -230,7 +234,7 @@ class Zygote:
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
                 process = spawn(
-                    "services.runtime.zygote", theirs.fileno(), msgspec.json.encode(birth),
+                    "services.runtime.zygote", (theirs.fileno(),), msgspec.json.encode(birth),
                     env=ENV, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
                 )  # fmt: skip
             self._reaper.own.add(process.pid)

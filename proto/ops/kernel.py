@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from proto.front import SERVICE as FRONT
 from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "kernel"
@@ -135,3 +136,57 @@ class KernelCall(Params[Any], frozen=True, kw_only=True):
 
     operation: Annotated[str, Meta(max_length=200, description="Name of an operation that clients may call")]
     arguments: Annotated[dict[str, Any], Meta(description="Its parameters, as a client would give them")]
+
+
+class ServiceFigures(ServiceStatus, frozen=True, kw_only=True):
+    """One process of a service, as metrics have it."""
+
+    answered_ms: float | None = None
+    ping_ms: float | None = None
+
+
+class LaneFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one service, in all its processes."""
+
+    queued: int
+    calls: int
+    replays: int
+    failures: dict[str, int]
+
+
+class ZygoteFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that services are forked from."""
+
+    name: str
+    up: bool
+    deaths: int
+
+
+class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor and the router count; `states` and `causes` are all that there are."""
+
+    version: str
+    rss_bytes: int
+    services: list[ServiceFigures]
+    lanes: dict[str, LaneFigures]
+    zygotes: list[ZygoteFigures]
+    states: list[str]
+    causes: list[str]
+
+
+@internal.read("kernel_figures", deadline_s=5, callers=(FRONT,))
+class KernelFiguresParams(Params[KernelFigures], frozen=True, kw_only=True):
+    """The figures of `GET /metrics`."""
+
+
+@internal.read("kernel_ready", deadline_s=5, callers=(FRONT,))
+class KernelReady(Params[bool], frozen=True, kw_only=True):
+    """Whether every service that is to run does."""
+
+
+@internal.write("kernel_page_restart", idempotent=False, deadline_s=300, text="message", callers=(FRONT,))
+class KernelPageRestart(Params[Done], frozen=True, kw_only=True):
+    """Restart a service for the operator's page, whose key only the command line prints."""
+
+    service: ServiceName
+    key: Annotated[str, Meta(max_length=200)]

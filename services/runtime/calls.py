@@ -7,27 +7,33 @@ import itertools
 import math
 from typing import TypeVar
 
+import msgspec
 import trio
 from msgspec import Raw
 
 from proto import frames
 from proto.channel import Channel
+from proto.dispatch import ClientRequests
 from proto.errors import Executed, LinckiaError, Timeout, Unavailable, from_failure
-from proto.frames import Call, Cancel, Fault, Return
+from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
 from proto.link import LinkClosed
 from proto.operation import Params, operation_of
 
 R = TypeVar("R")
 
+LAST_WORD_S = 0.25
+"""For the kernel to say what may have been done when a call's time is up."""
+
 
 class _Pending:
     """A call that was made and is not answered yet."""
 
-    __slots__ = ("answer", "done")
+    __slots__ = ("answer", "client_requests", "done")
 
-    def __init__(self) -> None:
+    def __init__(self, client_requests: ClientRequests | None) -> None:
         self.done = trio.Event()
         self.answer: Return | Fault | None = None
+        self.client_requests = client_requests
 
 
 class Outgoing:
@@ -39,6 +45,7 @@ class Outgoing:
         self._generation = generation
         self._ids = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
+        self._questions: dict[int, trio.CancelScope] = {}
 
     async def call(
         self,
@@ -65,21 +72,44 @@ class Outgoing:
         result: R = frames.read_body(body, op.result)
         return result
 
-    async def raw(self, op: str, params: Raw, *, limit_s: float, parent: int | None = None, trace: str = "") -> Raw:
-        """The same with bodies left as they are."""
+    async def raw(
+        self,
+        op: str,
+        params: Raw,
+        *,
+        limit_s: float,
+        parent: int | None = None,
+        trace: str = "",
+        caller: str = "",
+        session: str = "",
+        client_requests: ClientRequests | None = None,
+    ) -> Raw:
+        """The same with bodies left as they are.
+
+        Args:
+            caller: in whose name a front calls; the service's own where it is empty.
+            session: of that client.
+            client_requests: the way back to that client, for the progress, log lines and questions of the call.
+        """
         call_id = next(self._ids)
-        pending = self._pending[call_id] = _Pending()
+        pending = self._pending[call_id] = _Pending(client_requests)
         try:
             self.channel.post(
                 Call(
-                    id=call_id, op=op, params=params, left_ms=max(1, int(limit_s * 1000)), caller=self._service,
+                    id=call_id, op=op, params=params, left_ms=max(1, int(limit_s * 1000)),
+                    caller=caller or self._service,
                     trace=trace or frames.new_trace(), generation=self._generation, parent=parent,
+                    progress=client_requests is not None, session=session,
                 )
             )  # fmt: skip
             with trio.move_on_after(limit_s):
                 await pending.done.wait()
             if pending.answer is None:
-                self.channel.post(Cancel(call_id, "deadline"))
+                # Answered at once with what may have been done.
+                self.channel.post(Cancel(call_id, frames.DEADLINE))
+                with trio.move_on_after(LAST_WORD_S):
+                    await pending.done.wait()
+            if pending.answer is None:
                 raise Timeout(f"{op}: no answer within {limit_s:.3g} s")
         except trio.Cancelled:
             with contextlib.suppress(LinkClosed):
@@ -99,6 +129,38 @@ class Outgoing:
         if pending is not None:
             pending.answer = frame
             pending.done.set()
+
+    def report(self, frame: Progress | Log) -> None:
+        """A call reports its progress, or has a line for the client's log."""
+        call_id = frame.call if isinstance(frame, Log) else frame.id
+        pending = self._pending.get(call_id) if call_id is not None else None
+        if pending is None or pending.client_requests is None:
+            return
+        if isinstance(frame, Log):
+            pending.client_requests.log(frame.level, frame.logger, frame.message)
+        else:
+            pending.client_requests.progress(frame.done, frame.total, frame.message)
+
+    async def ask(self, question: Call) -> None:
+        """Put a question of a call that was made for a client to that client, and send what it answers."""
+        pending = self._pending.get(question.parent) if question.parent is not None else None
+        scope = self._questions[question.id] = trio.CancelScope()
+        with scope:
+            try:
+                if pending is None or pending.client_requests is None:
+                    raise Unavailable("the call that asks was not made by a client that can be asked")
+                asked = msgspec.msgpack.decode(question.params, type=Question)
+                answer = await pending.client_requests.ask(asked.method, asked.params)
+                self.channel.post(Return(question.id, frames.pack_body(answer)))
+            except LinckiaError as error:
+                self.channel.post(Fault(question.id, error.failure))
+            finally:
+                del self._questions[question.id]
+
+    def withdraw(self, question_id: int) -> None:
+        """The call that asks wants no answer any more."""
+        if (scope := self._questions.get(question_id)) is not None:
+            scope.cancel()
 
     def fail_all(self, error: LinckiaError) -> None:
         """Answer every waiting call with `error` (the link is gone)."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,6 +69,11 @@ class Context:
         self._progressed = -1.0
 
     @property
+    def id(self) -> int:
+        """Its number on the link."""
+        return self._call.id
+
+    @property
     def deadline(self) -> float:
         """On trio's clock; the handler is cancelled then."""
         return self.scope.deadline
@@ -78,11 +84,11 @@ class Context:
         finished = total is not None and done >= total
         if self._call.progress and (finished or now - self._progressed >= PROGRESS_INTERVAL_S):
             self._progressed = now
-            self._post(Progress(self._call.id, done, total, message))
+            self._post(Progress(self._call.id, done, total, message and message[: frames.TEXT_CHARS]))
 
-    def log(self, level: str, message: str) -> None:
+    def log(self, level: frames.Level, message: str) -> None:
         """A line for the service's log and for the client that made this call (`debug` … `error`)."""
-        self._post(Log(level, message, self._call.id))
+        self._post(Log(level, message[: frames.TEXT_CHARS], self._call.id))
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service, through the kernel, within this call's deadline and trace.
@@ -101,11 +107,12 @@ class Context:
         Raises LinckiaError where the client is not there, cannot, or will not.
         """
         limit_s = max(0.001, self.deadline - trio.current_time())
-        asked = frames.pack_body({"method": method, "params": params})
+        asked = frames.pack_body(frames.Question(method, params))
         body = await self._outgoing.raw(
             frames.ASK_CLIENT, asked, limit_s=limit_s, parent=self._call.id, trace=self.trace
         )
-        return msgspec.msgpack.decode(body, type=dict[str, Any])
+        answer: dict[str, Any] = frames.read_body(body, dict[str, Any])
+        return answer
 
 
 class Environment:
@@ -120,9 +127,19 @@ class Environment:
         ending: set once the service is to end: a call that only waits should then answer with what there is.
         shown: what `status` shows of this service.
         resting: called each time the service has worked and rests.
+        outgoing: the calls that it makes, for a front, which makes them in clients' names.
+        handoff: where the kernel hands descriptors to it, for a front.
     """
 
-    def __init__(self, birth: Birth, outgoing: Outgoing, background: trio.Nursery, ending: trio.Event) -> None:
+    def __init__(
+        self,
+        birth: Birth,
+        outgoing: Outgoing,
+        background: trio.Nursery,
+        ending: trio.Event,
+        *,
+        handoff: socket.socket | None = None,
+    ) -> None:
         self.service, self.generation, self.mode = birth.service, birth.generation, birth.mode
         self.data_dir = Path(birth.data_dir)
         self.roots = tuple(map(Path, birth.roots))
@@ -131,7 +148,9 @@ class Environment:
         self.ending = ending
         self.shown: dict[str, str] = {}
         self.resting: list[GiveBack] = []
-        self._outgoing = outgoing
+        self.outgoing = outgoing
+        self.handoff = handoff
+        self._receivers: list[Callable[[Event], Awaitable[None]]] = []
 
     def settings_as(self, kind: type[T]) -> T:
         """The settings as a Struct.  Raises InvalidParams that names what does not fit."""
@@ -148,7 +167,8 @@ class Environment:
 
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names, '' removes one."""
-        self.shown = {name: value for name, value in (self.shown | values).items() if value}
+        shown = self.shown | values
+        self.shown = {name: value[: frames.TEXT_CHARS] for name, value in shown.items() if value}
 
     def at_rest(self, give_back: GiveBack) -> None:
         """Have this called each time the service has worked and rests: for caches that are worth their memory only
@@ -157,11 +177,20 @@ class Environment:
 
     def publish(self, topic: str, body: object) -> None:
         """An event for the subscribers of `topic`."""
-        self._outgoing.channel.post(Event(topic, frames.pack_body(body)))
+        self.outgoing.channel.post(Event(topic, frames.pack_body(body)))
+
+    def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None:
+        """Have this called, in a task of its own, with each event that the kernel passes to this service."""
+        self._receivers.append(receive)
+
+    def receive(self, event: Event) -> None:
+        """An event came."""
+        for receive in self._receivers:
+            self.background.start_soon(receive, event)
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service on this service's own account."""
-        return await self._outgoing.call(params, timeout_s=timeout_s)
+        return await self.outgoing.call(params, timeout_s=timeout_s)
 
 
 Handler = Callable[[Any, Context], Awaitable[object]]

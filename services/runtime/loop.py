@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,23 @@ from proto.errors import (
     Unavailable,
     UnknownOperation,
 )
-from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return
+from proto.frames import (
+    AnyFrame,
+    Bye,
+    ByeAck,
+    Call,
+    Cancel,
+    Drain,
+    Event,
+    Fault,
+    Hello,
+    Log,
+    Ping,
+    Pong,
+    Progress,
+    Ready,
+    Return,
+)
 from proto.link import Link, LinkClosed
 from proto.operation import Operation, Params, operation_of
 from services.runtime import storage
@@ -64,12 +81,21 @@ class ServiceLoop:
 
     Args:
         info: what `status` shows of the process itself.
+        handoff: where the kernel hands descriptors to it, for the services that have one.
     """
 
-    def __init__(self, birth: Birth, link: Link, info: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        birth: Birth,
+        link: Link,
+        info: Mapping[str, str] | None = None,
+        *,
+        handoff: socket.socket | None = None,
+    ) -> None:
         self._birth = birth
         self._info = dict(info or {})
-        self._channel = Channel(link)
+        self._handoff = handoff
+        self._channel = Channel(link, frames.from_kernel, at_once=FRAMES_AT_ONCE)
         self._outgoing = Outgoing(self._channel, birth.service, birth.generation)
         self._handlers: dict[str, _Served] = {}
         self._calls: dict[int, Context] = {}
@@ -93,7 +119,9 @@ class ServiceLoop:
                 Hello(frames.PROTOCOL, self._birth.service, self._birth.generation, os.getpid(), self._birth.operations)
             )
             async with trio.open_nursery() as background:
-                env = self._env = Environment(self._birth, self._outgoing, background, self._drained)
+                env = self._env = Environment(
+                    self._birth, self._outgoing, background, self._drained, handoff=self._handoff
+                )
                 env.info(**self._info)
                 # The reader outlives the calls: cancellations and answers must still arrive while draining.
                 outer.start_soon(self._read, env, outer.cancel_scope)
@@ -156,12 +184,6 @@ class ServiceLoop:
         try:
             while True:
                 self._accept(await self._channel.receive(), env)
-                for _ in range(FRAMES_AT_ONCE - 1):
-                    if (frame := self._channel.try_receive()) is None:
-                        break
-                    self._accept(frame, env)
-                else:
-                    await trio.lowlevel.checkpoint()
         except (LinkClosed, ProtocolViolation) as error:
             if isinstance(error, ProtocolViolation):
                 _log.error("the kernel sent an invalid frame: %s", error)
@@ -170,6 +192,8 @@ class ServiceLoop:
 
     def _accept(self, frame: AnyFrame, env: Environment) -> None:
         match frame:
+            case Call(op=frames.ASK_CLIENT) if self._nursery is not None:
+                self._nursery.start_soon(self._outgoing.ask, frame)
             case Call():
                 try:
                     self._begin(frame)
@@ -177,7 +201,12 @@ class ServiceLoop:
                     self._channel.post(Fault(frame.id, error.failure))
             case Return() | Fault():
                 self._outgoing.answer(frame)
+            case Progress() | Log():
+                self._outgoing.report(frame)
+            case Event():
+                env.receive(frame)
             case Cancel(id=call_id):
+                self._outgoing.withdraw(call_id)
                 if (context := self._calls.get(call_id)) is not None:
                     context.cancelled_by_caller = True
                     context.scope.cancel()
@@ -198,7 +227,7 @@ class ServiceLoop:
         if (served := self._handlers.get(call.op)) is None:
             raise UnknownOperation(f"no operation {call.op!r} here")
         try:
-            params = served.decoder.decode(call.params)
+            params = frames.decoded(served.decoder.decode, call.params)
         except msgspec.DecodeError as error:
             raise InvalidParams(f"{call.op}: {error}") from error
         params.check()

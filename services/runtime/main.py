@@ -1,6 +1,6 @@
 """A service process: from a birth certificate and an inherited descriptor to a running loop, and its exit code.
 
-    python -m services.runtime.main LINK_FD BIRTH_FD
+    python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD]
 
 is how the kernel starts one from nothing; a zygote calls `run` in the forked child.  A standby does everything but the
 service's own start-up ahead, and waits there for its turn: see `standby`.
@@ -13,6 +13,7 @@ import faulthandler
 import importlib
 import logging
 import signal
+import socket
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -38,11 +39,12 @@ comes that late after each step of a worker thread, and a call takes several."""
 _log = logging.getLogger("linckia.service")
 
 
-def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
+def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool = False) -> int:
     """Serve until drained, and return the exit code.  Never raises for what happens inside the service.
 
     Args:
         fd: the link, or the socket on which a standby waits.
+        handoff_fd: the socket over which the kernel hands descriptors to it, if it has one.
     """
     _prepare(birth)
     code = EXIT_OK
@@ -61,7 +63,7 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
             _log.info("confined by %s", info["confined"])
             # A change of user has cut the tie.
             die_with(birth.parent_pid, birth.service)
-        trio.run(_main, birth, fd, module, info, standby)
+        trio.run(_main, birth, fd, handoff_fd, module, info, standby)
     except* (LinkClosed, KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
@@ -71,15 +73,18 @@ def run(birth: Birth, fd: int, *, standby: bool = False) -> int:
     return code
 
 
-async def _main(birth: Birth, fd: int, module: ModuleType, info: dict[str, str], standby: bool) -> None:
+async def _main(
+    birth: Birth, fd: int, handoff_fd: int | None, module: ModuleType, info: dict[str, str], standby: bool
+) -> None:
     if standby:
         if (woken := await stand_by(birth, fd, module)) is None:
             return
-        birth, fd = woken
+        birth, fd, handoff_fd = woken
         _name_log(birth)
     with contextlib.closing(NngLink(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
         async with trio.open_nursery() as nursery:
-            loop = ServiceLoop(birth, link, info)
+            handoff = None if handoff_fd is None else socket.socket(fileno=handoff_fd)
+            loop = ServiceLoop(birth, link, info, handoff=handoff)
             nursery.start_soon(loop.end_at_sigterm)
             nursery.start_soon(give_back_at_rest, loop.give_back)
             await loop.run(module.open_service)
@@ -103,9 +108,11 @@ def _name_log(birth: Birth) -> None:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
-        sys.exit("usage: python -m services.runtime.main LINK_FD BIRTH_FD (the kernel starts services itself)")
-    return run(read_birth(int(argv[1]), Birth), int(argv[0]))
+    if len(argv) not in (2, 3) or not all(fd.isdigit() for fd in argv):
+        sys.exit(
+            "usage: python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD] (the kernel starts services itself)"
+        )
+    return run(read_birth(int(argv[0]), Birth), *map(int, argv[1:]))
 
 
 if __name__ == "__main__":

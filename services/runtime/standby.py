@@ -29,7 +29,7 @@ import msgspec
 import trio
 
 from proto import frames
-from proto.birth import MAX_PACKET_BYTES, PREPARED, Birth, Wake
+from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, PREPARED, Birth, Wake
 from proto.channel import Channel
 from proto.errors import Unavailable
 from proto.frames import Bye, ByeAck, Call, Drain, Fault, Ready, Return
@@ -53,10 +53,11 @@ _decoder = msgspec.msgpack.Decoder(Wake)
 _log = logging.getLogger("linckia.service")
 
 
-async def stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[Birth, int] | None:
-    """Prepare, and wait to be woken: what this becomes, and its link; None where the kernel has no use for it any more.
+async def stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[Birth, int, int | None] | None:
+    """Prepare, and wait to be woken: what this becomes, its link and its handoff.
 
-    Standard output and error are the new generation's log afterwards.
+    None where the kernel has no use for it any more.  Standard output and error are the new generation's log
+    afterwards.
     """
     with socket.socket(fileno=control_fd) as control:
         await _prepare(birth, control, module)
@@ -65,18 +66,24 @@ async def stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[B
         if not packet:
             return None
         trio.lowlevel.notify_closing(control)
-    link_fd, log_fd = fds
+    link_fd, log_fd, *handoff = fds
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
     os.close(log_fd)
-    return msgspec.structs.replace(birth, generation=_decoder.decode(packet).generation), link_fd
+    return (
+        msgspec.structs.replace(birth, generation=_decoder.decode(packet).generation),
+        link_fd,
+        handoff[0] if handoff else None,
+    )
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:
     """The packet that waits, and its descriptors; an empty one where the kernel's end is closed."""
     for _ in range(2):
         with contextlib.suppress(ConnectionResetError):
-            packet, fds, _flags, _address = socket.recv_fds(control, MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+            packet, fds, _flags, _address = socket.recv_fds(
+                control, MAX_PACKET_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
             return packet, fds
         # The kernel closed its end before it had read PREPARED.  Linux reports that once, ahead of what was sent: the
         # packet that wakes us may lie behind it.

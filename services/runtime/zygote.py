@@ -1,6 +1,6 @@
 """A zygote: a process that has imported what its services need, uses none of it, and forks them.
 
-    python -m services.runtime.zygote CONTROL_FD BIRTH_FD
+    python -m services.runtime.zygote BIRTH_FD CONTROL_FD
 
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
 ever. It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
@@ -18,13 +18,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import msgspec
 
 from proto import ops
-from proto.birth import MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
+from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
 from proto.machine import HEAPS, limit_heaps
 from services.runtime import main as service_main
 from services.runtime.privileges import KernelGone, die_with
@@ -64,7 +64,7 @@ def threads() -> int:
 def serve(control: socket.socket, parent_pid: int) -> None:
     """Fork what is asked for until the kernel closes its end."""
     while True:
-        packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 2)
+        packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
         if not packet:
             return
         try:
@@ -77,12 +77,12 @@ def serve(control: socket.socket, parent_pid: int) -> None:
 
 def _answer(packet: bytes, fds: list[int], parent_pid: int) -> Forked:
     request = _decoder.decode(packet)
-    if len(fds) != 2:
-        return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2")
+    if len(fds) not in (2, 3):
+        return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2 or 3")
     if (running := threads()) != 1:
         return Forked(id=request.id, error=f"the zygote has {running} threads, so a fork would not be safe")
     try:
-        pid = _fork_orphan(lambda: _become(request, fds[0], fds[1], parent_pid))
+        pid = _fork_orphan(lambda: _become(request, fds, parent_pid))
     except OSError as error:
         return Forked(id=request.id, error=f"fork: {error}")
     return Forked(id=request.id, pid=pid)
@@ -124,13 +124,14 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
-def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
+def _become(request: Fork, fds: Sequence[int], parent_pid: int) -> NoReturn:
     """In the forked child: be the service, or wait to be."""
     code = EXIT_FAILED
     try:
         # Its own session and process group: what it spawns dies with it, and nothing else does.
         os.setsid()
-        _take_descriptors(fd, log_fd)
+        fd, log_fd, *handoff = fds
+        _take_descriptors(log_fd, (fd, *handoff))
         os.environ.update(request.env)
         if heaps := request.env.get(HEAPS):
             # Read when a process starts from nothing, and not again.
@@ -141,7 +142,7 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
             importlib.import_module("numpy.random").seed()
         _await_adoption(parent_pid)
         gc.enable()
-        code = service_main.run(request.birth, fd, standby=request.standby)
+        code = service_main.run(request.birth, fd, *handoff, standby=request.standby)
     except BaseException:  # noqa: BLE001  # nothing may return into the zygote's own code
         traceback.print_exc()
     finally:
@@ -150,14 +151,18 @@ def _become(request: Fork, fd: int, log_fd: int, parent_pid: int) -> NoReturn:
         os._exit(code)
 
 
-def _take_descriptors(own_fd: int, log_fd: int) -> None:
+def _take_descriptors(log_fd: int, kept: Sequence[int]) -> None:
+    """Standard output and error become the log; all others but those `kept` are closed."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
-    os.set_inheritable(own_fd, False)
-    os.closerange(3, own_fd)
-    os.closerange(own_fd + 1, os.sysconf("SC_OPEN_MAX"))
+    begin = 3
+    for fd in sorted(kept):
+        os.set_inheritable(fd, False)
+        os.closerange(begin, fd)
+        begin = fd + 1
+    os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
 
 
 def _await_adoption(parent_pid: int) -> None:
@@ -193,8 +198,8 @@ def live(birth: ZygoteBirth, control_fd: int) -> int:
 
 def main(argv: list[str]) -> int:
     if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
-        sys.exit("usage: python -m services.runtime.zygote CONTROL_FD BIRTH_FD (the kernel starts zygotes itself)")
-    return live(read_birth(int(argv[1]), ZygoteBirth), int(argv[0]))
+        sys.exit("usage: python -m services.runtime.zygote BIRTH_FD CONTROL_FD (the kernel starts zygotes itself)")
+    return live(read_birth(int(argv[0]), ZygoteBirth), int(argv[1]))
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from kernel.gateway.surfaces import Surface
 from proto import ops
 from proto.operation import SURFACES
+from proto.surfaces.surface import Surface
 from tests.bench._wire import Stdio, checked
 from tests.system.running import running
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.browser import chromium
 from tests.system.running import running
-from tests.unit.gateway.wire import META, MODERN
+from tests.unit.front.wire import META, MODERN
 
 pytestmark = pytest.mark.skipif(chromium.executable() is None, reason="no Chromium is installed here")
 

@@ -273,7 +273,7 @@ class InputPrompt(Params[PromptResult], frozen=True, kw_only=True):
     """A prompt that asks the user for its context."""
 
 
-@_fixture("test_complete", role=Role.INTERNAL, callers=("kernel",))
+@_fixture("test_complete", role=Role.INTERNAL, callers=("front",))
 class Complete(Params[list[str]], frozen=True, kw_only=True):
     """Completes arguments of the fixtures."""
 

@@ -52,9 +52,11 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     entries = catalog.served(catalog.ENTRIES, {"rerank": {"model": "none"}})
     specs = {entry.spec.name: catalog.resting(entry, 60, {}).spec for entry in entries}
     assert {name for name, spec in specs.items() if spec.rests_after_s is None} == {
-        "retrieve", "knowledge", "documents", "files", "watch"
+        "front", "retrieve", "knowledge", "documents", "files", "watch"
     }  # fmt: skip
     assert {spec.rests_after_s for spec in specs.values()} == {None, 60}
+    # A client waits for the front, whatever else rests.
+    assert specs.pop("front").standby_rests_after_s is None
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}
     assert {catalog.resting(entry, 0, {}).spec.rests_after_s for entry in entries} == {None}
     # A search waits only briefly for a model that is to be loaded.

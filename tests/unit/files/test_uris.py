@@ -9,11 +9,11 @@ from typing import Any
 import apsw
 import pytest
 
-from kernel.gateway.surfaces import Surface
 from proto import ops
 from proto.errors import InvalidParams, LinckiaError
 from proto.ops.files.index import Index
 from proto.ops.files.reading import Inspect
+from proto.surfaces.surface import Surface
 from services.files.index.tree import find
 from services.files.query import sets
 from services.runtime.testing import Bench

@@ -12,8 +12,8 @@ import trio.testing
 from msgspec import Raw
 
 from proto import frames
-from proto.channel import Channel, ProtocolViolation
-from proto.frames import AnyFrame, Call, Ping, Progress, Return
+from proto.channel import MAX_GATHERED_BYTES, Channel, ProtocolViolation
+from proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
 from proto.link import Link, LinkClosed, NngLink, memory_link, socket_pair
 
 Pair = Callable[[], tuple[Link, Link]]
@@ -47,9 +47,8 @@ async def test_frames_of_one_call_keep_their_order_whatever_their_size(pair: Pai
         nursery.start_soon(a.run_sender)
         sizes = [10, 300_000, 20, 100_000, 5, 70_000]
         for size in sizes:
-            a.post(Progress(7, size, None, "x" * size))
-        received = await take(b, len(sizes))
-        assert [f.done for f in received if isinstance(f, Progress)] == sizes
+            a.post(Return(7, body(size)))
+        assert await take(b, len(sizes)) == [Return(7, body(size)) for size in sizes]
         a.close()
         b.close()
 
@@ -136,6 +135,72 @@ async def test_random_bytes_are_a_violation_not_a_crash() -> None:
     a.try_send(b"\x93\xff\x00garbage")
     with pytest.raises(ProtocolViolation):
         await channel.receive()
+
+
+async def test_parts_take_no_more_memory_than_there_is_for_them() -> None:
+    a, b = memory_link()
+    channel = Channel(b)
+    many = [frames.encode(Part(n, False, b"x")) for n in range(frames.MAX_STREAMS + 1)]
+    for message in many[:-1]:
+        a.try_send(message)
+    a.try_send(many[0])
+    with trio.move_on_after(0.01):
+        await channel.receive()
+    a.try_send(many[-1])
+    with pytest.raises(ProtocolViolation, match="at the same time"):
+        await channel.receive()
+    a, b = memory_link()
+    channel = Channel(b)
+    # A quarter of what may be, twice over, in streams that each have room.
+    piece = frames.encode(Part(1, False, bytes(MAX_GATHERED_BYTES // 4 + 1)))
+    for _ in range(4):
+        a.try_send(piece)
+    with pytest.raises(ProtocolViolation, match="bytes together"):
+        await channel.receive()
+
+
+async def test_more_large_frames_than_may_be_in_parts_at_once_arrive_one_after_the_other(pair: Pair) -> None:
+    a, b = (Channel(link) for link in pair())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(a.run_sender)
+        sent = [Return(n, body(frames.PART_BYTES + n)) for n in range(1, 3 * frames.MAX_STREAMS)]
+        for frame in sent:
+            a.post(frame)
+        assert sorted(await take(b, len(sent)), key=lambda frame: frame.id) == sent
+        a.close()
+        b.close()
+
+
+async def test_end_that_does_not_read_is_not_read_either_so_that_answers_do_not_pile_up() -> None:
+    theirs, ours = memory_link(4)
+    kernel = Channel(ours, frames.from_service, max_backlog_bytes=100_000)
+    question = frames.encode(Call(1, "no.such", body(1), 1000, "", "", 1))
+    answer = Return(1, body(10_000))
+    answered = 0
+
+    async def answers() -> None:
+        nonlocal answered
+        while True:
+            await kernel.receive()
+            kernel.post(answer)
+            kernel.post(Progress(1, 0.5))
+            answered += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kernel.run_sender)
+        nursery.start_soon(answers)
+        while theirs.try_send(question):
+            await trio.testing.wait_all_tasks_blocked()
+        assert kernel.is_behind
+        assert answered < 30
+        # It reads, and is read again: nothing of what it was owed is lost but what it can do without.
+        got = 0
+        while got < answered:
+            got += isinstance(frames.decode(await theirs.receive()), Return)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not kernel.is_behind
+        assert theirs.try_send(question)
+        nursery.cancel_scope.cancel()
 
 
 async def test_cancelled_receives_lose_nothing(pair: Pair) -> None:

@@ -55,7 +55,7 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
             outcomes: list[Raw | LinckiaError] = []
             routed = RoutedCall(
                 operation_of(params), frames.pack_body(params), caller="client", trace="",
-                deadline=trio.current_time() + 10, done=outcomes.append,
+                deadline=trio.current_time() + 10, limit_s=10, done=outcomes.append,
                 progress=None, client_requests=None,
             )  # fmt: skip
             lane.submit(routed)

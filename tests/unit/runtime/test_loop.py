@@ -23,6 +23,8 @@ from services.runtime.loop import ServiceLoop
 
 F = TypeVar("F")
 
+TRACE = frames.new_trace()
+
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):
     """A number."""
@@ -107,7 +109,7 @@ class Line:
 
     def call(self, call_id: int, seconds: float, *, left_ms: int = 60_000) -> None:
         body = frames.pack_body(Wait(seconds=seconds))
-        self.channel.post(Call(call_id, "loop.wait", body, left_ms, "00-trace", "client", 3))
+        self.channel.post(Call(call_id, "loop.wait", body, left_ms, TRACE, "client", 3))
 
     async def expect(self, kind: type[F]) -> F:
         frame: AnyFrame = await self.channel.receive()
@@ -186,7 +188,7 @@ async def test_defect_in_a_handler_is_told_without_its_traceback(caplog: pytest.
         assert failure.kind is Kind.INTERNAL
         assert "Traceback" not in failure.message
         assert "ZeroDivisionError" not in failure.message
-        assert "00-trace" in failure.message
+        assert TRACE in failure.message
         assert "ZeroDivisionError" in caplog.text
         kernel.call(2, 0)
         assert (await kernel.expect(Return)).id == 2

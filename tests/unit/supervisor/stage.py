@@ -27,10 +27,11 @@ MIB = 2**20
 class Actor:
     """What an acted service knows and can do."""
 
-    def __init__(self, birth: Birth, pid: int, channel: Channel) -> None:
+    def __init__(self, birth: Birth, pid: int, link: Link) -> None:
         self.birth = birth
         self.pid = pid
-        self.channel = channel
+        self.link = link
+        self.channel = Channel(link)
         self.memory = 10 * MIB
         self.answers_pings = True
         self.info = {"device": "cpu"}
@@ -83,6 +84,7 @@ class ActedProcess:
     """`placement.Running`."""
 
     how = "acted"
+    handoff = None
 
     def __init__(self, actor: Actor, link: Link) -> None:
         self.actor = actor
@@ -139,7 +141,7 @@ class Stage:
         if self.refuses is not None:
             raise SpawnError(self.refuses)
         ours, theirs = memory_link()
-        actor = Actor(birth, 1000 + len(self.actors), Channel(theirs))
+        actor = Actor(birth, 1000 + len(self.actors), theirs)
         self.actors.append(actor)
         process = ActedProcess(actor, ours)
         self.processes.append(process)

@@ -1,0 +1,180 @@
+"""What clients come in by, held by the kernel and served by fronts: listening sockets, and local clients' descriptors.
+
+A front may die like any service: the next generation is handed the same sockets, whose queues kept who came meanwhile,
+and the same local clients, whose sessions go on from the memory that each brought along.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import logging
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import trio
+
+from proto.front import MAX_PACKET_BYTES, Answered, Attach, Detach, Detached, FromFront, Http, Listen, ToFront
+
+BACKLOG = 1024
+"""Connections that wait to be accepted, while a front starts, say."""
+
+_log = logging.getLogger("linckia.kernel")
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[FromFront] = msgspec.msgpack.Decoder(FromFront)
+
+
+@dataclass(eq=False)
+class _Client:
+    """A local client; `front` is the process that serves it, if one does."""
+
+    id: int
+    surface: str
+    descriptors: tuple[int, ...]
+    ended: trio.Event = field(default_factory=trio.Event)
+    front: _Front | None = None
+
+
+@dataclass(eq=False)
+class _Front:
+    """One generation of a front, and the socket to it."""
+
+    name: str
+    end: trio.socket.SocketType
+    clients: int = 0
+    sending: trio.Lock = field(default_factory=trio.Lock)
+
+    async def send(self, message: ToFront, descriptors: Sequence[int] = ()) -> None:
+        """Where it is dead, that is seen elsewhere, and the next one is told."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        async with self.sending:
+            try:
+                await self.end.sendmsg([_encode(message)], rights)
+            except OSError as error:
+                _log.debug("%s could not be told: %s", self.name, error)
+
+
+class Handoff:
+    """The kernel's end; `run` must be running in a nursery.
+
+    Args:
+        names: of the fronts, the processes that share the work.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.answered = trio.Event()
+        """Set when the first local client has been answered, or waits for what takes longer."""
+        self._names = tuple(names)
+        self._listening: dict[str, socket.socket] = {}
+        self._fronts: dict[str, _Front] = {}
+        self._clients: dict[int, _Client] = {}
+        self._ids = itertools.count(1)
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def clients(self) -> int:
+        """Local clients that are attached now."""
+        return len(self._clients)
+
+    def listen(self, http: Http) -> str:
+        """Listen for HTTP, with a socket for each front; answers the URL.  Raises OSError."""
+        port = http.port
+        family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
+        for name in self._names:
+            listening = self._listening[name] = socket.socket(family, socket.SOCK_STREAM)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if len(self._names) > 1:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listening.bind((http.host, port))
+            listening.listen(BACKLOG)
+            port = listening.getsockname()[1]
+        host = f"[{http.host}]" if family == socket.AF_INET6 else http.host
+        return f"http://{host}:{port}"
+
+    def close(self) -> None:
+        """Listen no longer."""
+        for listening in self._listening.values():
+            listening.close()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    def ready(self, name: str, end: socket.socket) -> None:
+        """A generation of a front is READY, and `end` is the socket to it, which stays the caller's."""
+        if self._nursery is not None:
+            self._nursery.start_soon(self._serve, _Front(name, trio.socket.from_stdlib_socket(end.dup())))
+
+    async def attach(self, fd_in: int, fd_out: int, surface: str, memory: int | None = None) -> None:
+        """Have a local client served until it has gone and what it had asked is answered.
+
+        The descriptors stay the caller's to close.  Cancellation ends it at once.
+
+        Args:
+            memory: of the session, which outlives the front, and this kernel as well.
+        """
+        descriptors = (fd_in, fd_out) if memory is None else (fd_in, fd_out, memory)
+        client = _Client(next(self._ids), surface, descriptors)
+        self._clients[client.id] = client
+        try:
+            if self._fronts:
+                await self._hand_over(client)
+            await client.ended.wait()
+        finally:
+            del self._clients[client.id]
+            front = client.front
+            if front is not None:
+                front.clients -= 1
+                if not client.ended.is_set():
+                    with trio.CancelScope(shield=True):
+                        await front.send(Detach(client.id))
+
+    async def _hand_over(self, client: _Client) -> None:
+        """To the front that serves the fewest."""
+        front = client.front = min(self._fronts.values(), key=lambda each: each.clients)
+        front.clients += 1
+        await front.send(Attach(client.id, client.surface), client.descriptors)
+
+    async def _serve(self, front: _Front) -> None:
+        """One generation of a front, until it is dead."""
+        self._fronts[front.name] = front
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, front, nursery.cancel_scope)
+                if (listening := self._listening.get(front.name)) is not None:
+                    await front.send(Listen(), (listening.fileno(),))
+                for client in list(self._clients.values()):
+                    if client.front is None:
+                        await self._hand_over(client)
+        finally:
+            front.end.close()
+            if self._fronts.get(front.name) is front:
+                del self._fronts[front.name]
+        orphans = [client for client in self._clients.values() if client.front is front]
+        for client in orphans:
+            client.front = None
+        # Without another front they wait for the next generation.
+        for client in orphans:
+            if self._fronts and client.front is None:
+                await self._hand_over(client)
+
+    async def _read(self, front: _Front, scope: trio.CancelScope) -> None:
+        try:
+            while packet := await front.end.recv(MAX_PACKET_BYTES):
+                self._accept(front, _decoder.decode(packet))
+        except (OSError, msgspec.DecodeError) as error:
+            _log.error("%s: what it said of its clients cannot be read: %s", front.name, error)
+        scope.cancel()
+
+    def _accept(self, front: _Front, message: FromFront) -> None:
+        match message:
+            case Answered():
+                self.answered.set()
+            case Detached(id=number):
+                client = self._clients.get(number)
+                if client is not None and client.front is front:
+                    client.ended.set()

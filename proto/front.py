@@ -1,0 +1,103 @@
+"""What a front is told: its settings at its birth, and the descriptors that the kernel hands it.
+
+A front speaks to clients, and holds nothing that may not be lost: listening sockets, the descriptors of local clients
+and the memory of their sessions stay with the kernel, which hands them to the next front when one dies.  The messages
+are msgpack on a SEQPACKET socket, one message a packet, with the descriptors beside it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+SERVICE = "front"
+"""The service that fronts are instances of, and that owns what they answer themselves."""
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 3000
+MIN_TOKEN_CHARACTERS = 16
+"""A shorter one could be guessed."""
+
+MAX_PACKET_BYTES = 4096
+MAX_DESCRIPTORS = 3
+
+
+class Http(msgspec.Struct, frozen=True, kw_only=True):
+    """`[http]`: how MCP is served over HTTP."""
+
+    enabled: bool = True
+    host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
+    port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
+    """0 takes a free one."""
+    token: Annotated[str, Meta(min_length=MIN_TOKEN_CHARACTERS)] | None = None
+    """What clients must send as bearer token."""
+    token_file: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    """Names besides its own that it may be asked for."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web origins besides this machine's."""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class PromptFolder(msgspec.Struct, frozen=True):
+    """Where prompts may lie; `within`, where it is set, is the real path that no file may lead out of."""
+
+    path: str
+    within: str | None = None
+
+
+class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a front serves.
+
+    `ops_modules` declare operations beside those of `proto.ops`; those of `unserved` services are switched off.
+    """
+
+    version: str
+    http: Http | None = None
+    prompt_folders: tuple[PromptFolder, ...] = ()
+    ops_modules: tuple[str, ...] = ()
+    unserved: tuple[str, ...] = ()
+    workers: int = 1
+
+
+class Listen(msgspec.Struct, frozen=True, tag="listen"):
+    """To a front: serve HTTP on this socket, which listens already."""
+
+
+class Attach(msgspec.Struct, frozen=True, tag="attach"):
+    """To a front: serve a local client on its input and its output; a third descriptor is its session's memory."""
+
+    id: int
+    surface: str
+
+
+class Detach(msgspec.Struct, frozen=True, tag="detach"):
+    """To a front: that client has gone; its calls are not wanted any more."""
+
+    id: int
+
+
+class Answered(msgspec.Struct, frozen=True, tag="answered"):
+    """From a front, once: a local client has had its first answer, or waits for what takes longer."""
+
+
+class Detached(msgspec.Struct, frozen=True, tag="detached"):
+    """From a front: that client's input has ended, and what it had asked is answered."""
+
+    id: int
+
+
+ToFront: TypeAlias = Listen | Attach | Detach
+FromFront: TypeAlias = Answered | Detached

@@ -1,0 +1,157 @@
+"""Operations that the front answers itself.
+
+`query` reads in steps, `execute` changes in order, `session` frames the work: they call the operations that their
+steps name. What a step may be depends on the surface: on `documents` it is an operation on documents, on `all` and
+`compact` any that a client may call. The scratchpad keeps long answers in memory for the session that asked for them.
+Prompts are tasks worded for the tools that are here; those of the user's own are Markdown files beside them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.front import SERVICE
+from proto.mcp import Content, PromptResult
+from proto.operation import Family, Params, Role
+
+SURFACES = ("documents", "compact")
+SCRATCHPAD_SURFACES = ("knowledge",)
+
+MAX_STEPS = 100
+MAX_OPERATIONS = 1000
+
+tool = Family(SERVICE, surfaces=SURFACES, both_spellings=True)
+step = Family(SERVICE, role=Role.STEP, surfaces=("documents",))
+scratchpad = Family(SERVICE, surfaces=SCRATCHPAD_SURFACES)
+prompt = Family(SERVICE, role=Role.PROMPT, surfaces=SURFACES)
+
+_STEP = {"op": {"type": "string"}, "params": {"type": "object"}}
+
+Step: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"properties": _STEP, "required": ["op"]})]
+Change: TypeAlias = Annotated[
+    dict[str, Any], Meta(extra_json_schema={"properties": _STEP, "required": ["op", "params"]})
+]
+
+
+@tool.read("query", deadline_s=3600, title="Read in steps")
+class Query(Params[Content], frozen=True, kw_only=True):
+    """Read. One step answers its result; several answer {steps: [{stepIndex, op, result, isError}], totalSteps,
+    completedSteps} and end at the first that fails. A string param that starts with $prev is the last step's result
+    or part of it: $prev.results[0].hash."""
+
+    steps: Annotated[list[Step], Meta(min_length=1, max_length=MAX_STEPS, description="Ops to run, in order")]
+
+
+@tool.destroy("execute", idempotent=False, deadline_s=24 * 3600, title="Change in order", open_world=True)
+class Execute(Params[Content], frozen=True, kw_only=True):
+    """Change what is stored: all operations are checked, then done in order up to the first that fails, or
+    with continueOnError to the last. Answers {results: [{op, success, …, error}], totalOps, succeeded, failed}."""
+
+    operations: Annotated[
+        list[Change], Meta(min_length=1, max_length=MAX_OPERATIONS, description="Ops to do, in order")
+    ]
+    continueOnError: Annotated[bool, Meta(description="Go on after one that fails")] = False
+
+
+@tool.write("session", idempotent=False, deadline_s=120, title="Session")
+class Session(Params[Content], frozen=True, kw_only=True):
+    """Sessions mark what was stored while they lasted, pin documents and watch folders."""
+
+    action: Annotated[str | None, Meta(description="Start, stop, pin, unpin or watch")] = None
+    params: Annotated[dict[str, Any] | None, Meta(description="Of the action")] = None
+
+
+@step.read("describe", deadline_s=10)
+class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
+    """The parameters of an op; without a target, the names of all ops."""
+
+    target: Annotated[str | None, Meta(description="Name of an op")] = None
+
+
+class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer as it was."""
+
+    text: str
+
+
+@scratchpad.read("scratchpad_read", deadline_s=5, text="text")
+class ScratchpadRead(Params[ScratchpadContent], frozen=True, kw_only=True):
+    """Read the whole of a long answer that was cached in this session."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=1024, description="Id of an entry: 12 hexadecimal digits")]
+
+
+class ScratchpadEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A cached answer."""
+
+    id: Annotated[str, Meta(description="For scratchpad_read")]
+    tool: Annotated[str, Meta(description="The tool that answered it")]
+    size_bytes: int
+    timestamp: Annotated[str, Meta(description="When it was answered, RFC 3339, UTC")]
+
+
+class ScratchpadStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How full the scratchpad is; what was used least recently goes first."""
+
+    total_entries: int
+    total_size_bytes: int
+    max_size_bytes: int
+
+
+class ScratchpadListing(msgspec.Struct, frozen=True, kw_only=True):
+    """What is cached, newest first."""
+
+    entries: list[ScratchpadEntry]
+    stats: ScratchpadStats
+
+
+@scratchpad.read("scratchpad_list", deadline_s=5)
+class ScratchpadList(Params[ScratchpadListing], frozen=True, kw_only=True):
+    """List the long answers that are cached in this session."""
+
+
+@prompt.read("search_codebase", deadline_s=10, title="Search the codebase")
+class SearchCodebase(Params[PromptResult], frozen=True, kw_only=True):
+    """Search for code patterns in the codebase"""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=4096, description="Words or a regular expression to find")]
+    file_type: Annotated[str, Meta(max_length=64, description="Only files with this extension, as in py")] = ""
+    path: Annotated[str, Meta(max_length=4096, description="Only below this folder")] = ""
+
+
+@prompt.read("summarize_document", deadline_s=10, title="Summarize a document")
+class SummarizeDocument(Params[PromptResult], frozen=True, kw_only=True):
+    """Summarize a stored document"""
+
+    document_name: Annotated[str, Meta(min_length=1, max_length=4096, description="Its name, path or hash")]
+    max_words: Annotated[int, Meta(ge=10, le=10_000, description="Length of the summary")] = 200
+    focus: Annotated[str, Meta(max_length=4096, description="What the reader wants to know")] = ""
+
+
+class Depth(enum.StrEnum):
+    """How far to look."""
+
+    QUICK = "quick"
+    NORMAL = "normal"
+    THOROUGH = "thorough"
+
+
+@prompt.read("research", deadline_s=10, title="Research a topic")
+class Research(Params[PromptResult], frozen=True, kw_only=True):
+    """Research a topic in everything that is stored, with sources"""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=4096, description="What to find out")]
+    depth: Annotated[Depth, Meta(description="quick, normal or thorough")] = Depth.NORMAL
+
+
+@prompt.read("review_changes", deadline_s=10, title="Review changes")
+class ReviewChanges(Params[PromptResult], frozen=True, kw_only=True):
+    """Review what changed last, for defects and what they reach"""
+
+    path: Annotated[str, Meta(max_length=4096, description="Only below this folder")] = ""
+    recent: Annotated[int, Meta(ge=1, le=1000, description="How many of the latest documents to look at")] = 20
+    focus: Annotated[str, Meta(max_length=4096, description="What to look for above all")] = ""

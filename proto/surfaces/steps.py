@@ -1,0 +1,137 @@
+"""What may be a step on a surface, read from the table of operations, and what to say of a name that may not.
+
+On `documents` it is what can be done with documents.  On the other surfaces every operation that a client may call
+as a tool or as a step is one: those that read in `query`, all others in `execute`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Iterable, Mapping
+
+from proto.errors import InvalidParams
+from proto.front import SERVICE
+from proto.operation import CLIENT, Access, Operation, Role
+from proto.ops import Table
+
+QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
+
+NAMES = frozenset({QUERY, EXECUTE, SESSION, DESCRIBE})
+"""The operations that are answered here."""
+
+DOCUMENTS = "documents"
+"""The surface whose steps are only those that it shows itself."""
+
+_ACTION = "session."
+_LISTED = 20
+"""Names that an error lists in full; beyond it, the nearest and where to find the others."""
+
+
+class Category(enum.StrEnum):
+    """The composite tool that a step belongs to."""
+
+    QUERY = QUERY
+    EXECUTE = EXECUTE
+    SESSION = SESSION
+
+
+class Steps:
+    """The steps of one surface: operations by the names that clients give them."""
+
+    def __init__(self, surface: str, table: Table) -> None:
+        self.query: dict[str, Operation[object]] = {}
+        self.execute: dict[str, Operation[object]] = {}
+        self.session: dict[str, Operation[object]] = {}
+        # The operation's own name is understood as well, though it is not listed.
+        self._aliases: dict[str, tuple[Category, Operation[object]]] = {}
+        steps = _documents(table) if surface == DOCUMENTS else _everything(table)
+        for name, op in steps.items():
+            (self.query if op.access is Access.READ else self.execute)[name] = op
+        for op in table.values():
+            if op.role is Role.STEP and op.step.startswith(_ACTION) and op.admits(CLIENT):
+                self.session[op.step.removeprefix(_ACTION)] = op
+        if surface != DOCUMENTS:
+            for category, ops in self.by_category():
+                for op in ops.values():
+                    self._aliases[op.name] = (category, op)
+
+    def by_category(self) -> Iterable[tuple[Category, Mapping[str, Operation[object]]]]:
+        """The three groups."""
+        return (
+            (Category.QUERY, self.query),
+            (Category.EXECUTE, self.execute),
+            (Category.SESSION, self.session),
+        )
+
+    def find(self, name: str) -> tuple[Category, Operation[object]] | None:
+        """The step of that name and where it belongs; None where there is none."""
+        for category, ops in self.by_category():
+            if name in ops:
+                return category, ops[name]
+        action = self.session.get(name.removeprefix(_ACTION))
+        return (Category.SESSION, action) if action is not None else self._aliases.get(name)
+
+    def names(self) -> list[str]:
+        """Every step of the surface."""
+        return [name for _, ops in self.by_category() for name in ops]
+
+    def step(self, tool: Category, name: str, field: str) -> Operation[object]:
+        """The operation of a step of `tool`.
+
+        Raises:
+            InvalidParams: there is none of that name, or it belongs to another tool, which the message names.
+        """
+        found = self.find(name)
+        if found is not None and found[0] is tool:
+            return found[1]
+        if name in (QUERY, EXECUTE, SESSION):
+            raise InvalidParams(f"{field}: `{name}` is a tool, which cannot be a step", field=field)
+        if found is None:
+            ops = dict(self.by_category())[tool]
+            raise InvalidParams(f"{field}: unknown op `{name[:100]}`; {_known(name, ops)}", field=field)
+        raise InvalidParams(f"{field}: `{name}` {_PLACE[found[0]]}", field=field)
+
+
+_PLACE = {
+    Category.QUERY: "only reads: call it in `query`",
+    Category.EXECUTE: "changes what is stored: call it in `execute`",
+    Category.SESSION: "is an action of the tool `session`",
+}
+
+
+def _known(name: str, ops: Mapping[str, Operation[object]]) -> str:
+    if len(ops) <= _LISTED:
+        return f"there are: {', '.join(ops) or 'none'}"
+    near = difflib.get_close_matches(name, ops, n=3)
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    return f'{hint}{{"op": "{DESCRIBE}"}} in `{QUERY}` lists all'
+
+
+def _is_step(op: Operation[object]) -> bool:
+    return (
+        op.role in (Role.TOOL, Role.STEP)
+        and op.admits(CLIENT)
+        # A call that ends with a question is made again by the client, and what its other steps did is done by then.
+        and not op.asks
+        and not (op.service == SERVICE and op.name in (QUERY, EXECUTE, SESSION))
+        and not op.step.startswith(_ACTION)
+    )
+
+
+def _documents(table: Table) -> dict[str, Operation[object]]:
+    here = (op for op in table.values() if _is_step(op) and op.role is Role.STEP and DOCUMENTS in op.surfaces)
+    # The kernel's own `describe` comes last.
+    return {op.step: op for op in sorted(here, key=lambda op: op.service == SERVICE)}
+
+
+def _everything(table: Table) -> dict[str, Operation[object]]:
+    steps: dict[str, Operation[object]] = {}
+    # Operations that are steps and nothing else have the first claim to their name; a tool has another way in.
+    for op in sorted(filter(_is_step, table.values()), key=lambda op: op.role is not Role.STEP):
+        for name in (op.step, op.name, f"{op.service}_{op.name}"):
+            if steps.setdefault(name, op) is op:
+                break
+        else:
+            raise ValueError(f"operation {op.name}: no name as a step is left for it; give it one of its own (`step=`)")
+    return steps

@@ -1,0 +1,202 @@
+"""Surfaces: which tools, resources and prompts a client is shown, read from the table of operations.
+
+A surface is fixed when it is made: its lists never vary by connection or through calls, and what is not on it cannot be
+called through it.  Operations that do not admit clients are on no surface.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+from functools import cached_property
+
+import msgspec
+
+from proto.front import SERVICE
+from proto.json_types import JsonObject
+from proto.operation import ALL, CLIENT, Access, Operation, Resource, Role
+from proto.ops import Table, front
+from proto.surfaces.describe import shown
+from proto.surfaces.steps import Steps
+
+_VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Surface:
+    """What one surface shows, in the table's order; lists are in wire form, made once."""
+
+    def __init__(self, name: str, table: Table) -> None:
+        self.name = name
+        self.steps = Steps(name, table)
+        """What the composite tools reach here."""
+        here = [op for op in table.values() if op.admits(CLIENT) and (name == ALL or name in op.surfaces)]
+        self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
+        self.prompts: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.PROMPT}
+        self._resources: dict[str, Operation[object]] = {}
+        self._templates: list[tuple[re.Pattern[str], Operation[object]]] = []
+        for op in here:
+            if op.role is Role.RESOURCE and op.resource is not None:
+                if "{" in op.resource.uri:
+                    self._templates.append((template_pattern(op.resource.uri), op))
+                else:
+                    self._resources[op.resource.uri] = op
+        # Of two that match, the one that says more of the URI is meant.
+        self._templates.sort(key=lambda each: _literal_chars(each[1]), reverse=True)
+
+    @cached_property
+    def listed_tools(self) -> list[JsonObject]:
+        """`tools` of `tools/list`."""
+        return [self._tool(op) for op in self.tools.values()]
+
+    @cached_property
+    def listed_prompts(self) -> list[JsonObject]:
+        """`prompts` of `prompts/list`; a prompt's arguments are its operation's parameters."""
+        return [_prompt(op) for op in self.prompts.values()]
+
+    @cached_property
+    def listed_resources(self) -> list[JsonObject]:
+        """`resources` of `resources/list`: those with a URI of their own."""
+        return [_resource(op, "uri") for op in self._resources.values()]
+
+    @cached_property
+    def listed_templates(self) -> list[JsonObject]:
+        """`resourceTemplates` of `resources/templates/list`."""
+        return [_resource(op, "uriTemplate") for _, op in self._templates]
+
+    @cached_property
+    def custom_headers(self) -> frozenset[str]:
+        """Tools with parameters that clients mirror in HTTP headers (`x-mcp-header`)."""
+        return frozenset(
+            op.name for op in self.tools.values() if b"x-mcp-header" in msgspec.json.encode(op.input_schema)
+        )
+
+    def _tool(self, op: Operation[object]) -> JsonObject:
+        # The schema goes without the description, which a model need not read twice.
+        description, schema = shown(op, self.name, self.steps)
+        tool = {
+            "name": op.name,
+            "title": op.title,
+            "description": description,
+            "inputSchema": schema,
+            "annotations": annotations_of(op),
+        }
+        if (result := output_schema(op)) is not None:
+            tool["outputSchema"] = {key: value for key, value in result.items() if key != "description"}
+        return tool
+
+    def find_resource(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
+        """The operation that reads `uri` and the arguments that `uri` carries; None where nothing does."""
+        found = self._matching(uri)
+        bare, mark, query = uri.partition("?")
+        if found is not None or not mark:
+            return found
+        found = self._matching(bare)
+        if found is None or found[0].resource is None or not found[0].resource.query:
+            return None
+        return found[0], dict(urllib.parse.parse_qsl(query, keep_blank_values=True)) | found[1]
+
+    def _matching(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
+        op = self._resources.get(uri)
+        if op is not None:
+            return op, {}
+        for pattern, candidate in self._templates:
+            match = pattern.fullmatch(uri)
+            if match is not None:
+                return candidate, {key: urllib.parse.unquote(value) for key, value in match.groupdict().items()}
+        return None
+
+    def find_template(self, template: str) -> Operation[object] | None:
+        """The operation of a URI template (or plain URI), as completion references name it."""
+        for _, op in self._templates:
+            if op.resource is not None and op.resource.uri == template:
+                return op
+        return self._resources.get(template)
+
+
+def template_pattern(template: str) -> re.Pattern[str]:
+    """A regular expression of an RFC 6570 template; a variable matches what such a template expands to.
+
+    `{name}` is simple expansion (level 1), which has no slash of its own; `{+name}` is reserved expansion (level 2).
+    """
+    pieces = _VARIABLE.split(template)
+    return re.compile("".join(_variable(piece) if i % 2 else re.escape(piece) for i, piece in enumerate(pieces)))
+
+
+def _variable(name: str) -> str:
+    return f"(?P<{name[1:]}>[^?#]*)" if name.startswith("+") else f"(?P<{name}>[^/?#]+)"
+
+
+def annotations_of(operation: Operation[object]) -> dict[str, bool]:
+    """The hints of a tool: what it may do to what is stored, and whether it reaches beyond this machine's own."""
+    return {
+        "readOnlyHint": operation.access is Access.READ,
+        "destructiveHint": operation.access is Access.DESTRUCTIVE,
+        "idempotentHint": operation.idempotent,
+        "openWorldHint": operation.open_world,
+    }
+
+
+def caches(operation: Operation[object]) -> bool:
+    """Whether long answers of this operation are kept in the scratchpad."""
+    kept_on = set(front.SCRATCHPAD_SURFACES) <= set(operation.surfaces)
+    return kept_on and operation.service != SERVICE and not operation.is_content
+
+
+def output_schema(operation: Operation[object]) -> JsonObject | None:
+    """The schema of the structured result: the operation's own, or what stands for an answer that was kept."""
+    own = operation.output_schema
+    if own is None or not caches(operation):
+        return own
+    own = dict(own)
+    definitions = own.pop("$defs", None)
+    schema: JsonObject = {"type": "object", "anyOf": [own, _CACHED]}
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+_CACHED = {
+    "type": "object",
+    "description": "A long answer that was cached; scratchpad_read has the whole of it",
+    "properties": {
+        "cached": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "description": "For scratchpad_read"},
+                "tool": {"type": "string"},
+                "size_bytes": {"type": "integer"},
+                "preview": {"type": "string"},
+            },
+            "required": ["id", "tool", "size_bytes", "preview"],
+        }
+    },
+    "required": ["cached"],
+}
+
+
+def _literal_chars(op: Operation[object]) -> int:
+    return 0 if op.resource is None else len(_VARIABLE.sub("", op.resource.uri))
+
+
+def _prompt(op: Operation[object]) -> JsonObject:
+    properties = op.input_schema.get("properties", {})
+    arguments = [
+        {
+            "name": field.encode_name,
+            "required": field.required,
+            **({"description": text} if (text := properties.get(field.encode_name, {}).get("description")) else {}),
+        }
+        for field in msgspec.structs.fields(op.params)
+    ]
+    return {"name": op.name, "title": op.title, "description": op.description, "arguments": arguments}
+
+
+def _resource(op: Operation[object], key: str) -> JsonObject:
+    resource = op.resource
+    assert isinstance(resource, Resource)
+    return {
+        key: resource.uri,
+        "name": resource.name,
+        "title": op.title,
+        "description": op.description,
+        "mimeType": resource.mime_type,
+    }

@@ -1,0 +1,183 @@
+"""The composite tools at work: a pipeline that reads, a batch that changes, an action of a session.
+
+A step is an ordinary call: it has the deadline of its operation, its retries, its place in the service's queue; a
+client that cancels withdraws the step that runs, and no further one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Raw
+
+from proto.dispatch import ClientRequests
+from proto.errors import InvalidParams, LinckiaError
+from proto.frames import Level
+from proto.json_types import JsonObject
+from proto.operation import Operation, Params
+from proto.ops.front import Execute, Query, Session
+from proto.surfaces.steps import Category, Steps
+from services.front import scratchpad
+from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
+from services.front.composite.plan import Planned, check, plan
+from services.front.protocol.failures import as_failure
+
+CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
+"""Calls the operation of one step for the caller of the tool."""
+
+
+_NAMES_SESSION = ("session_id", "sessionId", "label", "name")
+
+
+async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
+    """Read in steps.
+
+    Raises:
+        InvalidParams: a step cannot run; none has.
+        LinckiaError: of the only step.
+    """
+    planned = plan(Category.QUERY, steps, params.steps, "steps", chained=True)
+    if len(planned) == 1:
+        (only,) = planned
+        return direct(only.operation, await call(only.operation, only.params({}), client_requests))
+    entries: list[JsonObject] = []
+    completed = size = 0
+    previous: object = {}
+    for index, step in enumerate(planned):
+        step_requests = _begin(client_requests, index, len(planned), step)
+        try:
+            value = await call(step.operation, step.params(previous), step_requests)
+            result = sized(value, size)
+            is_error = _is_error(step.operation, value)
+        except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
+            entries.append(_entry(index, step, failed(as_failure(error, step.operation.name)), is_error=True))
+            break
+        entries.append(_entry(index, step, result, is_error=is_error))
+        if is_error:
+            break
+        completed += 1
+        size += len(bytes(result))
+        if index + 1 < len(planned) and planned[index + 1].references:
+            previous = as_json(value)
+    return composed({"steps": entries, "totalSteps": len(planned), "completedSteps": completed})
+
+
+async def execute(params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
+    """Change in order.
+
+    Raises:
+        InvalidParams: an operation cannot be done; none has been.
+    """
+    planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
+    results: list[Raw] = []
+    succeeded = size = 0
+    for index, step in enumerate(planned):
+        step_requests = _begin(client_requests, index, len(planned), step)
+        try:
+            value = await call(step.operation, step.params({}), step_requests)
+        except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
+            success = False
+            entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
+        else:
+            success = not _says_failed(step.operation, value)
+            entry = _done(step, value, size, success=success)
+        results.append(entry)
+        size += len(bytes(entry))
+        succeeded += success
+        if not success and not params.continueOnError:
+            break
+    failures = len(results) - succeeded
+    answer = {"results": results, "totalOps": len(planned), "succeeded": succeeded, "failed": failures}
+    return composed(answer, is_error=failures > 0)
+
+
+async def session(params: Session, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
+    """One action; where no session is named, of the client's own last one.
+
+    Raises:
+        InvalidParams: there is no such action, or its parameters are wrong.
+        LinckiaError: of the action.
+    """
+    operation = steps.session.get(params.action or "")
+    if operation is None:
+        said = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
+        raise InvalidParams(f"{said}; the actions are: {', '.join(steps.session)}", field="action")
+    given = dict(params.params or {})
+    pad = scratchpad.current.get()
+    named = any(given.get(name) is not None for name in _NAMES_SESSION)
+    if (
+        pad is not None
+        and pad.documents_session is not None
+        and not named
+        and "session_id" in operation.params.__struct_fields__
+    ):
+        given["session_id"] = pad.documents_session
+    action = check(operation, params.action or "", {}, given, "session", chained=False)
+    value = await call(operation, action.params({}), client_requests)
+    if pad is not None and isinstance(value, dict) and isinstance(value.get("session_id"), str):
+        if params.action == "start":
+            pad.documents_session = value["session_id"]
+        elif params.action == "stop" and pad.documents_session == value["session_id"]:
+            pad.documents_session = None
+    return direct(operation, value)
+
+
+def _begin(client_requests: ClientRequests | None, index: int, count: int, step: Planned) -> ClientRequests | None:
+    if client_requests is None or count == 1:
+        return client_requests
+    return _StepRequests(client_requests, index, count, step.name)
+
+
+_HALF_WAY = 100.0
+"""Where a step that does not know its end stands half-way, in its own units."""
+
+
+class _StepRequests:
+    """`kernel.ports.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
+
+    def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
+        self._call = call
+        self._index = index
+        self._count = count
+        self._name = name
+        call.progress(index, count, name)
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        # Short of the whole: that is reached when the result is there, and is the next step's beginning.
+        part = done / total if total else done / (done + _HALF_WAY) if done > 0 else 0.0
+        text = self._name if message is None else f"{self._name}: {message}"
+        self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
+
+    def log(self, level: Level, logger: str, message: str) -> None:
+        self._call.log(level, logger, message)
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        return await self._call.ask(method, params)
+
+
+def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> JsonObject:
+    return {"stepIndex": index, "op": step.name, "result": result, "isError": is_error}
+
+
+def _is_error(operation: Operation[object], value: object) -> bool:
+    """Whether the result itself says that it is one of failure, as content of a tool may."""
+    return operation.is_content and isinstance(value, dict) and value.get("isError") is True
+
+
+def _says_failed(operation: Operation[object], value: object) -> bool:
+    return _is_error(operation, value) or (isinstance(value, dict) and value.get("success") is False)
+
+
+def _head(step: Planned, success: bool) -> JsonObject:
+    return {"op": step.name, "success": success}
+
+
+def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
+    """The entry of an operation that was done; a result too long for the answer is left out, and the entry says so."""
+    own = _head(step, success)
+    flat = isinstance(value, dict) and all(value.get(key, said) == said for key, said in own.items())
+    entry = {**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}
+    try:
+        return sized(entry, size)
+    except LinckiaError as error:
+        return sized({**own, "result_omitted": str(error)})

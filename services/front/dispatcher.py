@@ -1,0 +1,102 @@
+"""Calls in clients' names: what the front itself answers, answered here; everything else through the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from proto import frames
+from proto.dispatch import ClientRequests, Dispatcher
+from proto.errors import Forbidden, Internal, LinckiaError, Timeout, UnknownOperation
+from proto.frames import Event
+from proto.front import SERVICE
+from proto.operation import Operation, Params
+from services.front.scratchpad import current_session
+from services.runtime.calls import Outgoing
+
+LocalHandler = Callable[[Any, str], Awaitable[object]]
+"""An operation that the front answers itself: parameters and caller to result."""
+
+
+class Events(Protocol):
+    """Where what services tell clients comes from."""
+
+    def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None: ...
+
+
+class LinkDispatcher(Dispatcher):
+    """`proto.dispatch.Dispatcher` over the link of a front.
+
+    Args:
+        parent: the call that is being served, where the calls are made for its caller.
+    """
+
+    def __init__(
+        self, outgoing: Outgoing, local: dict[str, LocalHandler] | None = None, *, parent: int | None = None
+    ) -> None:
+        self._outgoing = outgoing
+        self._local = {} if local is None else local
+        self._parent = parent
+
+    def for_call(self, parent: int) -> LinkDispatcher:
+        """The same for calls that are made while serving this one."""
+        return LinkDispatcher(self._outgoing, self._local, parent=parent)
+
+    def serve_local(self, name: str, handler: LocalHandler) -> None:
+        """This handler answers operation `name` (declared with the front as its service)."""
+        self._local[name] = handler
+
+    async def call(
+        self,
+        operation: Operation[Any],
+        params: Params[Any],
+        *,
+        caller: str = "client",
+        timeout_s: float | None = None,
+        trace: str | None = None,
+        client_requests: ClientRequests | None = None,
+        written: bool = False,
+    ) -> object:
+        """See `proto.dispatch.Dispatcher.call`."""
+        limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
+        if operation.service == SERVICE:
+            return await self._call_local(operation, params, caller, limit_s)
+        body = frames.pack_body(params)
+        if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
+            too_long = f"parameters of more than {frames.MAX_MESSAGE_BYTES} bytes"
+            raise operation.failure(Internal(f"{operation.name}: {too_long}"))
+        try:
+            answer = await self._outgoing.raw(
+                operation.name, body, limit_s=limit_s, parent=self._parent, trace=trace or "", caller=caller,
+                session=current_session.get(), client_requests=client_requests,
+            )  # fmt: skip
+            return _result(answer, written=written)
+        except LinckiaError as error:
+            raise operation.failure(error) from error.__cause__
+        except msgspec.DecodeError as error:
+            wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
+            raise operation.failure(Internal(wrong)) from error
+
+    async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
+        if not operation.admits(caller):
+            raise Forbidden(f"{operation.name} may not be called by {caller}")
+        handler = self._local.get(operation.name)
+        if handler is None:
+            raise UnknownOperation(f"there is nothing that answers {operation.name!r}")
+        try:
+            with trio.move_on_after(limit_s):
+                return msgspec.to_builtins(await handler(params, caller))
+            raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
+        except LinckiaError as error:
+            raise operation.failure(error) from error.__cause__
+
+
+def _result(answer: Raw, *, written: bool) -> object:
+    """The result; with `written`, as JSON where it came as such.  Raises msgspec.DecodeError."""
+    if written and (json := frames.written(answer)) is not None:
+        return json
+    return frames.read_body(answer)

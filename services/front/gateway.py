@@ -1,0 +1,160 @@
+"""The gateway: every surface's server, the clients on them, and the ways in.
+
+The kernel hands descriptors of local clients to `attach`; `services.front.transport.http` serves the rest.  A front
+that is started from nothing loads the SDK beside its event loop, so that a client's first message need not wait for a
+second of imports; what needs the SDK waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from proto.dispatch import Dispatcher
+from proto.errors import InvalidParams
+from proto.operation import SURFACES
+from proto.ops import Table
+from proto.surfaces.surface import Surface
+from services.front.dispatcher import Events
+from services.front.prompts import FilePrompts, Folder
+from services.front.protocol.handshake import Handshake
+from services.front.scratchpad import Scratchpads
+from services.front.transport.session_memory import SessionMemory
+from services.front.transport.stdio import DRAIN_S, serve_stdio
+
+if TYPE_CHECKING:
+    from services.front.protocol.server import SurfaceServer
+    from services.front.protocol.servers import Servers
+
+SDK = "services.front.transport.sdk_session"
+"""What loads it; a front that was forked has it already."""
+
+FIRST_MESSAGE_S = 0.25
+"""How long loading the SDK waits for a client to be answered first, with which it would share the interpreter."""
+
+
+class Gateway:
+    """Made by `open_gateway`.
+
+    `opened` is set when the first local client has been answered, or needs the SDK.  `loaded` is set once the SDK is
+    there.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        dispatcher: Dispatcher,
+        events: Events,
+        nursery: trio.Nursery,
+        version: str,
+        prompts: FilePrompts,
+    ) -> None:
+        self._table = table
+        self._dispatcher = dispatcher
+        self._events = events
+        self._nursery = nursery
+        self._version = version
+        self._prompts = prompts
+        self._surfaces = {name: Surface(name, table) for name in SURFACES}
+        self._scratchpads = Scratchpads()
+        self._servers: Servers | None = None
+        self.opened = trio.Event()
+        self.loaded = trio.Event()
+
+    async def load(self) -> None:
+        """Load the SDK and make the servers."""
+        if SDK not in sys.modules:
+            with trio.move_on_after(FIRST_MESSAGE_S):
+                await self.opened.wait()
+            # In a thread: a second in which the event loop goes on, if more slowly.
+            await trio.to_thread.run_sync(importlib.import_module, SDK)
+        from services.front.protocol.servers import Servers
+
+        self._servers = Servers(
+            self._surfaces,
+            self._table,
+            self._dispatcher,
+            self._events,
+            self._nursery,
+            self._version,
+            self._scratchpads,
+            self._prompts,
+        )
+        self.loaded.set()
+
+    def surface(self, name: str) -> Surface:
+        """
+        Raises:
+            InvalidParams: there is none of that name.
+        """
+        surface = self._surfaces.get(name)
+        if surface is None:
+            raise InvalidParams(f"unknown surface {name!r}; known surfaces: {', '.join(SURFACES)}", field="surface")
+        return surface
+
+    async def server(self, surface: str) -> SurfaceServer:
+        """The server of a surface, once the SDK is loaded.
+
+        Raises:
+            InvalidParams: there is none of that name.
+        """
+        name = self.surface(surface).name
+        self.opened.set()
+        await self.loaded.wait()
+        assert self._servers is not None
+        return self._servers.by_name[name]
+
+    async def attach(
+        self, fd_in: int, fd_out: int, surface: str, memory: int | None = None, *, drain_s: float = DRAIN_S
+    ) -> None:
+        """Serve one local client on descriptors that it passed; they stay the caller's to close.
+
+        Returns when the client has gone and what it had asked is answered.  Cancellation ends it at once.
+
+        Args:
+            memory: of the session, where it is to outlive this kernel (`services.front.transport.session_memory`).
+
+        Raises:
+            InvalidParams: there is no such surface.
+        """
+        shown = self.surface(surface)
+
+        async def server() -> SurfaceServer:
+            # Waited for, not asked for: the first message comes first.
+            await self.loaded.wait()
+            return await self.server(surface)
+
+        handshake = Handshake(shown, self._version)
+        pad = self._scratchpads.open()
+        with contextlib.closing(SessionMemory(memory)) as session_memory:
+            await serve_stdio(
+                server,
+                handshake,
+                pad,
+                fd_in,
+                fd_out,
+                session_memory=session_memory,
+                drain_s=drain_s,
+                opened=self.opened.set,
+            )
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(
+    table: Table, dispatcher: Dispatcher, events: Events, *, version: str, prompt_folders: Sequence[Folder] = ()
+) -> AsyncIterator[Gateway]:
+    """The gateway to the operations of `table`; its tasks end with the context.
+
+    Args:
+        events: of services, for clients.
+    """
+    async with trio.open_nursery() as nursery:
+        gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders))
+        nursery.start_soon(gateway.load)
+        yield gateway
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,98 @@
+"""What the kernel hands to a front: listening sockets, and local clients with the memory of their sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+
+from proto.front import (
+    MAX_DESCRIPTORS,
+    MAX_PACKET_BYTES,
+    Answered,
+    Attach,
+    Detach,
+    Detached,
+    FromFront,
+    Listen,
+    ToFront,
+)
+
+Serve = Callable[[int, int, str, int | None], Awaitable[None]]
+"""Serve MCP on a client's input and output, with the tools of a surface, until it leaves; the last is its session's
+memory.  The descriptors stay the caller's."""
+
+_log = logging.getLogger("linckia.front")
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[ToFront] = msgspec.msgpack.Decoder(ToFront)
+
+
+class Handoff:
+    """The front's end.
+
+    Args:
+        serve: serves one local client.
+        listen: serves HTTP on a socket.
+    """
+
+    def __init__(self, end: socket.socket, serve: Serve, listen: Callable[[socket.socket], Awaitable[None]]) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._serve = serve
+        self._listen = listen
+        self._sessions: dict[int, trio.CancelScope] = {}
+        self._answered = False
+
+    async def run(self) -> None:
+        """Take what is handed over, until cancelled; sessions end with it, and go on in the next front."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.lowlevel.wait_readable(self._end)
+                packet, fds, _flags, _address = socket.recv_fds(
+                    self._end, MAX_PACKET_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+                if not packet:
+                    # The kernel is gone, which the link tells as well.
+                    return
+                self._accept(_decoder.decode(packet), fds, nursery)
+
+    def _accept(self, message: ToFront, fds: list[int], nursery: trio.Nursery) -> None:
+        match message:
+            case Listen():
+                nursery.start_soon(self._listen, socket.socket(fileno=fds[0]))
+            case Attach():
+                nursery.start_soon(self._attach, message, fds)
+            case Detach(id=number):
+                if (scope := self._sessions.get(number)) is not None:
+                    scope.cancel()
+
+    async def _attach(self, client: Attach, fds: list[int]) -> None:
+        fd_in, fd_out, *memory = fds
+        scope = self._sessions[client.id] = trio.CancelScope()
+        try:
+            with scope:
+                try:
+                    await self._serve(fd_in, fd_out, client.surface, memory[0] if memory else None)
+                except Exception:  # noqa: BLE001  # one client's session must not end the others'
+                    _log.exception("a local client's session failed")
+                self._tell(Detached(client.id))
+        finally:
+            del self._sessions[client.id]
+            for fd in fds:
+                os.close(fd)
+
+    def answered(self) -> None:
+        """A local client has had its first answer."""
+        if not self._answered:
+            self._answered = True
+            self._tell(Answered())
+
+    def _tell(self, message: FromFront) -> None:
+        # Some bytes, and the kernel reads: it blocks only where the kernel is about to end this process.
+        with contextlib.suppress(OSError):
+            self._end.send(_encode(message))

@@ -1,0 +1,90 @@
+"""The front: what speaks to clients.  It parses everything that comes from outside, so that the kernel need not."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from proto import ops
+from proto.frames import Level
+from proto.front import SERVICE, FrontSettings
+from proto.json_types import JsonObject
+from proto.operation import ALL, Params, operation_of
+from proto.ops import Table
+from services.front import prompts, scratchpad
+from services.front.composite.dispatch import Composites
+from services.front.dispatcher import LinkDispatcher
+from services.front.gateway import Gateway, open_gateway
+from services.front.handoff import Handoff
+from services.front.prompts import Folder
+from services.runtime.handlers import Context, Environment, Handlers
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Serve clients as they are handed over."""
+    settings = env.settings_as(FrontSettings)
+    declared = ops.load(settings.ops_modules)
+    table = Table(op for op in declared.values() if op.service not in settings.unserved)
+    dispatcher = LinkDispatcher(env.outgoing)
+    scratchpad.register(dispatcher.serve_local)
+    prompts.register(dispatcher.serve_local)
+    folders = tuple(map(Folder.of, settings.prompt_folders))
+    async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
+
+        async def listen(listening: socket.socket) -> None:
+            await gateway.loaded.wait()
+            from services.front.web.serving import serve
+
+            assert settings.http is not None
+            await serve(gateway, dispatcher, declared, settings, listening, env.ending)
+
+        async with trio.open_nursery() as nursery:
+            if env.handoff is not None:
+                handoff = Handoff(env.handoff, gateway.attach, listen)
+                nursery.start_soon(_tell_when_opened, gateway, handoff)
+                nursery.start_soon(handoff.run)
+            yield _handlers(gateway, dispatcher, table)
+            nursery.cancel_scope.cancel()
+
+
+async def _tell_when_opened(gateway: Gateway, handoff: Handoff) -> None:
+    await gateway.opened.wait()
+    handoff.answered()
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """`proto.dispatch.ClientRequests` of a call that is being served."""
+
+    ctx: Context
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        self.ctx.progress(done, total, message)
+
+    def log(self, level: Level, logger: str, message: str) -> None:
+        self.ctx.log(level, message)
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        return await self.ctx.ask_client(method, params)
+
+
+def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Handlers:
+    """The front's own operations, for the command line and for services: as ordinary data."""
+    handlers = Handlers()
+    steps = gateway.surface(ALL).steps
+
+    def register(params: type[Params[Any]]) -> None:
+        @handlers.handle(params)
+        async def answer(request: Params[Any], ctx: Context) -> object:
+            composites = Composites(dispatcher.for_call(ctx.id), steps, plain=True)
+            return await composites.call(operation_of(params), request, caller=ctx.caller, client_requests=_Caller(ctx))
+
+    for op in table.of_service(SERVICE):
+        register(op.params)
+    return handlers

@@ -1,0 +1,306 @@
+"""Prompts: those that come with the system, filled in here, and the user's own, which are Markdown files.
+
+A file `PROMPT-some-task.md` in a folder of prompts is the prompt `some_task`: its first heading is the description,
+the whole of it the one message.  Files are read again for every request, so a prompt is what the file says now;
+clients are told within `POLL_S` when the list has changed.
+
+A root may hold other people's files, so what lies there never takes the place of a prompt that comes with the system,
+and never leads out of the root.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from proto.front import PromptFolder
+from proto.json_types import JsonObject
+from proto.mcp import Message, PromptResult, Text
+from proto.operation import ALL
+from proto.ops.front import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
+
+SHOWN_ON = frozenset({ALL, *SURFACES})
+"""Surfaces with prompts."""
+
+PREFIX, SUFFIX = "PROMPT-", ".md"
+
+MAX_BYTES = 1024 * 1024
+"""Of one file; a longer one is not served as a prompt."""
+
+POLL_S = 1.0
+
+_log = logging.getLogger("linckia.prompts")
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """`proto.front.PromptFolder`, with paths."""
+
+    path: Path
+    within: Path | None = None
+
+    @classmethod
+    def of(cls, folder: PromptFolder) -> Folder:
+        return cls(Path(folder.path), None if folder.within is None else Path(folder.within))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the user's own for this system, and not merely in a root."""
+        return self.within is None
+
+
+class FilePrompt(msgspec.Struct, frozen=True):
+    """A prompt in a file, as it is listed."""
+
+    name: str
+    description: str
+    path: Path
+    is_own: bool
+
+    def listed(self) -> JsonObject:
+        """An item of `prompts/list`."""
+        return {"name": self.name, "description": self.description, "arguments": []}
+
+
+class FilePrompts:
+    """The prompts in `folders`; blocking work is done in a thread of its own."""
+
+    def __init__(self, folders: Sequence[Folder] = ()) -> None:
+        self._folders = tuple(folders)
+        self._limiter = trio.CapacityLimiter(1)
+        # What a file said, by its identity: a file is read again only once it is another.
+        self._known: dict[tuple[object, ...], tuple[str, str] | None] = {}
+        self._found: dict[str, FilePrompt] | None = None
+        self._changes = 0
+
+    async def current(self) -> dict[str, FilePrompt]:
+        """The prompts by name, as they are now."""
+        if not self._folders:
+            return {}
+        return await trio.to_thread.run_sync(self._scan, limiter=self._limiter)
+
+    async def get(self, name: str, *, own: bool) -> JsonObject | None:
+        """The result of `prompts/get`; None where there is no such file among the user's `own`, or in the roots."""
+        prompt = (await self.current()).get(name)
+        if prompt is None or prompt.is_own is not own:
+            return None
+        folder = next(f for f in self._folders if f.path == prompt.path.parent)
+        read = await trio.to_thread.run_sync(_read, prompt.path, folder.within, limiter=self._limiter)
+        if read is None:
+            return None
+        _, text = read
+        message = {"role": "assistant", "content": {"type": "text", "text": text}}
+        return {"description": prompt.description, "messages": [message]}
+
+    async def watch(self, changed: Callable[[], Any]) -> None:
+        """Call `changed` (a coroutine function) each time that the list reads otherwise, until cancelled."""
+        if not self._folders:
+            return
+        told = self._changes
+        while True:
+            await self.current()
+            # Counted from the first list that any client has seen.
+            if told != self._changes:
+                told = self._changes
+                await changed()
+            await trio.sleep(POLL_S)
+
+    def _scan(self) -> dict[str, FilePrompt]:
+        found: dict[str, FilePrompt] = {}
+        known: dict[tuple[object, ...], tuple[str, str] | None] = {}
+        for folder in self._folders:
+            for path in _candidates(folder.path):
+                identity = _identity(path)
+                if identity is None:
+                    continue
+                read = self._known[identity] if identity in self._known else _describe(path, folder.within)
+                known[identity] = read
+                if read is not None:
+                    name, description = read
+                    found.setdefault(name, FilePrompt(name, description, path, folder.is_own))
+        self._known = known
+        if self._found is not None and found != self._found:
+            self._changes += 1
+        self._found = found
+        return found
+
+
+def _candidates(folder: Path) -> list[Path]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []  # No such folder, or none that may be read, holds no prompts.
+    return sorted(folder / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX))
+
+
+def _identity(path: Path) -> tuple[object, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _describe(path: Path, within: Path | None) -> tuple[str, str] | None:
+    """The name and the description of the prompt in a file; None, and a line in the log, where it is none."""
+    name = path.name.removeprefix(PREFIX).removesuffix(SUFFIX).replace("-", "_")
+    read = _read(path, within) if name else None
+    if read is None:
+        return None
+    return name, read[0]
+
+
+def _read(path: Path, within: Path | None) -> tuple[str, str] | None:
+    """The description and the text of a prompt's file; None, and a line in the log, where it cannot be one."""
+    try:
+        # Not to wait for a writer, should it be a pipe.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            refusal = _refusal(file.fileno(), within)
+            text = "" if refusal else file.read(MAX_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        refusal = error.strerror or str(error)
+    except UnicodeDecodeError as error:
+        refusal = f"it is not UTF-8 ({error.reason})"
+    if refusal:
+        _log.warning("%s is no prompt: %s", path, refusal)
+        return None
+    return heading(text) or f"Prompt in {path.name}", text
+
+
+def _refusal(fd: int, within: Path | None) -> str:
+    """Why an open file is no prompt; empty where it is one."""
+    found = os.fstat(fd)
+    real = Path(os.readlink(f"/proc/self/fd/{fd}"))
+    if within is not None and not real.is_relative_to(within):
+        return f"it leads out of its root, to {real}"
+    if not stat.S_ISREG(found.st_mode):
+        return "it is not a file"
+    return f"it is longer than {MAX_BYTES} bytes" if found.st_size > MAX_BYTES else ""
+
+
+def heading(markdown: str) -> str:
+    """The text of the first heading; empty where there is none."""
+    # Costs tens of milliseconds to import, which a system without prompts of its own need not pay.
+    from markdown_it import MarkdownIt
+
+    if markdown.startswith("---\n"):
+        # Front matter would read as a heading: a line above dashes.
+        _, end, rest = markdown[4:].partition("\n---\n")
+        markdown = rest if end else markdown
+    tokens = MarkdownIt("commonmark").parse(markdown)
+    for opening, inline in itertools.pairwise(tokens):
+        if opening.type == "heading_open" and inline.type == "inline":
+            text = "".join(" " if child.type == "softbreak" else child.content for child in inline.children or ())
+            if text.strip():
+                return " ".join(text.split())
+    return ""
+
+
+# Those that come with the system
+
+
+def register(serve: Callable[[str, Callable[[Any, str], Any]], None]) -> None:
+    """Have the prompts' operations answered here."""
+    for name, fill in _BUILT_IN.items():
+        serve(name, _filled(fill))
+
+
+def _filled(fill: Callable[[Any], str]) -> Callable[[Any, str], Any]:
+    async def answer(params: Any, caller: str) -> PromptResult:
+        return PromptResult(
+            description=" ".join((type(params).__doc__ or "").split()),
+            messages=[Message(role="user", content=Text(text=fill(params)))],
+        )
+
+    return answer
+
+
+def _search_codebase(params: SearchCodebase) -> str:
+    filters = {"extension": params.file_type, "path": params.path}
+    given = {name: value for name, value in filters.items() if value}
+    search = _step("search", {"query": params.pattern, "line_numbers": True, **given})
+    paths = [params.path] if params.path else []
+    grep = _step(
+        "grep",
+        {"pattern": params.pattern, "context": 2}
+        | ({"extension": params.file_type} if params.file_type else {})
+        | ({"paths": paths} if paths else {}),
+    )
+    where = f" in files of type {params.file_type}" if params.file_type else ""
+    where += f" below {params.path}" if params.path else ""
+    return f"""\
+Find `{params.pattern}`{where} in the code that is stored here.
+
+1. Look for it both ways, by meaning and letter by letter: the tool `query` with {search}, and with {grep}.
+2. Read what surrounds the best hits (`get` with `include_content`), and follow what calls or imports them (`graph`).
+3. Answer with a list of the places, each as path:line with one sentence on what happens there; then say how they
+   hang together. Say so if an answer was `truncated` or `degraded`, and what you did not look at."""
+
+
+def _summarize_document(params: SummarizeDocument) -> str:
+    is_hash = len(params.document_name) >= 8 and all(c in "0123456789abcdef" for c in params.document_name)
+    get = _step("get", {"hash" if is_hash else "name": params.document_name, "include_content": True})
+    focus = f"\nThe reader wants to know above all: {params.focus}" if params.focus else ""
+    return f"""\
+Summarize the document `{params.document_name}` in at most {params.max_words} words.{focus}
+
+1. Read it: the tool `query` with {get}. Where `content_truncated` says that there is more, read on with `offset`.
+   If it is not found, look for it with `search` and say which document you took.
+2. Begin with the one sentence that matters most. Keep names, numbers and dates as they are written.
+3. State nothing that the document does not say."""
+
+
+_ROUNDS = {
+    Depth.QUICK: "one round of searches is enough",
+    Depth.NORMAL: "search again with the words that the first hits use",
+    Depth.THOROUGH: "search until a round brings nothing new, and look for what speaks against what you found",
+}
+
+
+def _research(params: Research) -> str:
+    search = _step("search", {"query": params.topic, "limit": 20})
+    return f"""\
+Research: {params.topic}
+
+1. Search what is stored here: the tool `query` with {search}. {_ROUNDS[params.depth].capitalize()}.
+2. Read the sources that matter (`get` with `include_content`), and follow their links (`graph`). `describe` lists
+   what else can be asked, notes and conversations among it where the surface has them.
+3. Answer: what is known, what is disputed, and what is not there. Give the path or hash of the source behind every
+   statement, and keep what the sources say apart from what you conclude."""
+
+
+def _review_changes(params: ReviewChanges) -> str:
+    listed = _step(
+        "list",
+        {"recent": params.recent, "sort_by": "modified", "sort_order": "desc"}
+        | ({"path": params.path} if params.path else {}),
+    )
+    focus = f" Look above all for: {params.focus}." if params.focus else ""
+    below = f" below {params.path}" if params.path else ""
+    return f"""\
+Review the latest changes{below}.{focus}
+
+1. See what changed: the tool `query` with {listed}, and `list_snapshots` for earlier states.
+2. Read each (`get` with `include_content`); where an earlier content is in a snapshot, compare with it.
+3. For every function that changed, find who calls it (`graph` with `relation` CALLS and `reverse`).
+4. Report defects first, the gravest at the top: path:line, what goes wrong, on which input, and a way to mend it.
+   Then what is untested, then what is merely unclear. Say what you did not read."""
+
+
+def _step(op: str, params: Mapping[str, object]) -> str:
+    return f"`{msgspec.json.encode({'op': op, 'params': params}).decode()}`"
+
+
+_BUILT_IN: dict[str, Callable[[Any], str]] = {
+    "search_codebase": _search_codebase,
+    "summarize_document": _summarize_document,
+    "research": _research,
+    "review_changes": _review_changes,
+}

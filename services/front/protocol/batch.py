@@ -1,0 +1,121 @@
+"""Batches: several messages in one JSON array, whose answers come back as one array (JSON-RPC 2.0, section 6).
+
+Only the revisions up to 2025-03-26 have them; 2025-06-18 took them out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+from msgspec import Raw
+
+from proto.bounds import exceeded
+from services.front.protocol.messages import INVALID_REQUEST, Envelope, NotJson, RequestId, error_message, request_key
+
+BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
+
+MAX_MESSAGES = 1024
+"""In one batch; all of them are in flight at once."""
+
+NOT_A_MESSAGE = "Not a JSON-RPC 2.0 message: see its jsonrpc, id and method"
+
+
+class Refused(ValueError):
+    """The batch as a whole; the message says what would be right."""
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether what was sent is an array."""
+    return data.lstrip()[:1] == b"["
+
+
+def parts(data: bytes) -> list[bytes]:
+    """The messages of a batch, as they were sent.
+
+    Raises:
+        Refused: there are none, or too many.
+        NotJson: says where it stops being JSON, or which bound it goes beyond.
+    """
+    if (excess := exceeded(data)) is not None:
+        raise NotJson(f"the batch has {excess}")
+    try:
+        # As a whole first: the parts that are cut out are not parsed.
+        msgspec.json.decode(data)
+        messages = msgspec.json.decode(data, type=list[Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJson(str(error)) from None
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+    if not messages:
+        raise Refused("An empty batch: send at least one message")
+    if len(messages) > MAX_MESSAGES:
+        raise Refused(f"A batch of {len(messages)} messages; at most {MAX_MESSAGES} are taken at once")
+    return [bytes(message) for message in messages]
+
+
+def fault(envelope: Envelope | None, seen: set[RequestId]) -> bytes | None:
+    """The answer to a message that cannot be part of a batch; None to one that can.  `seen` gathers the ids."""
+    if envelope is None:
+        # Its id could not be read, or it has none that is one.
+        return error_message(None, INVALID_REQUEST, NOT_A_MESSAGE)
+    request_id = envelope.id if isinstance(envelope.id, int | str) else None
+    if envelope.jsonrpc != "2.0":
+        return error_message(request_id, INVALID_REQUEST, NOT_A_MESSAGE)
+    if envelope.method == "initialize":
+        return error_message(request_id, INVALID_REQUEST, "initialize must not be part of a batch")
+    key = request_key(envelope)
+    if key is not None:
+        if key in seen:
+            return error_message(request_id, INVALID_REQUEST, "The id is used twice in this batch")
+        seen.add(key)
+    return None
+
+
+def joined(answers: list[bytes]) -> bytes:
+    return b"[%b]" % b",".join(answers)
+
+
+class Pending:
+    """The answers of one batch, sent by `post` as one array once all are there.
+
+    It is complete when every request registered with `expect` is answered or dropped, and `seal` was called.
+    """
+
+    def __init__(self, post: Callable[[bytes], None]) -> None:
+        self._post = post
+        self._answers: list[bytes] = []
+        self._open = 1
+
+    def expect(self) -> None:
+        self._open += 1
+
+    def add(self, answer: bytes) -> None:
+        """An answer that `expect` does not know: to a message that is no request."""
+        self._answers.append(answer)
+
+    def answer(self, answer: bytes) -> None:
+        self._answers.append(answer)
+        self.drop()
+
+    def drop(self) -> None:
+        """A request is not answered: its client has withdrawn it."""
+        self._open -= 1
+        # Nothing is sent where all were notifications.
+        if not self._open and self._answers:
+            self._post(joined(self._answers))
+
+    seal = drop
+
+
+def events(stream: bytes) -> tuple[list[bytes], bytes]:
+    """The messages of the whole events in a part of an SSE stream, and the rest that has yet to come."""
+    *whole, rest = stream.replace(b"\r\n", b"\n").split(b"\n\n")
+    return list(_messages(whole)), rest
+
+
+def _messages(whole: list[bytes]) -> Iterator[bytes]:
+    for event in whole:
+        data = [line.removeprefix(b"data:").strip() for line in event.split(b"\n") if line.startswith(b"data:")]
+        if any(data):
+            yield b"\n".join(data)

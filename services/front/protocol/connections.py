@@ -1,0 +1,136 @@
+"""What the gateway knows of a client's connection, and the client end of calls that come through the SDK.
+
+The SDK keeps a `Connection` for each client with a handshake; its `state` is ours to use, its `exit_stack` tells us
+of its end.  The SDK's handlers are given no public way to it in 2.3, hence the one private name in `connection_of`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import mcp_types as types
+import trio
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ValidationError
+
+from proto.errors import InvalidParams, OperationError
+from proto.json_types import JsonObject
+from services.front.protocol.client_requests import DEFAULT_LEVEL
+
+Context = ServerRequestContext[Any, Any]
+
+LEVEL = "linckia.level"
+"""Key in `Connection.state`: the level that the client set for log lines."""
+
+on_connection: ContextVar[Callable[[Connection], None] | None] = ContextVar("on_connection", default=None)
+"""Set by a transport that wants to know the connection whose `initialize` it carries."""
+
+
+def connection_of(ctx: Context) -> Connection:
+    """The connection that a request came on."""
+    return ctx.session._connection
+
+
+def announce(connection: Connection) -> None:
+    """Tell the transport, if it wants to know."""
+    told = on_connection.get()
+    if told is not None:
+        told(connection)
+
+
+def level_of(connection: Connection) -> str:
+    """The lowest level of log lines for a client with a handshake."""
+    level: str = connection.state.get(LEVEL, DEFAULT_LEVEL)
+    return level
+
+
+def reporting_level(ctx: Context) -> str | None:
+    """The lowest level of log lines that the client of this request wants; None for none at all."""
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        meta = (ctx.params or {}).get("_meta")
+        level = meta.get(LOG_LEVEL_META_KEY) if isinstance(meta, Mapping) else None
+        return level if isinstance(level, str) else None
+    return level_of(connection_of(ctx))
+
+
+_REQUESTS: dict[str, tuple[type[types.ServerRequest], type[BaseModel]]] = {
+    "elicitation/create": (types.ElicitRequest, types.ElicitResult),
+    "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResult),
+    "roots/list": (types.ListRootsRequest, types.ListRootsResult),
+}
+
+_NOTIFICATIONS: dict[str, type[types.ServerNotification]] = {
+    "notifications/progress": types.ProgressNotification,
+    "notifications/message": types.LoggingMessageNotification,
+}
+
+
+class SdkClient:
+    """`services.front.protocol.client_requests.Client` for a call that came through the SDK.
+
+    Notifications leave in order, from a task of the call's own.
+    """
+
+    def __init__(self, ctx: Context, nursery: trio.Nursery) -> None:
+        self._ctx = ctx
+        self.nursery = nursery
+        self._send, self._receive = trio.open_memory_channel[types.ServerNotification](math.inf)
+        self._sender: trio.Event | None = None
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def serving(cls, ctx: Context) -> AsyncIterator[SdkClient]:
+        async with trio.open_nursery() as nursery:
+            yield cls(ctx, nursery)
+            nursery.cancel_scope.cancel()
+
+    @property
+    def modern(self) -> bool:
+        return self._ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        declared = self._ctx.session.client_capabilities
+        return {} if declared is None else declared.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        model = _NOTIFICATIONS[method]
+        self._send.send_nowait(model.model_validate({"method": method, "params": params}, by_name=False))
+        if self._sender is None:
+            self._sender = trio.Event()
+            self.nursery.start_soon(self._run_sender, self._sender)
+
+    async def _run_sender(self, done: trio.Event) -> None:
+        async for notification in self._receive:
+            await self._ctx.session.send_notification(notification, related_request_id=self._ctx.request_id)
+        done.set()
+
+    async def drain(self) -> None:
+        """Until everything notified has been handed to the transport."""
+        self._send.close()
+        if self._sender is not None:
+            await self._sender.wait()
+
+    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
+        request_type, result_type = _REQUESTS[method]
+        try:
+            request = request_type.model_validate({"method": method, "params": params}, by_name=False)
+        except ValidationError as error:
+            raise InvalidParams(f"{method}: {error.errors()[0]['msg']}", field="params") from None
+        related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
+        try:
+            result = await self._ctx.session.send_request(request, result_type, metadata=related)
+        except MCPError as error:
+            raise OperationError(f"the client did not answer {method}: {error.error.message}") from None
+        except ValidationError:
+            raise OperationError(f"the client's answer to {method} is not in the form of the protocol") from None
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)

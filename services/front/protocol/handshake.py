@@ -1,0 +1,227 @@
+"""The first messages of a local client, answered while the SDK still loads.
+
+A client that starts Linckia waits for the answer of `initialize` (or, in 2026-07-28, `server/discover`) before it does
+anything, and the SDK takes a second to import.  What these answers say follows from the surface alone, so they are
+given here, in the SDK's own words; a test runs the same requests through both and compares.  Only what is beyond
+doubt is taken: a message that is malformed, or that means anything else, waits for the SDK.
+
+What was answered here must be told to the SDK as well once it is there (`taken`), whose answer is then dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from proto.operation import ALL
+from proto.surfaces.surface import Surface
+from services.front.protocol.messages import RequestId, result_message
+
+NAME = "linckia"
+TITLE = "Linckia"
+
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions that open with `initialize`, oldest first; another one asked for is answered with the latest."""
+
+MODERN_VERSIONS = ("2026-07-28",)
+"""Revisions whose every request carries an envelope, and that have `server/discover`."""
+
+LIST_FRESH_MS = 60_000
+"""What changes with a new version only may be kept so long."""
+
+_MAX_BYTES = 64 * 1024
+_MAX_BRACKETS = 100
+"""Beyond either it is no greeting, and the SDK's own limits, which are not ours to know, may matter."""
+
+
+class _Empty(msgspec.Struct, frozen=True):
+    """An object whose members are not looked at."""
+
+
+class _Roots(msgspec.Struct, frozen=True, rename="camel"):
+    list_changed: bool = False
+
+
+class _Sampling(msgspec.Struct, frozen=True):
+    context: _Empty = _Empty()
+    tools: _Empty = _Empty()
+
+
+class _Elicitation(msgspec.Struct, frozen=True):
+    form: _Empty = _Empty()
+    url: _Empty = _Empty()
+
+
+class _Capabilities(msgspec.Struct, frozen=True):
+    roots: _Roots = _Roots()
+    sampling: _Sampling = _Sampling()
+    elicitation: _Elicitation = _Elicitation()
+    experimental: dict[str, _Empty] = {}
+    extensions: dict[str, _Empty] = {}
+    tasks: None = None
+    """In a form that only the SDK judges."""
+
+
+class _ClientInfo(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    version: str
+    title: str = ""
+    description: str = ""
+    website_url: str = ""
+    icons: None = None
+    """In a form that only the SDK judges."""
+
+
+class _Initialize(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    protocol_version: str
+    capabilities: _Capabilities
+    client_info: _ClientInfo
+
+
+class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: str = msgspec.field(name="io.modelcontextprotocol/protocolVersion")
+    capabilities: _Capabilities = msgspec.field(name="io.modelcontextprotocol/clientCapabilities")
+    client: _ClientInfo | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientInfo")
+
+
+class _Discover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    meta: _Meta = msgspec.field(name="_meta")
+
+
+class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`params` with no members."""
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    jsonrpc: str
+    method: str
+    id: RequestId | None = None
+    params: Raw = Raw(b"{}")
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    id: RequestId | None = None
+
+
+class Offered:
+    """What a surface offers of the protocol, from which its capabilities follow."""
+
+    def __init__(self, surface: Surface) -> None:
+        # `all` speaks the whole protocol, also while no operation makes a prompt; the others what they have.
+        whole = surface.name == ALL
+        self.resources = whole or bool(surface.listed_resources) or bool(surface.listed_templates)
+        self.prompts = whole or bool(surface.listed_prompts)
+        self.completions = whole or bool(surface.listed_prompts) or bool(surface.listed_templates)
+
+    @property
+    def lists(self) -> frozenset[str]:
+        """The lists that a client of the surface can ask for."""
+        named = {"tools": True, "prompts": self.prompts, "resources": self.resources}
+        return frozenset(name for name, there in named.items() if there)
+
+    def capabilities(self) -> dict[str, object]:
+        """In wire form; the same in all revisions."""
+        capabilities: dict[str, object] = {"logging": {}, "tools": {"listChanged": True}}
+        if self.completions:
+            capabilities["completions"] = {}
+        if self.prompts:
+            capabilities["prompts"] = {"listChanged": True}
+        if self.resources:
+            capabilities["resources"] = {"subscribe": True, "listChanged": True}
+        return capabilities
+
+
+class Handshake:
+    """The first messages of one client.
+
+    `taken` are the messages that the SDK has not seen yet, in order; `answered` are the ids of those requests
+    among them that have their answer.
+    """
+
+    def __init__(self, surface: Surface, version: str) -> None:
+        self._surface = surface
+        self._info = {"name": NAME, "title": TITLE, "version": version}
+        self._greeted = False
+        self._modern = False
+        self.taken: list[bytes] = []
+        self.answered: list[RequestId] = []
+
+    def resume(self, said: Sequence[bytes]) -> None:
+        """Begin where another kernel's session ended: the SDK has to be told what was said, and the client nothing."""
+        for message in said:
+            self._greeted = True
+            self.taken.append(message)
+            key = msgspec.json.decode(message, type=_Identified).id
+            if key is not None:
+                self.answered.append(key)
+
+    def news(self) -> list[str]:
+        """Notifications for a client whose session goes on with another kernel, which may offer other things."""
+        if not self._greeted or self._modern:
+            return []
+        return [f"notifications/{name}/list_changed" for name in sorted(Offered(self._surface).lists)]
+
+    def answer(self, data: bytes) -> bytes | None:
+        """The answer to a message, empty for a notification; None where the SDK must see it first."""
+        if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
+            return None
+        try:
+            message = msgspec.json.decode(data, type=_Message)
+            if message.jsonrpc != "2.0":
+                return None
+            # As a whole and then by type: what a type passes over would not be looked at otherwise.
+            params = msgspec.json.decode(message.params)
+            if message.id is None:
+                return self._notified(message, params, data)
+            return self._asked(message.method, message.id, params, data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _notified(self, message: _Message, params: object, data: bytes) -> bytes | None:
+        if message.method != "notifications/initialized" or not self._greeted or self._modern:
+            return None
+        msgspec.convert(params, _Nothing)
+        # An `id` of null is none of ours to judge.
+        if b'"id"' in data:
+            return None
+        self.taken.append(data)
+        return b""
+
+    def _asked(self, method: str, request_id: RequestId, params: object, data: bytes) -> bytes | None:
+        if method == "initialize" and not self._greeted:
+            asked = msgspec.convert(params, _Initialize)
+            result = self._initialized(asked.protocol_version)
+        elif method == "ping" and self._greeted and not self._modern:
+            msgspec.convert(params, _Nothing)
+            # Of no consequence, so the SDK need not hear of it.
+            return result_message(request_id, {})
+        elif method == "server/discover" and not self._greeted:
+            if msgspec.convert(params, _Discover).meta.version not in MODERN_VERSIONS:
+                return None
+            result = self._discovered()
+            self._modern = True
+        else:
+            return None
+        self._greeted = True
+        self.taken.append(data)
+        self.answered.append(request_id)
+        return result_message(request_id, result)
+
+    def _initialized(self, version: str) -> dict[str, object]:
+        return {
+            "protocolVersion": version if version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
+            "capabilities": Offered(self._surface).capabilities(),
+            "serverInfo": self._info,
+        }
+
+    def _discovered(self) -> dict[str, object]:
+        return {
+            "resultType": "complete",
+            "supportedVersions": list(MODERN_VERSIONS),
+            "capabilities": Offered(self._surface).capabilities(),
+            "ttlMs": LIST_FRESH_MS,
+            "cacheScope": "public",
+            "_meta": {"io.modelcontextprotocol/serverInfo": self._info},
+        }

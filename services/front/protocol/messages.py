@@ -1,0 +1,137 @@
+"""JSON-RPC messages as they are read off a transport, and errors as they are written: shared by every way in.
+
+Nothing of the SDK is needed here, which takes a second to load: a client's first message is read while it does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from proto.bounds import exceeded
+
+TOOLS_CALL = "tools/call"
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+RequestId = int | str
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """Any JSON-RPC message, as far as routing needs it; absent and null are told apart."""
+
+    jsonrpc: str
+    id: RequestId | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class NotJson(ValueError):
+    """What was sent is no JSON, or beyond the bounds of `proto.bounds`; with the request's id where it can be read."""
+
+    def __init__(self, text: str, request_id: RequestId | None = None) -> None:
+        super().__init__(text)
+        self.request_id = request_id
+
+
+def read_envelope(data: bytes, *, ours: bool = False) -> Envelope | None:
+    """The message in `data`; None where it is JSON but not in the form of one.  Nothing bounds those that are `ours`.
+
+    Raises:
+        NotJson: says where it stops being JSON, or which bound it goes beyond.
+    """
+    excess = None if ours else exceeded(data)
+    try:
+        envelope = _decode_envelope(data)
+    except msgspec.ValidationError:
+        envelope = None
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise (NotJson(str(error)) if excess else _refused(data, str(error))) from None
+    if excess is not None:
+        request_id = envelope.id if envelope is not None and isinstance(envelope.id, int | str) else None
+        raise NotJson(f"the message has {excess}", request_id)
+    return envelope
+
+
+MAX_EXPLAINED_BYTES = 1024 * 1024
+"""Of what is not JSON; longer, it is not read a second time."""
+
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def _refused(data: bytes, text: str) -> NotJson:
+    """Why `data` is refused, with its id: clients in JavaScript that cut a text within an emoji send half a surrogate
+    pair, escaped, and would wait for ever for an answer without an id."""
+    if len(data) > MAX_EXPLAINED_BYTES:
+        from services.front.transport.json_lines import readable_id
+
+        return NotJson(text, readable_id(data))
+    try:
+        message = json.loads(data)
+        half = _HALF_A_PAIR.search(json.dumps(message, ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return NotJson(text)
+    if half is not None:
+        text = f"a string holds \\u{ord(half[0]):04x}, half of a surrogate pair, which is no character"
+    request_id = message.get("id") if isinstance(message, dict) else None
+    return NotJson(text, request_id if isinstance(request_id, int | str) else None)
+
+
+def request_key(envelope: Envelope) -> RequestId | None:
+    """What the message's answer will be correlated by; None where it asks for none."""
+    if isinstance(envelope.id, int | str) and isinstance(envelope.method, str):
+        return correlation_key(envelope.id)
+    return None
+
+
+def is_call(envelope: Envelope) -> bool:
+    """Whether the message is a `tools/call` with what every one must have."""
+    return (
+        envelope.method == TOOLS_CALL
+        and envelope.jsonrpc == "2.0"
+        and isinstance(envelope.id, int | str)
+        and not isinstance(envelope.params, UnsetType)
+        and isinstance(envelope.result, UnsetType)
+        and isinstance(envelope.error, UnsetType)
+    )
+
+
+def result_message(request_id: RequestId, result: object) -> bytes:
+    """A JSON-RPC response, encoded."""
+    return _encode({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+
+def error_message(request_id: RequestId | None, code: int, message: str, data: object = None) -> bytes:
+    """A JSON-RPC error, encoded; the id is null where it could not be read."""
+    error: dict[str, object] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def correlation_key(request_id: RequestId) -> RequestId:
+    """What two mentions of one request have in common: clients are known that say "7" where they said 7 before.
+
+    The SDK correlates by the same rule.
+    """
+    if isinstance(request_id, str):
+        try:
+            return int(request_id)
+        except ValueError:
+            pass
+    return request_id

@@ -1,0 +1,313 @@
+"""One MCP server for one surface: the SDK's low-level server with handlers that call the dispatcher.
+
+Every revision from 2024-11-05 to 2026-07-28 is answered here.  No exception of ours reaches the SDK but as an
+`MCPError`, so that no client sees a traceback or an opaque failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.server.caching import CacheableMethod, CacheHint
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
+from mcp_types import INVALID_PARAMS
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from proto.dispatch import Dispatcher
+from proto.errors import Failure
+from proto.json_types import JsonObject
+from proto.mcp import MISSING_CAPABILITY
+from proto.operation import Operation, Params
+from proto.surfaces.surface import Surface
+from services.front.prompts import SHOWN_ON, FilePrompts
+from services.front.protocol import calls
+from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
+from services.front.protocol.completion import Completer, completion_result
+from services.front.protocol.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
+from services.front.protocol.events import News
+from services.front.protocol.failures import (
+    as_data,
+    as_failure,
+    as_tool_result,
+    code_of,
+    is_protocol_error,
+    message_of,
+)
+from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Offered
+from services.front.scratchpad import Scratchpads
+
+Context = ServerRequestContext[Any, Any]
+
+_LEGACY_RESOURCE_NOT_FOUND = -32002
+"""Of the revisions before 2026-07-28, which has -32602."""
+
+_LIST = CacheHint(LIST_FRESH_MS, "public")
+_FRESHNESS: dict[CacheableMethod, CacheHint] = {
+    "server/discover": _LIST,
+    "tools/list": _LIST,
+    "prompts/list": CacheHint(1000, "public"),
+    "resources/list": _LIST,
+    "resources/templates/list": _LIST,
+    "resources/read": CacheHint(0, "private"),
+}
+"""A minute for what changes with a new version only, a second for what a user's file may change; what a resource holds
+is stale at once."""
+
+
+class _Server(Server[JsonObject]):
+    """Advertises `listChanged` also over HTTP with a handshake, where the SDK passes no options of its own."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, JsonObject] | None = None,
+        extensions: dict[str, JsonObject] | None = None,
+    ) -> InitializationOptions:
+        return super().create_initialization_options(
+            notification_options or NotificationOptions(True, True, True), experimental_capabilities, extensions
+        )
+
+
+class SurfaceServer:
+    """The handlers of one surface; `sdk` is what a transport runs."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        dispatcher: Dispatcher,
+        completer: Completer,
+        news: News,
+        version: str,
+        scratchpads: Scratchpads | None = None,
+        prompts: FilePrompts | None = None,
+    ) -> None:
+        self.surface = surface
+        self.dispatcher = dispatcher
+        self._completer = completer
+        self.news = news
+        self.scratchpads = scratchpads or Scratchpads()
+        # Shown where there are prompts at all.
+        self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
+        self.listening = ListenHandler(news.bus)
+        # Arguments of the library's own constructor, each a function of another type, which it checks.
+        handlers: JsonObject = {
+            "on_list_tools": self._list_tools,
+            "on_call_tool": self._call_tool,
+            "on_set_logging_level": self._set_level,
+            "on_subscriptions_listen": self.listening,
+        }
+        offered = Offered(surface)
+        if offered.resources:
+            handlers |= {
+                "on_list_resources": self._list_resources,
+                "on_list_resource_templates": self._list_templates,
+                "on_read_resource": self._read_resource,
+                "on_subscribe_resource": self._subscribe,
+                "on_unsubscribe_resource": self._unsubscribe,
+            }
+        if offered.prompts:
+            handlers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
+        if offered.completions:
+            handlers["on_completion"] = self._complete_argument
+        self._lists = offered.lists
+        with warnings.catch_warnings():
+            # Logging is deprecated as of 2026-07-28; the revisions before it have it.
+            warnings.simplefilter("ignore", MCPDeprecationWarning)
+            self.sdk = _Server(
+                NAME,
+                version=version,
+                title=TITLE,
+                cache_hints=_FRESHNESS,
+                get_tool_input_schema=self._input_schema,
+                **handlers,
+            )
+        # In place of the SDK's span per message: the router carries the client's trace context itself.
+        self.sdk.middleware[:] = [
+            RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME),
+            self._on_message,
+        ]
+
+    async def _on_message(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if ctx.method == "initialize":
+            connection = connection_of(ctx)
+            self.news.join(connection, self._lists)
+            announce(connection)
+        return result
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        operation = self.surface.tools.get(name)
+        return None if operation is None else operation.input_schema
+
+    # ---- lists ----------------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        return _page("tools", self.surface.listed_tools, params)
+
+    async def _list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        return _page("resources", self.surface.listed_resources, params)
+
+    async def _list_templates(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        return _page("resourceTemplates", self.surface.listed_templates, params)
+
+    async def _list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        files = await self._prompts.current()
+        built_in = self.surface.prompts
+        hidden = {name for name, prompt in files.items() if prompt.is_own}
+        own = [prompt.listed() for prompt in files.values() if prompt.is_own or prompt.name not in built_in]
+        listed = [prompt for prompt in self.surface.listed_prompts if prompt["name"] not in hidden]
+        return _page("prompts", [*listed, *own], params)
+
+    # ---- calls ----------------------------------------------------------------------------------------------------
+
+    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
+        operation = self.surface.tools.get(params.name)
+        if operation is None:
+            raise calls.unknown_tool(params.name)
+        try:
+            parsed = operation.parse(params.arguments or {})
+            value = await self._perform(ctx, operation, parsed, params.request_state)
+            return _complete(calls.tool_result(operation, value))
+        except InputRequired as required:
+            return _input_required(required)
+        except MCPError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
+            failure = as_failure(error, operation.name)
+            if is_protocol_error(operation, failure, modern=_is_modern(ctx)):
+                raise as_error(failure) from None
+            return _complete(as_tool_result(failure))
+
+    async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
+        uri = str(params.uri)
+        found = self.surface.find_resource(uri)
+        if found is None:
+            code = INVALID_PARAMS if _is_modern(ctx) else _LEGACY_RESOURCE_NOT_FOUND
+            raise MCPError(code=code, message=f"Resource not found: {uri}", data={"uri": uri})
+        operation, arguments = found
+        with _failures_as_errors(operation):
+            # What a URI carries is text, and so are a prompt's arguments.
+            parsed = operation.parse(arguments, strict=False)
+            try:
+                value = await self._perform(ctx, operation, parsed, params.request_state)
+            except InputRequired as required:
+                return _input_required(required)
+            return _complete(calls.resource_result(operation, uri, value))
+
+    async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
+        operation = self.surface.prompts.get(params.name)
+        filled = await self._prompts.get(params.name, own=True)
+        if filled is None and operation is None:
+            filled = await self._prompts.get(params.name, own=False)
+        if filled is not None:
+            return _complete(filled)
+        if operation is None:
+            raise MCPError(code=INVALID_PARAMS, message=f"Unknown prompt: {params.name}", data={"prompt": params.name})
+        with _failures_as_errors(operation):
+            parsed = operation.parse(params.arguments or {}, strict=False)
+            try:
+                return _complete(calls.plain(await self._perform(ctx, operation, parsed, params.request_state)))
+            except InputRequired as required:
+                return _input_required(required)
+
+    async def _perform(
+        self, ctx: Context, operation: Operation[object], params: Params[object], state: str | None
+    ) -> object:
+        raw = ctx.params or {}
+        answers = merged_answers(state, raw.get("inputResponses"))
+        outcome: object
+        async with SdkClient.serving(ctx) as client:
+            client_requests = CallRequests(
+                client,
+                client.nursery,
+                token=progress_token_from_params(raw),
+                level=reporting_level(ctx),
+                asks=operation.asks,
+                answers=answers,
+            )
+            try:
+                outcome = await calls.perform(self.dispatcher, operation, params, client_requests, raw.get("_meta"))
+            except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
+                outcome = error
+            await client.drain()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _complete_argument(self, ctx: Context, params: types.CompleteRequestParams) -> Any:
+        ref = params.ref
+        if isinstance(ref, types.PromptReference):
+            operation = self.surface.prompts.get(ref.name)
+        else:
+            operation = self.surface.find_template(str(ref.uri))
+        if operation is None:
+            raise MCPError(code=INVALID_PARAMS, message="The reference names nothing that is here")
+        with _failures_as_errors(operation):
+            known = dict(params.context.arguments or {}) if params.context is not None else {}
+            values = await self._completer.complete(operation, params.argument.name, params.argument.value, known)
+        return _complete(completion_result(values))
+
+    # ---- connection state -----------------------------------------------------------------------------------------
+
+    async def _set_level(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        if params.level not in LEVELS:
+            raise MCPError(code=INVALID_PARAMS, message=f"Unknown level; known levels: {', '.join(LEVELS)}")
+        connection_of(ctx).state[LEVEL] = params.level
+        return types.EmptyResult()
+
+    async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        self.news.subscribe(connection_of(ctx), str(params.uri))
+        return types.EmptyResult()
+
+    async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        self.news.unsubscribe(connection_of(ctx), str(params.uri))
+        return types.EmptyResult()
+
+
+def _page(key: str, items: list[JsonObject], params: types.PaginatedRequestParams | None) -> JsonObject:
+    """The whole list: none is long enough to be cut.  A cursor can only be one that was never given."""
+    if params is not None and params.cursor is not None:
+        raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; this list has one page", data={"field": "cursor"})
+    return _complete({key: items})
+
+
+def _complete(result: dict[str, Any]) -> JsonObject:
+    """Of the type that 2026-07-28 wants said; the SDK leaves it out for the revisions before."""
+    return {"resultType": "complete", **result}
+
+
+def _input_required(required: InputRequired) -> JsonObject:
+    return {"resultType": "input_required", "inputRequests": required.inputs, "requestState": required.state}
+
+
+def _is_modern(ctx: Context) -> bool:
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+@contextlib.contextmanager
+def _failures_as_errors(operation: Operation[object]) -> Any:
+    """Resources, prompts and completions have no result that says an error: all failures are JSON-RPC errors."""
+    try:
+        yield
+    except MCPError:
+        raise
+    except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
+        raise as_error(as_failure(error, operation.name)) from None
+
+
+def as_error(failure: Failure) -> MCPError:
+    """The failure as the JSON-RPC error that the SDK sends."""
+    data = as_data(failure)
+    if failure.code == MISSING_CAPABILITY:
+        data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
+    return MCPError(code=code_of(failure), message=message_of(failure), data=data)

@@ -1,0 +1,284 @@
+"""The scratchpad: long answers of knowledge tools are kept for their session, and a preview is sent in their place.
+
+A search of a large base would otherwise fill the client's context with text it does not need. The preview lets it
+choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the session: a local client's
+connection, or a session over HTTP. Requests over HTTP without a session share a scratchpad by their token, without a
+token by their host.
+
+What a task serves belongs to the scratchpad in `current`, which the transports set.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import secrets
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+from proto.errors import OperationError
+from proto.operation import Operation
+from proto.ops.front import (
+    ScratchpadContent,
+    ScratchpadEntry,
+    ScratchpadList,
+    ScratchpadListing,
+    ScratchpadRead,
+    ScratchpadStats,
+)
+from proto.surfaces.surface import caches
+
+MIN_BYTES = 4096
+"""Shorter answers are sent as they are."""
+
+MAX_BYTES = 10 * 1024 * 1024
+"""Of one session; a single answer that is longer is sent as it is."""
+
+MAX_TOTAL_BYTES = 256 * 1024 * 1024
+"""Of all sessions together."""
+
+MAX_SHARED = 64
+"""Scratchpads kept for clients without a session."""
+
+ID_CHARS = 12
+
+current: ContextVar[Scratchpad | None] = ContextVar("scratchpad", default=None)
+
+current_session: ContextVar[str] = ContextVar("session", default="")
+"""What services know that session by; empty where there is none.  An opaque name, no secret."""
+
+
+def enter(pad: Scratchpad | None) -> None:
+    """What this task serves from now on, and the tasks that it starts, is of the session of this scratchpad."""
+    current.set(pad)
+    current_session.set("" if pad is None else pad.session)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A kept answer."""
+
+    id: str
+    tool: str
+    text: str
+    size_bytes: int
+    at: datetime.datetime
+
+
+class Scratchpad:
+    """The entries of one session, least recently used first. Made by `Scratchpads`."""
+
+    def __init__(self, pads: Scratchpads, session: str) -> None:
+        self._pads = pads
+        self.session = session
+        """What services know the session by."""
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self.size_bytes = 0
+        self.used = 0
+        self.documents_session: str | None = None
+        """The last session of documents that was started from here, if it goes on: what `session` means by default."""
+
+    def keep(self, tool: str, text: str) -> Entry | None:
+        """Keep an answer; None where it is too long for that."""
+        data = text.encode("utf-8", "surrogatepass")
+        if len(data) > self._pads.max_bytes:
+            return None
+        id_ = hashlib.sha256(data).hexdigest()[:ID_CHARS]
+        self._drop(id_)
+        entry = Entry(id_, tool, text, len(data), datetime.datetime.now(datetime.UTC))
+        self._entries[id_] = entry
+        self.size_bytes += entry.size_bytes
+        self._pads.touched(self)
+        while self.size_bytes > self._pads.max_bytes:
+            self.drop_oldest()
+        self._pads.make_room()
+        return entry
+
+    def read(self, id_: str) -> Entry | None:
+        entry = self._entries.get(id_)
+        if entry is not None:
+            self._entries.move_to_end(id_)
+            self._pads.touched(self)
+        return entry
+
+    def drop_oldest(self) -> None:
+        self._drop(next(iter(self._entries)))
+
+    def _drop(self, id_: str) -> None:
+        entry = self._entries.pop(id_, None)
+        if entry is not None:
+            self.size_bytes -= entry.size_bytes
+
+    def listing(self) -> ScratchpadListing:
+        newest = sorted(reversed(self._entries.values()), key=lambda entry: entry.at, reverse=True)
+        return ScratchpadListing(
+            entries=[
+                ScratchpadEntry(
+                    id=entry.id,
+                    tool=entry.tool,
+                    size_bytes=entry.size_bytes,
+                    timestamp=entry.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                )
+                for entry in newest
+            ],
+            stats=ScratchpadStats(
+                total_entries=len(self._entries),
+                total_size_bytes=self.size_bytes,
+                max_size_bytes=self._pads.max_bytes,
+            ),
+        )
+
+
+class Scratchpads:
+    """All scratchpads; one is gone with the last who holds it."""
+
+    def __init__(self, *, max_bytes: int = MAX_BYTES, max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self._max_total_bytes = max_total_bytes
+        self._all: weakref.WeakSet[Scratchpad] = weakref.WeakSet()
+        self._shared: OrderedDict[bytes, Scratchpad] = OrderedDict()
+        self._clock = 0
+
+    def open(self, session: str = "") -> Scratchpad:
+        """For a new session, which gets a name unless it has one."""
+        pad = Scratchpad(self, session or secrets.token_hex(16))
+        self._all.add(pad)
+        return pad
+
+    def shared(self, headers: Mapping[bytes, bytes], host: str) -> Scratchpad:
+        """For a request over HTTP without a session."""
+        who = headers.get(b"authorization") or b"host:" + host.encode()
+        key = hashlib.sha256(who).digest()
+        pad = self._shared.get(key) or self.open(key.hex()[:32])
+        self._shared[key] = pad
+        self._shared.move_to_end(key)
+        if len(self._shared) > MAX_SHARED:
+            self._shared.popitem(last=False)
+        return pad
+
+    def touched(self, pad: Scratchpad) -> None:
+        self._clock += 1
+        pad.used = self._clock
+
+    def make_room(self) -> None:
+        """Drop entries of the scratchpads that were used least recently, while there is too much in all."""
+        total = sum(pad.size_bytes for pad in self._all)
+        while total > self._max_total_bytes:
+            oldest = min((pad for pad in self._all if pad.size_bytes), key=lambda pad: pad.used)
+            total -= oldest.size_bytes
+            oldest.drop_oldest()
+            total += oldest.size_bytes
+
+
+# Answers
+
+
+def shortened(operation: Operation[object], value: object, text: str, structured: bytes) -> tuple[str, bytes]:
+    """Text and structured content of an answer: as they are, or what stands for them once they are kept."""
+    pad = current.get()
+    # No character is more than four bytes.
+    if pad is None or len(text) * 4 < MIN_BYTES or not caches(operation):
+        return text, structured
+    if len(text) < MIN_BYTES and len(text.encode("utf-8", "surrogatepass")) < MIN_BYTES:
+        return text, structured
+    entry = pad.keep(operation.name, text)
+    if entry is None:
+        return text, structured
+    preview = "\n".join(preview_lines(value, text if operation.text else None))
+    cached = {"id": entry.id, "tool": entry.tool, "size_bytes": entry.size_bytes, "preview": preview}
+    said = (
+        f"📁 Output cached: {entry.id} ({entry.size_bytes / 1024:.1f}KB) from {entry.tool}\n"
+        f"Preview: {preview}\n"
+        f'Read the whole of it with scratchpad_read(id="{entry.id}").'
+    )
+    return said, msgspec.json.encode({"cached": cached})
+
+
+# Previews
+
+_MAX_ROWS = 200
+_MAX_CHARS = 80
+_TEXT_CHARS = 300
+_MAX_HEADINGS = 30
+_HEADING = re.compile(r"^ {0,3}(#{1,6}[ \t]+\S.*)$", re.MULTILINE)
+_SHOWN = (
+    "id", "source_id", "source", "target", "target_id", "label", "title", "preview", "path",
+    "score", "similarity", "type", "suggested_link_type", "size", "date",
+)  # fmt: skip
+_OF_A_HIT = ("id", "preview", "score")
+
+
+def preview_lines(value: object, text: str | None) -> Iterator[str]:
+    """A line that says what there is, and one for each result; of a text its beginning and its headings."""
+    if text is not None:
+        start = " ".join(text[: 2 * _TEXT_CHARS].split())[:_TEXT_CHARS]
+        yield f"{start}…"
+        headings = [match[1].strip() for match in _HEADING.finditer(text)]
+        yield from (f"- {heading[:_MAX_CHARS]}" for heading in headings[:_MAX_HEADINGS])
+        if len(headings) > _MAX_HEADINGS:
+            yield f"- and {len(headings) - _MAX_HEADINGS} more headings"
+        return
+    rows = _rows(value)
+    if rows is None:
+        yield f"{msgspec.json.encode(value).decode()[:_TEXT_CHARS]}…"
+        return
+    yield f"{len(rows)} result{'' if len(rows) == 1 else 's'}"
+    is_search = all(isinstance(row, Mapping) and row.keys() >= set(_OF_A_HIT) for row in rows)
+    # Of a search every hit is named, so that none is out of reach.
+    for row in rows if is_search else rows[:_MAX_ROWS]:
+        yield f"- {_shown(row, _OF_A_HIT if is_search else _SHOWN)}"
+    if not is_search and len(rows) > _MAX_ROWS:
+        yield f"- and {len(rows) - _MAX_ROWS} more"
+
+
+def _rows(value: object) -> list[object] | None:
+    """The list that an answer mainly is."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, Mapping):
+        return max((held for held in value.values() if isinstance(held, list)), key=len, default=None)
+    return None
+
+
+def _shown(row: object, keys: tuple[str, ...]) -> str:
+    if not isinstance(row, Mapping):
+        return str(row)[:_MAX_CHARS]
+    cells = [(key, row[key]) for key in keys if isinstance(row.get(key), str | int | float)]
+    if not cells:
+        return msgspec.json.encode(row).decode()[:_MAX_CHARS]
+    # Ids whole, since the next call needs them, and the titles of hits, since the choice is by them.
+    whole = ("preview",) if keys is _OF_A_HIT else ()
+    return " | ".join(
+        f"{cell:.4g}"
+        if isinstance(cell, float)
+        else " ".join(str(cell).split())
+        if key.endswith("id") or key in whole
+        else str(cell)[:_MAX_CHARS]
+        for key, cell in cells
+    )
+
+
+# Operations
+
+
+def register(serve: Callable[[str, Callable[[Any, str], Any]], None]) -> None:
+    """Have the router answer the scratchpad's operations here, in the task that serves the client."""
+    serve("scratchpad_read", _read)
+    serve("scratchpad_list", _list)
+
+
+async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
+    pad = current.get()
+    entry = None if pad is None else pad.read(params.id)
+    if entry is None:
+        raise OperationError(f"Scratchpad entry not found: {params.id}")
+    return ScratchpadContent(text=entry.text)
+
+
+async def _list(params: ScratchpadList, caller: str) -> ScratchpadListing:
+    return (current.get() or Scratchpads().open()).listing()

@@ -1,0 +1,138 @@
+"""Streamable HTTP: `/mcp` and `/mcp/{surface}`, `/v1/mcp` (transcripts, stateless), `/health`, and routes of others.
+
+Ordinary tool calls take the fast path; everything else of the transport, in both eras, is the SDK's session manager's.
+Who may talk at all is settled in `services.front.transport.access`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import hypercorn.trio
+import trio
+from hypercorn.config import Config as HypercornConfig
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proto.front import Http
+from proto.operation import ALL, SURFACES
+from services.front.gateway import Gateway
+from services.front.transport import keepalive
+from services.front.transport.access import Guard
+from services.front.transport.endpoint import Endpoint
+
+TRANSCRIPTS = "transcripts"
+
+GRACE_S = 3.0
+"""For requests in flight when the server is told to end."""
+
+KEEP_ALIVE_S = 120.0
+"""Clients that pause between calls need not connect again."""
+
+
+@contextlib.asynccontextmanager
+async def open_http(
+    gateway: Gateway, settings: Http, *, routes: Sequence[BaseRoute] = (), ready: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
+    """The ASGI application, and what ends its open streams when the server is to end.
+
+    Args:
+        routes: others' (metrics, the operator's page), behind the same checks.
+        ready: what `/health` answers 200 for.
+    """
+    endpoints = {name: Endpoint(await gateway.server(name), settings.max_body_bytes) for name in SURFACES}
+    stateless = Endpoint(await gateway.server(TRANSCRIPTS), settings.max_body_bytes, stateless=True)
+
+    async def health(request: Request) -> Response:
+        up = await ready()
+        return JSONResponse({"status": "ready" if up else "starting"}, status_code=200 if up else 503)
+
+    async def surface(scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = endpoints.get(scope["path"].removeprefix("/mcp").strip("/") or ALL)
+        if endpoint is None:
+            text = f"no such surface; there are: {', '.join(SURFACES)}"
+            await JSONResponse({"error": text}, status_code=404)(scope, receive, send)
+            return
+        await endpoint(scope, receive, send)
+
+    app = Starlette(
+        routes=[
+            Route("/mcp", endpoint=_Whole(endpoints[ALL])),
+            Route("/v1/mcp", endpoint=_Whole(stateless)),
+            Route("/health", endpoint=health, methods=["GET"]),
+            Mount("/mcp", app=surface),
+            *routes,
+        ]
+    )
+
+    direct: dict[str, Endpoint] = {"/mcp": endpoints[ALL], "/v1/mcp": stateless}
+    direct |= {f"/mcp/{name}": endpoint for name, endpoint in endpoints.items()}
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        # The routes say the same; a call to the exact path need not be looked up in them.
+        endpoint = direct.get(scope["path"]) if scope["type"] == "http" else None
+        await (app if endpoint is None else endpoint)(scope, receive, send)
+
+    def close_streams() -> None:
+        for endpoint in (*endpoints.values(), stateless):
+            endpoint.close_streams()
+
+    async with contextlib.AsyncExitStack() as stack:
+        for endpoint in (*endpoints.values(), stateless):
+            await stack.enter_async_context(endpoint.running())
+        yield Guard(front, settings), close_streams
+
+
+class _Whole:
+    """An ASGI application as the endpoint of a route, for every method."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+async def serve_http(
+    gateway: Gateway,
+    settings: Http,
+    listening: socket.socket,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    ready: Callable[[], Awaitable[bool]],
+    shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
+
+    Requests in flight then have `GRACE_S` to end; streams that only listen are ended at once.
+    """
+    keepalive.install()
+    config = HypercornConfig()
+    config.bind = [f"fd://{listening.detach()}"]
+    config.graceful_timeout = GRACE_S
+    config.keep_alive_timeout = KEEP_ALIVE_S
+    config.keep_alive_max_requests = 1_000_000
+    config.include_server_header = False
+    config.errorlog = logging.getLogger("linckia.http")
+    config.accesslog = None
+
+    async with open_http(gateway, settings, routes=routes, ready=ready) as (app, close_streams):
+
+        async def until_shutdown() -> None:
+            await shutdown()
+            close_streams()
+
+        await hypercorn.trio.serve(
+            app,  # type: ignore[arg-type]  # hypercorn types scopes as its own TypedDicts
+            config,
+            shutdown_trigger=until_shutdown,
+            task_status=task_status,
+            mode="asgi",
+        )

@@ -1,0 +1,229 @@
+"""The state of a local client's session, kept where it outlives the kernel.
+
+The memory is the client's process's (`linckia stdio` makes it and passes it along with its descriptors).  The kernel
+notes there what it has read and not yet looked at, which requests wait for their answer, and what the client has said
+that made the session what it is.  When the kernel is killed, the next one is given the same memory, and the session
+goes on: nothing that the client sent is lost, and every request is answered.
+
+A record is written beside the last one and then made the current one by a single byte, so that a kill at any point
+leaves one that is whole.  Input is read into the memory itself, numbered before, and the record tells up to which
+number it has been taken in: there is no moment at which what was read is in the kernel's own memory alone.  An answer
+is noted once it is written: killed between the two, a kernel leaves a request that will be answered a second time,
+which clients pass over, where the other order would leave one that never is.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import msgspec
+
+from proto.json_types import JsonObject
+from services.front.protocol.messages import RequestId, correlation_key
+from services.front.transport.descriptors import READ_BYTES
+from services.front.transport.json_lines import BEGUN_BYTES, readable_id
+
+SLOT_BYTES = 2 * 1024 * 1024
+_HEADER_BYTES = 16
+"""Which record is the current one (a byte, 0 for none), and at 8 the number of the last read."""
+
+_LANDING = _HEADER_BYTES + 2 * SLOT_BYTES
+"""Where input is read to; zeros but for what was read and not taken in."""
+
+BYTES = _LANDING + READ_BYTES
+"""Size of the memory; pages that are never written cost nothing."""
+
+LONGEST_BYTES = 64 * 1024
+"""Of one message; of a longer one its beginning is kept, which has its id."""
+
+_BEGINNING_BYTES = 256
+_MOST = 2048
+"""Where more requests are in flight than there is room for: bytes kept of each, and their number."""
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """A session as the last kernel left it.
+
+    `said` made it what it is, in order, and is answered; `asked` waits for its answer; `rest` was read and not looked
+    at, and `short` says that it is only the beginning of a message; `cut` that the last one was written in part.
+    """
+
+    said: list[bytes] = []
+    asked: list[bytes] = []
+    rest: bytes = b""
+    short: bool = False
+    cut: bool = False
+    reads: int = 0
+    """The number of the last read that is in `rest`, or done with."""
+    landed: bytes = b""
+    """Where `short`: what was read after that; in no record."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Kept).decode
+
+
+class SessionMemory:
+    """The record of one session; without memory (`None`) it keeps nothing.
+
+    Args:
+        fd: empty at first, and afterwards as another session_memory has left it.
+
+    Raises:
+        OSError, ValueError: the descriptor is of no such memory.
+    """
+
+    def __init__(self, fd: int | None) -> None:
+        if fd is not None and not os.fstat(fd).st_size:
+            os.ftruncate(fd, BYTES)
+        self._memory = None if fd is None else mmap.mmap(fd, BYTES)
+        self._said: dict[str, bytes] = {}
+        self._asked: dict[RequestId, tuple[str, bytes]] = {}
+        self._rest = b""
+        self._short = False
+        self._cut = False
+        self._reads = 0
+        self._landing = memoryview(b"") if self._memory is None else memoryview(self._memory)[_LANDING:]
+
+    def close(self) -> None:
+        """What was noted stays with the client's process."""
+        if self._memory is not None:
+            self._landing.release()
+            self._memory.close()
+            self._memory = None
+
+    def take_over(self) -> Kept | None:
+        """What the last kernel left, if there was one; it is this one's to see to, and is kept until it has."""
+        memory = self._memory
+        if memory is None:
+            return None
+        self._reads = int.from_bytes(memory[8:_HEADER_BYTES], "little")
+        if not memory[0] and not self._reads:
+            return None
+        kept = Kept()
+        if memory[0]:
+            at = _HEADER_BYTES + (memory[0] - 1) * SLOT_BYTES
+            length = int.from_bytes(memory[at : at + 4], "little")
+            kept = _decode(memory[at + 4 : at + 4 + length])
+        if kept.reads != self._reads:
+            # Read, and the kernel was killed before it knew.  No message has a zero byte.
+            landed = bytes(self._landing).partition(b"\0")[0]
+            if kept.short:
+                kept.landed = landed
+            else:
+                kept.rest += landed
+        self._rest, self._short, self._cut = kept.rest, kept.short, kept.cut
+        for message in kept.said:
+            self._note(_method(message), message)
+        for message in kept.asked:
+            request_id = id_of(message)
+            if request_id is not None:
+                self._asked[correlation_key(request_id)] = (_method(message), message)
+        self._write()
+        self._landing[:] = bytes(READ_BYTES)
+        return kept
+
+    def receive(self, fd: int) -> bytes:
+        """Read some input.  Raises OSError as `os.read`."""
+        memory = self._memory
+        if memory is None:
+            return os.read(fd, READ_BYTES)
+        memory[8:_HEADER_BYTES] = (self._reads + 1).to_bytes(8, "little")
+        count = os.readv(fd, [self._landing])
+        self._reads += 1
+        data = bytes(self._landing[:count])
+        if not self._short:
+            self._rest += data
+        self._write()
+        self._landing[:count] = bytes(count)
+        return data
+
+    def read(self, rest: bytes, *, begun: bool = False) -> None:
+        """This of the input has not been looked at; `begun`, it is the beginning of a message."""
+        if self._memory is not None and (begun or rest != self._rest):
+            self._short = begun and len(rest) >= BEGUN_BYTES
+            self._rest = rest
+            self._write()
+
+    def ask(self, key: RequestId, method: str, message: bytes, rest: bytes) -> None:
+        """A request is in flight, and `rest` follows it."""
+        if self._memory is not None:
+            self._asked[key] = (method, message[:LONGEST_BYTES])
+            self._rest, self._short = rest, False
+            self._write()
+
+    def answered(self, key: RequestId) -> None:
+        """The client has its answer, or does not want one any more."""
+        found = self._asked.pop(key, None)
+        if found is not None:
+            self.say(*found)
+
+    def say(self, method: str, message: bytes) -> None:
+        """Note a message that was answered, or needs no answer, if it makes the session what it is."""
+        if self._memory is not None:
+            self._note(method, message)
+            self._write()
+
+    def _note(self, method: str, message: bytes) -> None:
+        match method:
+            case "initialize" | "notifications/initialized" | "logging/setLevel":
+                self._said[method] = message
+            case "resources/subscribe":
+                self._said[_uri(message)] = message
+            case "resources/unsubscribe":
+                self._said.pop(_uri(message), None)
+            case _:
+                pass
+
+    def written(self, *, cut: bool) -> None:
+        """Whether the last message was written in part only."""
+        if self._memory is not None and cut is not self._cut:
+            self._cut = cut
+            self._write()
+
+    def _write(self) -> None:
+        memory = self._memory
+        assert memory is not None
+        said = list(self._said.values())
+        asked = [message for _, message in self._asked.values()]
+        record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads))
+        if len(record) > SLOT_BYTES - 4:
+            # Enough to answer them; a session with so many subscriptions has to subscribe again.
+            asked = [message[:_BEGINNING_BYTES] for message in asked[-_MOST:]]
+            said = [message for message in said if len(message) < _BEGINNING_BYTES][:_MOST]
+            record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads))
+        slot = 1 if memory[0] != 1 else 2
+        at = _HEADER_BYTES + (slot - 1) * SLOT_BYTES
+        memory[at : at + 4 + len(record)] = len(record).to_bytes(4, "little") + record
+        memory[0] = slot
+
+
+class _Message(msgspec.Struct):
+    id: RequestId | None = None
+    method: str = ""
+    params: JsonObject = {}
+
+
+def id_of(message: bytes) -> RequestId | None:
+    """The id of a message, also where only its beginning is there."""
+    try:
+        return msgspec.json.decode(message, type=_Message).id
+    except msgspec.DecodeError:
+        return readable_id(message)
+
+
+def _method(message: bytes) -> str:
+    """Empty where only its beginning is there."""
+    try:
+        return msgspec.json.decode(message, type=_Message).method
+    except msgspec.DecodeError:
+        return ""
+
+
+def _uri(message: bytes) -> str:
+    """What a subscription is known by."""
+    try:
+        return str(msgspec.json.decode(message, type=_Message).params.get("uri"))
+    except msgspec.DecodeError:
+        return ""

@@ -1,0 +1,116 @@
+"""`GET /metrics`: what the supervisor and the router count, for Prometheus.
+
+Names follow its conventions: base units, counters end in `_total`. A service of several processes has one series for
+each process and one, by the service's own name, for what they share (calls, failures, the queue).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from proto.dispatch import Dispatcher
+from proto.errors import Kind
+from proto.front import SERVICE
+from proto.operation import operation_of
+from proto.ops.kernel import KernelFigures, KernelFiguresParams, LaneFigures, ServiceFigures
+
+_TAKES_CALLS: Final = ("ready", "resting")
+
+_OF_PROCESSES: Final[tuple[tuple[str, str, Callable[[ServiceFigures], float | None]], ...]] = (
+    ("service_up", "Whether the service takes calls; one that rests does.", lambda each: each.state in _TAKES_CALLS),
+    ("service_generation", "How many times the process has been started.", lambda each: each.generation),
+    ("service_restarts_total", "Starts after the first that a crash caused.", lambda each: each.restarts),
+    ("service_uptime_seconds", "Since the process was ready.", lambda each: each.uptime_s),
+    (
+        "service_recovery_seconds", "From the latest death's being noticed to ready again.",
+        lambda each: _seconds(each.recovery_ms),
+    ),
+    (
+        "service_answered_seconds", "From the latest death's being noticed to every caller answered or queued again.",
+        lambda each: _seconds(each.answered_ms),
+    ),
+    ("service_memory_bytes", "Resident memory of the process.", lambda each: each.rss_bytes),
+    ("service_ping_seconds", "Round trip of the latest ping.", lambda each: _seconds(each.ping_ms)),
+)  # fmt: skip
+"""A series for each process of a service, where the figure is known."""
+
+_OF_SERVICES: Final[tuple[tuple[str, str, Callable[[LaneFigures], float]], ...]] = (
+    ("service_queued", "Calls that wait for a process.", lambda lane: lane.queued),
+    ("service_calls_total", "Calls accepted.", lambda lane: lane.calls),
+    (
+        "service_replays_total", "Calls sent again after the death of the process that had them.",
+        lambda lane: lane.replays,
+    ),
+)  # fmt: skip
+
+
+def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
+    """The endpoint."""
+
+    async def metrics(request: Request) -> Response:
+        answer = await dispatcher.call(operation_of(KernelFiguresParams), KernelFiguresParams(), caller=SERVICE)
+        text = exposition(msgspec.convert(answer, KernelFigures))
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    return [Route("/metrics", metrics, methods=["GET"])]
+
+
+def exposition(figures: KernelFigures) -> bytes:
+    """All series in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(figures))
+    return generate_latest(registry)
+
+
+@dataclass(eq=False)
+class _Collector(Collector):
+    _figures: KernelFigures
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._figures
+        processes, lanes = figures.services, figures.lanes
+        yield _family("build_info", "The version that runs.", ["version"], [((figures.version,), 1)])
+        yield _family("kernel_memory_bytes", "Resident memory of the kernel.", [], [((), figures.rss_bytes)])
+        for name, text, figure in _OF_PROCESSES:
+            yield _family(name, text, ["service"], (((each.name,), figure(each)) for each in processes))
+        states = (((each.name, one), each.state == one) for each in processes for one in figures.states)
+        yield _family("service_state", "1 for the state that the process is in.", ["service", "state"], states)
+        # A series that is there from the start is what an alert on its increase needs.
+        deaths = (((each.name, cause), each.deaths.get(cause, 0)) for each in processes for cause in figures.causes)
+        yield _family("service_deaths_total", "Deaths by cause.", ["service", "cause"], deaths)
+        in_flight = (((each.name,), each.in_flight) for each in processes)
+        yield _family("service_in_flight", "Calls delivered and not yet answered.", ["service"], in_flight)
+        for name, text, count in _OF_SERVICES:
+            yield _family(name, text, ["service"], (((service,), count(lane)) for service, lane in lanes.items()))
+        failures = (
+            ((name, kind.value), lane.failures.get(kind.value, 0)) for name, lane in lanes.items() for kind in Kind
+        )
+        yield _family("service_failures_total", "Calls that failed, by kind.", ["service", "kind"], failures)
+        what = "the process that services are forked from"
+        up = (((each.name,), each.up) for each in figures.zygotes)
+        yield _family("zygote_up", f"Whether {what} is there.", ["zygote"], up)
+        zygote_deaths = (((each.name,), each.deaths) for each in figures.zygotes)
+        yield _family("zygote_deaths_total", f"Deaths of {what}.", ["zygote"], zygote_deaths)
+
+
+def _family(name: str, text: str, labels: list[str], samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(f"linckia_{name}", text, labels=labels)
+    for values, figure in samples:
+        if figure is not None:
+            family.add_metric(values, figure)
+    return family
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000

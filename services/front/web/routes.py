@@ -1,0 +1,215 @@
+"""The routes that the table of operations declares: requests read, bounded and answered, failures worded for HTTP.
+
+Who may ask is settled before a request comes here (`services.front.transport.access`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+from starlette import routing
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from proto.bounds import exceeded
+from proto.dispatch import Dispatcher
+from proto.errors import InvalidParams, Kind, Unavailable
+from proto.http import Answer, Call, Endpoint, HttpError
+from proto.json_types import JsonObject
+from proto.operation import Operation, Params, Route, operation_of
+from proto.ops import Table
+from proto.validation import validate
+from services.front.protocol.failures import as_failure, message_of
+from services.front.web.content import Content
+
+R = TypeVar("R")
+
+_STATUS = {
+    Kind.INVALID_PARAMS: 400,
+    # What was sent is at fault, and another try would fail as well.
+    Kind.OPERATION: 400,
+    Kind.FORBIDDEN: 403,
+    Kind.UNKNOWN_OPERATION: 404,
+    Kind.QUARANTINED: 422,
+    Kind.OVERLOADED: 429,
+    Kind.UNAVAILABLE: 503,
+    Kind.TIMEOUT: 504,
+}
+
+_OPENAI_TYPES = {
+    **dict.fromkeys((400, 404, 413, 422), "invalid_request_error"),
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+"""The official clients raise by the status, retry 429 and 5xx by `Retry-After`, and show `error.message`."""
+
+
+class ClientGone(Exception):
+    """The client has closed its connection: no answer can reach it."""
+
+
+def routes(
+    dispatcher: Dispatcher, table: Table, max_body_bytes: int, *, unserved: Container[str] = ()
+) -> list[routing.BaseRoute]:
+    """All routes of the table, and `/ping`; those of `unserved` services answer that they are switched off."""
+    call = _Call(dispatcher)
+    found = [routing.Route("/ping", _ping, methods=["GET"])]
+
+    def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
+        answer = partial(_switched_off, service) if service in unserved else answer
+        served = _Served(route, params, answer, max_body_bytes)
+        found.append(routing.Route(route.path, served.serve, methods=[route.method]))
+
+    for endpoint in table.endpoints:
+        add(endpoint.route, endpoint.service, endpoint, partial(_by_endpoint, endpoint, call))
+    for op in table.values():
+        if op.http is not None and op.http.file:
+            content = Content(dispatcher, op, partial(failed, op.http))
+            found.append(routing.Route(op.http.path, content.answer, methods=[op.http.method]))
+        elif op.http is not None:
+            add(op.http, op.service, op.params, partial(_by_operation, op, dispatcher))
+    return list(found)
+
+
+async def _ping(request: Request) -> Response:
+    return json_response("pong")
+
+
+async def _switched_off(service: str, arguments: JsonObject, strict: bool) -> object:
+    raise Unavailable(f"{service} is switched off: {service}.enabled is false")
+
+
+async def _by_operation(op: Operation[object], dispatcher: Dispatcher, arguments: JsonObject, strict: bool) -> object:
+    return await dispatcher.call(op, op.parse(arguments, strict=strict), written=True)
+
+
+async def _by_endpoint(tp: type[Endpoint], call: Call, arguments: JsonObject, strict: bool) -> object:
+    request = validate(tp, arguments, strict=strict)
+    request.check()
+    return await request.answer(call)
+
+
+_Answering = Callable[[JsonObject, bool], Awaitable[object]]
+"""What answers a request's arguments; the flag says whether numbers have to be numbers, and not text."""
+
+
+class _Served:
+    """One route: its requests read, and their answers sent."""
+
+    def __init__(self, route: Route, params: type[Params[object]], answer: _Answering, max_body_bytes: int) -> None:
+        self._route = route
+        self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(params))
+        self._answer = answer
+        self._max_body_bytes = max_body_bytes
+
+    async def serve(self, request: Request) -> Response:
+        try:
+            arguments = await self._arguments(request)
+            answering = partial(self._answer, arguments, request.method == "POST")
+            answer = await (answering() if self._route.detached else _unless_gone(request, answering))
+        except (ClientGone, ClientDisconnect):
+            # It reaches no client; the status is the one that other servers log then.
+            return Response(status_code=499)
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
+            return failed(self._route, error)
+        if answer is None and self._route.missing:
+            return failed(self._route, HttpError(404, self._route.missing))
+        return json_response(answer.body, answer.status) if isinstance(answer, Answer) else json_response(answer)
+
+    async def _arguments(self, request: Request) -> JsonObject:
+        if request.method != "POST":
+            given = {**request.query_params, **request.path_params}
+            return {name: value for name, value in given.items() if name in self._fields}
+        body = await _body(request, self._max_body_bytes)
+        if self._route.body:
+            return {self._route.body: body}
+        if (excess := exceeded(body)) is not None:
+            raise InvalidParams(f"the body has {excess}")
+        try:
+            decoded: JsonObject = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidParams(f"the body is not a JSON object: {error}") from None
+        return decoded
+
+
+@dataclass
+class _Call:
+    """`proto.http.Call` in a client's name."""
+
+    _dispatcher: Dispatcher
+
+    async def __call__(self, params: Params[R], /) -> R:
+        op = operation_of(params)
+        result: R = msgspec.convert(await self._dispatcher.call(op, params), op.result)
+        return result
+
+    async def json(self, params: Params[object], /) -> msgspec.Raw:
+        answer = await self._dispatcher.call(operation_of(params), params, written=True)
+        return answer if isinstance(answer, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(answer))
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    too_long = HttpError(413, f"the body is longer than {limit} bytes")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_long
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise too_long
+    return bytes(body)
+
+
+async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]) -> object:
+    """What `answer` returns or raises; ClientGone where the client left first, which cancels it."""
+    outcome: object = ClientGone()
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        try:
+            outcome = await answer()
+        except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
+            outcome = error
+        nursery.cancel_scope.cancel()
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def failed(route: Route, error: Exception) -> Response:
+    """A failure in the words of the route."""
+    failure = as_failure(error, route.path)
+    if isinstance(error, HttpError):
+        status, code = error.status, error.error_code
+    else:
+        status, code = route.statuses.get(failure.kind, _STATUS.get(failure.kind, 500)), None
+    message = message_of(failure)
+    if not route.like_openai:
+        response = json_response({"error": message}, status)
+    else:
+        described = {"message": message, "type": _OPENAI_TYPES.get(status, "server_error"), "param": failure.field}
+        response = json_response({"error": {**described, "code": code or failure.kind.value}}, status)
+    if failure.retry_after_ms is not None:
+        response.headers["Retry-After"] = str(max(1, math.ceil(failure.retry_after_ms / 1000)))
+        response.headers["Retry-After-Ms"] = str(failure.retry_after_ms)
+    return response
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    """An answer that no cache keeps and no browser takes for anything else."""
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    return Response(msgspec.json.encode(value), status, headers, "application/json")

@@ -1,0 +1,1 @@
+"""A service that sends whatever it likes: the kernel under it lives."""

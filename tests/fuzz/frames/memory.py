@@ -1,0 +1,121 @@
+"""A router and a supervisor over services that are acted: memory links, no process, trio's mock clock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from kernel.ports import ServiceState
+from kernel.router.lane import Limits
+from kernel.router.router import Router
+from kernel.supervisor.spec import Backoff, ServiceSpec
+from kernel.supervisor.supervisor import ServiceReport, Supervisor
+from proto import frames, ops
+from proto.errors import Cancelled
+from proto.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
+from tests.unit.router.ops import Said
+from tests.unit.supervisor.stage import Actor, Stage, birth_of
+from tests.unit.supervisor.world import service
+
+POOL = ("speaker", "speaker-2")
+PATIENT = {"intensity": 10**9, "backoff": Backoff(healthy_after_s=0)}
+"""However often a service dies, it is started again at once."""
+
+
+class Defects(logging.Handler):
+    """What the kernel calls a defect of its own while it is installed: no service can be the reason for one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "defect" in record.getMessage() or record.exc_info:
+            self.found.append(self.format(record))
+
+    def __enter__(self) -> Defects:
+        logging.getLogger("linckia").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("linckia").removeHandler(self)
+
+
+class Acted:
+    """The acted services: `held` are the calls that each generation has and has not answered."""
+
+    def __init__(self) -> None:
+        self.stage = Stage(self._act)
+        self.holds = False
+        self.received: dict[int, list[Return | Fault]] = {}
+        self.held: dict[int, dict[int, Call]] = {}
+
+    async def _act(self, actor: Actor) -> None:
+        held = self.held[actor.pid] = {}
+        received = self.received[actor.pid] = []
+        actor.channel.post(actor.hello())
+        actor.channel.post(Ready())
+        while True:
+            frame = await actor.channel.receive()
+            match frame:
+                case Ping(n=n):
+                    actor.channel.post(Pong(n, len(held)))
+                case Drain():
+                    actor.channel.post(Bye())
+                case ByeAck():
+                    actor.die(code=0)
+                    return
+                case Call() if self.holds:
+                    held[frame.id] = frame
+                case Call():
+                    actor.channel.post(said(frame))
+                case Cancel(id=number) if held.pop(number, None) is not None:
+                    actor.channel.post(Fault(number, Cancelled("cancelled").failure))
+                case Return() | Fault():
+                    received.append(frame)
+                case _:
+                    continue
+
+    def alive(self) -> list[Actor]:
+        return [actor for actor in self.stage.actors[-8:] if not actor.ended.is_set() and actor.pid in self.held]
+
+
+def said(call: Call) -> Return:
+    """The answer to a call of `tests.unit.router.ops`."""
+    return Return(call.id, frames.pack_body(Said(text="heard", generation=call.generation, caller=call.caller)))
+
+
+class Kernel:
+    """Router and supervisor, running."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.acted = Acted()
+        table = ops.load(["tests.unit.router.ops"])
+        self.router = Router(table, {"speaker": limits, "relay": limits}, {"speaker": POOL})
+        specs: tuple[ServiceSpec, ...] = tuple(service(name, **PATIENT) for name in (*POOL, "relay"))
+        self.supervisor = Supervisor(specs, (), self.router, birth_of, Path("/nowhere"), placement=self.acted.stage)
+        self.router.wake_with(self.supervisor.wanted)
+
+    async def ready(self, names: Collection[str] = (*POOL, "relay"), after: int = 0) -> None:
+        for name in names:
+            await self.supervisor.wait_for(name, {ServiceState.READY}, after_generation=after)
+
+    def report(self, name: str) -> ServiceReport:
+        return next(report for report in self.supervisor.status().services if report.name == name)
+
+
+@asynccontextmanager
+async def kernel(limits: Limits | None = None) -> AsyncIterator[Kernel]:
+    """One that runs, its services READY; ended in order."""
+    made = Kernel(limits or Limits(4, 8))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(made.router.run)
+        await nursery.start(made.supervisor.run)
+        await made.ready()
+        yield made
+        await made.supervisor.shutdown()
+        nursery.cancel_scope.cancel()

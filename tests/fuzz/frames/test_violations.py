@@ -1,0 +1,158 @@
+"""Whatever a service sends, its own generation pays for it: the kernel lives, and so does every other service."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from kernel.ports import CauseKind
+from proto.errors import Forbidden
+from proto.frames import Fault
+from proto.operation import operation_of
+from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP, VIOLATIONS, call, message
+from tests.fuzz.frames.memory import Defects, Kernel, kernel
+from tests.fuzz.frames.run import fuzz
+from tests.unit.router.ops import Relay, Say
+from tests.unit.supervisor.stage import Act, Actor
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+class Client:
+    """`ClientRequests` that takes what comes."""
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None: ...
+
+    def log(self, level: str, logger: str, message: str) -> None: ...
+
+    async def ask(self, method: str, params: dict[str, object]) -> dict[str, object]:
+        await trio.lowlevel.checkpoint()
+        return {"content": method}
+
+
+async def send(actor: Actor, *messages: bytes) -> None:
+    for each in messages:
+        actor.link.try_send(each)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def answers(k: Kernel) -> bool:
+    """Whether the kernel still passes calls on."""
+    heard = await k.router.call(operation_of(Say), Say(text="still there?"))
+    return isinstance(heard, dict) and heard["text"] == "heard"
+
+
+@pytest.mark.parametrize("messages", VIOLATIONS.values(), ids=VIOLATIONS)
+async def test_violation_ends_the_generation_and_nothing_else(
+    messages: list[bytes], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with kernel() as k:
+        with Defects() as defects:
+            k.acted.holds = True
+            await send(k.acted.stage.actor("relay"), *messages)
+            with trio.fail_after(60):
+                await k.ready(["relay"], after=1)
+            k.acted.holds = False
+            assert k.report("relay").deaths == {CauseKind.PROTOCOL: 1}
+            assert k.report("speaker").generation == k.report("speaker-2").generation == 1
+            assert await answers(k)
+        assert defects.found == []
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"method": "x"}, {"method": 1, "params": {}}, {"method": "x", "params": []}, None]
+)
+async def test_question_without_its_fields_ends_who_asks(body: object, autojump_clock: trio.testing.MockClock) -> None:
+    async with kernel() as k, trio.open_nursery() as nursery:
+        k.acted.holds = True
+        nursery.start_soon(asking, k)
+        await trio.testing.wait_all_tasks_blocked()
+        relay = k.acted.stage.actor("relay")
+        (held,) = k.acted.held[relay.pid]
+        k.acted.holds = False
+        await send(relay, call(1, "client.ask", body, parent=held))
+        with trio.fail_after(60):
+            await k.ready(["relay"], after=1)
+        assert k.report("relay").deaths == {CauseKind.PROTOCOL: 1}
+
+
+async def asking(k: Kernel) -> None:
+    await k.router.call(operation_of(Relay), Relay(text="ask"), client_requests=Client())
+
+
+@pytest.mark.parametrize("before_hello", [message(2, {}), message(10, "mcp.x", {}), message(4, 1, 1), message(15)])
+async def test_first_word_of_a_service_is_its_hello(
+    before_hello: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with kernel() as k:
+        k.acted.stage.act = rude(before_hello, k.acted.stage.act)
+        k.acted.stage.actor("relay").die(number=9)
+        with trio.fail_after(60):
+            await k.ready(["relay"], after=2)
+        assert k.report("relay").deaths == {CauseKind.SIGNAL: 1, CauseKind.PROTOCOL: 1}
+
+
+def rude(first: bytes, later: Act) -> Act:
+    async def act(actor: Actor) -> None:
+        if actor.birth.generation > 2:
+            await later(actor)
+        actor.link.try_send(first)
+        await trio.sleep_forever()
+
+    return act
+
+
+@pytest.mark.parametrize("params", [BROKEN_TEXT, DEEP[:500] + b"\xc0", b"\x81" + BROKEN_TEXT + b"\x01", b"\xc0"])
+async def test_parameters_that_cannot_be_read_are_the_callers_failure(
+    params: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    # `once_with` has them looked at when the service that was called dies.
+    async with kernel() as k:
+        k.acted.holds = True
+        relay = k.acted.stage.actor("relay")
+        head = call(1, "test.put", None)[:-1]
+        fields = b"\x9a\x03\x01\xa8test.put" + params + b"\xcd\x03\xe8\xa0\xa0\x01\xc0\xc2"
+        assert head.startswith(b"\x9a\x03\x01\xa8test.put")
+        await send(relay, fields)
+        for speaker in ("speaker", "speaker-2"):
+            k.acted.stage.actor(speaker).die(number=11)
+        await k.ready(["speaker", "speaker-2"], after=1)
+        (answer,) = k.acted.received[relay.pid]
+        assert answer.id == 1
+        assert k.report("relay").generation == 1
+
+
+async def test_hostile_service_calls_nothing_that_does_not_name_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with kernel() as k:
+        speaker = k.acted.stage.actor("speaker")
+        await send(speaker, call(1, "test.secret", {"text": "x"}), call(2, "test.write", {"text": "x"}))
+        failures = [frame.failure.kind for frame in k.acted.received[speaker.pid] if isinstance(frame, Fault)]
+        assert failures == [Forbidden.kind] * 2
+
+
+async def test_service_that_sends_without_end_leaves_others_their_turn(autojump_clock: trio.testing.MockClock) -> None:
+    async with kernel() as k:
+        speaker = k.acted.stage.actor("speaker")
+        empty = message(17, 1, False, b"")
+        sent = 0
+        flooding = True
+
+        async def flood() -> None:
+            nonlocal sent
+            while flooding:
+                # More than the kernel reads at once, each time that it has let others run.
+                for _ in range(200):
+                    speaker.link.try_send(empty)
+                sent += 200
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            assert await answers(k)
+            flooding = False
+        assert sent < 20_000
+
+
+async def test_seeded_stream_of_everything_leaves_the_kernel_standing(autojump_clock: trio.testing.MockClock) -> None:
+    assert (await fuzz(2000, 15)).keys() == {CauseKind.PROTOCOL}

@@ -1,0 +1,69 @@
+"""Failures as clients read them: what happened, whether it may have been done, when to try again; never a traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.front.operations import How
+from tests.unit.front.wire import connected, gateway_in_process
+
+TEXTS = {
+    How.INVALID: "`how` is not to the handler's liking",
+    How.UNAVAILABLE: "service test is starting. Nothing was done. Try again in 2.5 s.",
+    How.OVERLOADED: "the queue of service test is full. Nothing was done. Try again in 100 ms.",
+    How.TIMEOUT: "no answer within 1 s. The work may have been done: look before you repeat it.",
+    How.MAYBE: "service test died with the call in hand. The work may have been done: look before you repeat it.",
+    How.OPERATION: "no such file: x",
+    How.INTERNAL: "a defect in service test. The work may have been done: look before you repeat it.",
+}
+
+
+@pytest.mark.parametrize("how", list(How))
+async def test_a_failure_says_what_the_model_needs_to_know(how: How) -> None:
+    async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
+        await wire.initialize()
+        await wire.call("t_fail", {"how": how.value})
+        answer = await wire.receive()
+        result = answer["result"]
+        assert result["isError"] is True
+        text = result["content"][0]["text"]
+        assert "secret" not in json.dumps(answer)
+        assert "Traceback" not in json.dumps(answer)
+        if how in TEXTS:
+            assert text == TEXTS[how]
+        failure = result["_meta"]["linckia/failure"]
+        assert set(failure) >= {"kind", "executed"}
+        assert failure.get("retryAfterMs") == {How.UNAVAILABLE: 2500, How.OVERLOADED: 100}.get(how)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        (How.INVALID, -32602),
+        (How.OPERATION, -32002),
+        (How.UNAVAILABLE, -32603),
+        (How.DEFECT, -32603),
+        (How.MAYBE, -32603),
+    ],
+)
+async def test_an_operation_with_codes_answers_errors_of_the_protocol(how: How, code: int) -> None:
+    async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
+        await wire.initialize()
+        await wire.call("t_fail_coded", {"how": how.value})
+        error = (await wire.receive())["error"]
+        assert error["code"] == code
+        assert set(error["data"]) >= {"kind", "executed"}
+        assert "secret" not in json.dumps(error)
+
+
+async def test_invalid_parameters_of_an_operation_with_codes_name_the_field() -> None:
+    async with gateway_in_process() as (gateway, dispatcher), connected(gateway) as wire:
+        await wire.initialize()
+        await wire.call("t_fail_coded", {"how": 5})
+        error = (await wire.receive())["error"]
+        assert error["code"] == -32602
+        assert error["data"]["field"] == "how"
+        assert "how" in error["message"]
+        assert dispatcher.calls == []

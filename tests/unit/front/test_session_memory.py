@@ -1,0 +1,296 @@
+"""A session outlives its kernel: the next resumes where the killed one stood, and every request is answered once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from services.front.transport.descriptors import READ_BYTES
+from services.front.transport.json_lines import BEGUN_BYTES
+from services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
+from tests.unit.front.inprocess import InProcess
+from tests.unit.front.operations import ListOp
+from tests.unit.front.wire import META, MODERN, Wire, gateway_in_process
+
+NEWS = {f"notifications/{name}/list_changed" for name in ("prompts", "resources", "tools")}
+
+
+class Session:
+    """A client's ends, and the memory that its session is noted in."""
+
+    def __init__(self) -> None:
+        self.server_in, client_out = os.pipe()
+        client_in, self.server_out = os.pipe()
+        self.memory = os.memfd_create("session")
+        self.wire = Wire(client_out, client_in)
+
+    @contextlib.asynccontextmanager
+    async def kernel(self) -> AsyncIterator[InProcess]:
+        """One kernel, which is gone at the end without another word."""
+        async with gateway_in_process() as (gateway, dispatcher), trio.open_nursery() as nursery:
+            nursery.start_soon(gateway.attach, self.server_in, self.server_out, "all", self.memory)
+            yield dispatcher
+            nursery.cancel_scope.cancel()
+
+    async def answers(self, count: int) -> dict[Any, dict[str, Any]]:
+        """The next answers by their ids, without what is said beside them."""
+        found: dict[Any, dict[str, Any]] = {}
+        while len(found) < count:
+            message = await self.wire.receive()
+            if "id" in message:
+                assert message["id"] not in found
+                found[message["id"]] = message
+        return found
+
+    async def close(self) -> None:
+        await self.wire.writer.aclose()
+        await self.wire.reader.aclose()
+        for fd in (self.server_in, self.server_out, self.memory):
+            os.close(fd)
+
+
+@contextlib.asynccontextmanager
+async def session() -> AsyncIterator[Session]:
+    made = Session()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_an_idle_session_goes_on_and_hears_that_there_may_be_news() -> None:
+    async with session() as s:
+        async with s.kernel():
+            await s.wire.initialize()
+            await s.wire.call("t_string", id=1)
+            await s.answers(1)
+        async with s.kernel():
+            assert {(await s.wire.receive())["method"] for _ in NEWS} == NEWS
+            await s.wire.call("t_string", id=2)
+            assert (await s.answers(1))[2]["result"]["isError"] is False
+
+
+async def test_what_may_be_repeated_is_and_what_may_not_is_answered_so() -> None:
+    async with session() as s:
+        async with s.kernel() as first:
+            writing = trio.Event()
+
+            async def write(params: ListOp, ctx: object) -> list[int]:
+                writing.set()
+                await trio.sleep(60)
+                return []
+
+            first.handlers.by_name["t_list"] = (ListOp, write)
+            await s.wire.initialize()
+            await s.wire.call("t_wait", {}, id=1)
+            await s.wire.call("t_list", {}, id=2)
+            with trio.fail_after(5):
+                await writing.wait()
+        async with s.kernel() as second:
+            failed = (await s.answers(1))[2]["result"]
+            assert failed["isError"] is True
+            assert failed["_meta"]["linckia/failure"]["executed"] == "maybe"
+            with trio.fail_after(5):
+                await second.started.wait()
+            assert second.calls == ["t_wait"]
+
+
+async def test_what_was_read_and_not_looked_at_is_not_lost() -> None:
+    async with session() as s:
+        async with s.kernel():
+            await s.wire.initialize()
+            # It waits for nothing but the rest of its line.
+            await s.wire.send_bytes(b'{"jsonrpc":"2.0","id":5,"method":"tools/call","par')
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        async with s.kernel():
+            await s.wire.send_bytes(b'ams":{"name":"t_string"}}\n')
+            assert "result" in (await s.answers(1))[5]
+
+
+async def test_a_long_message_that_was_half_read_is_refused_by_its_id() -> None:
+    async with session() as s:
+        async with s.kernel():
+            await s.wire.initialize()
+            await s.wire.send_bytes(b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"')
+            await s.wire.send_bytes(b"x" * (2 * BEGUN_BYTES))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        async with s.kernel():
+            await s.wire.send_bytes(b'"}}\n')
+            await s.wire.call("t_string", id=7)
+            answers = await s.answers(2)
+            assert "send it again" in answers[6]["error"]["message"]
+            assert "result" in answers[7]
+
+
+async def test_a_long_request_that_may_be_repeated_is_answered_at_least() -> None:
+    async with session() as s:
+        async with s.kernel() as first:
+            await s.wire.initialize()
+            await s.wire.call("t_wait", {}, id=1, meta={"filler": "x" * LONGEST_BYTES})
+            with trio.fail_after(5):
+                await first.started.wait()
+        async with s.kernel() as second:
+            assert "the kernel died" in (await s.answers(1))[1]["error"]["message"]
+            assert second.calls == []
+
+
+async def test_a_client_of_the_modern_revision_goes_on_as_well() -> None:
+    async with session() as s:
+        async with s.kernel() as first:
+            await s.wire.open_modern()
+            await s.wire.call("t_wait", {}, id=1, meta=META)
+            with trio.fail_after(5):
+                await first.started.wait()
+        async with s.kernel() as second:
+            with trio.fail_after(5):
+                await second.started.wait()
+            await s.wire.call("t_string", id=2, meta=META)
+            assert (await s.answers(1))[2]["result"]["resultType"] == "complete"
+            assert META["io.modelcontextprotocol/protocolVersion"] == MODERN
+
+
+async def test_a_request_that_was_withdrawn_stays_so() -> None:
+    async with session() as s:
+        async with s.kernel() as first:
+            await s.wire.initialize()
+            await s.wire.call("t_wait", {}, id=1)
+            with trio.fail_after(5):
+                await first.started.wait()
+            await s.wire.send(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "reason": "enough"}}
+            )
+            with trio.fail_after(5):
+                await first.withdrawn.wait()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        async with s.kernel() as second:
+            await s.wire.call("t_string", id=2)
+            await s.answers(1)
+            assert second.calls == ["t_string"]
+
+
+async def test_the_handshake_itself_may_be_interrupted() -> None:
+    hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}
+    async with session() as s:
+        session_memory = SessionMemory(s.memory)
+        session_memory.ask(0, "initialize", json.dumps(hello | {"params": _params()}).encode(), b"")
+        session_memory.close()
+        async with s.kernel():
+            assert (await s.answers(1))[0]["result"]["protocolVersion"] == "2025-11-25"
+            await s.wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            await s.wire.call("t_string", id=1)
+            assert "result" in (await s.answers(1))[1]
+
+
+async def test_a_message_that_was_written_in_part_is_ended_before_the_next() -> None:
+    async with session() as s:
+        session_memory = SessionMemory(s.memory)
+        session_memory.written(cut=True)
+        session_memory.close()
+        os.write(s.server_out, b'{"jsonrpc":"2.0","id":1,"resu')
+        async with s.kernel():
+            assert await s.wire.line() == b'{"jsonrpc":"2.0","id":1,"resu'
+            await s.wire.initialize()
+
+
+def _params() -> dict[str, Any]:
+    return {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+# ---- the record -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> int:
+    # A file stands for the memory: what matters is that it is the same to both sides.
+    return os.open(tmp_path / "memory", os.O_RDWR | os.O_CREAT)
+
+
+def subscription(action: str, uri: str) -> bytes:
+    return json.dumps({"id": 1, "method": f"resources/{action}", "params": {"uri": uri}}).encode()
+
+
+def test_what_was_answered_and_left_its_mark_is_told_in_order(memory: int) -> None:
+    session_memory = SessionMemory(memory)
+    session_memory.say("initialize", b'{"id": 0, "method": "initialize"}')
+    session_memory.say("notifications/initialized", b'{"method": "notifications/initialized"}')
+    for key, action, uri in ((1, "subscribe", "a:b"), (2, "subscribe", "a:c"), (3, "unsubscribe", "a:b")):
+        session_memory.ask(key, f"resources/{action}", subscription(action, uri), b"")
+        session_memory.answered(key)
+    kept = SessionMemory(memory).take_over()
+    assert kept is not None
+    assert [json.loads(message)["method"] for message in kept.said] == [
+        "initialize", "notifications/initialized", "resources/subscribe",
+    ]  # fmt: skip
+    assert b"a:c" in kept.said[-1]
+    assert kept.asked == []
+
+
+def test_what_is_taken_over_is_kept_until_it_is_seen_to(memory: int) -> None:
+    session_memory = SessionMemory(memory)
+    session_memory.ask(7, "tools/call", b'{"id": 7, "method": "tools/call"}', b'{"id": 8')
+    first = SessionMemory(memory)
+    assert first.take_over() == SessionMemory(memory).take_over()
+    first.written(cut=True)
+    kept = SessionMemory(memory).take_over()
+    assert kept is not None
+    assert (kept.asked, kept.rest, kept.cut) == ([b'{"id": 7, "method": "tools/call"}'], b'{"id": 8', True)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: int, *, short: bool) -> None:
+    begun = b"x" * BEGUN_BYTES if short else b'{"id": 7, '
+    source, target = os.pipe()
+    first = SessionMemory(memory)
+    first.read(begun, begun=True)
+    for sent in (b'"method": "ping"}\n', b'{"id": 8'):
+        os.write(target, sent)
+        record = os.pread(memory, BYTES, 0)
+        assert first.receive(source) == sent
+        # As if it had been killed between the read and its note of it.
+        landing = len(record) - READ_BYTES
+        os.pwrite(memory, record[:8], 0)
+        os.pwrite(memory, record[16:landing], 16)
+        os.pwrite(memory, sent, landing)
+        kept = SessionMemory(memory).take_over()
+        assert kept is not None
+        assert (kept.landed if short else kept.rest) == (sent if short else begun + sent)
+        first = SessionMemory(memory)
+        first.take_over()
+        first.read(begun, begun=True)
+
+
+def test_input_that_is_not_there_yet_leaves_nothing(memory: int) -> None:
+    source, _target = os.pipe()
+    os.set_blocking(source, False)
+    session_memory = SessionMemory(memory)
+    with pytest.raises(BlockingIOError):
+        session_memory.receive(source)
+    kept = SessionMemory(memory).take_over()
+    assert kept is not None
+    assert (kept.rest, kept.asked) == (b"", [])
+
+
+def test_more_than_there_is_room_for_is_kept_in_part(memory: int) -> None:
+    session_memory = SessionMemory(memory)
+    for key in range(100):
+        message = b'{"id": %d, "method": "tools/call", "params": "%b"}' % (key, b"x" * LONGEST_BYTES)
+        session_memory.ask(key, "tools/call", message, b"rest")
+    kept = SessionMemory(memory).take_over()
+    assert kept is not None
+    assert [message[:8] for message in kept.asked[:2]] == [b'{"id": 0', b'{"id": 1']
+    assert len(kept.asked) == 100
+    assert kept.rest == b"rest"
+
+
+def test_memory_that_is_none_of_a_session_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"x")
+    with (tmp_path / "other").open("r+b") as other, pytest.raises(ValueError, match="mmap length"):
+        SessionMemory(other.fileno())
+    assert BYTES > 2 * BEGUN_BYTES

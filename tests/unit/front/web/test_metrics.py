@@ -1,0 +1,78 @@
+"""The figures are Prometheus' text format, and they are those of the supervisor and the router."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from kernel.ports import CauseKind, ServiceState
+from proto.ops.kernel import KernelFigures, LaneFigures, ServiceFigures, ZygoteFigures
+from services.front.web.metrics import exposition
+
+LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
+
+
+def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceFigures:
+    figures = ServiceFigures(
+        name=name, state=state, generation=1 + deaths, pid=7, uptime_s=3.0, restarts=deaths, rss_bytes=1024,
+        ping_ms=0.25,
+    )  # fmt: skip
+    dead = {"deaths": {"signal": deaths}, "answered_ms": 1.5, "recovery_ms": 12.5} if deaths else {}
+    return msgspec.structs.replace(figures, **dead)
+
+
+def series(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = LINE.match(line)
+            assert match, line
+            assert line.rpartition(" ")[0] not in found
+            found[line.rpartition(" ")[0]] = float(match["value"])
+    return found
+
+
+def exposed() -> str:
+    figures = KernelFigures(
+        version="1",
+        rss_bytes=4096,
+        services=[service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED)],
+        lanes={
+            "embed": LaneFigures(queued=0, calls=12, replays=3, failures={"overloaded": 2}),
+            "yaml": LaneFigures(queued=0, calls=0, replays=0, failures={}),
+        },
+        zygotes=[ZygoteFigures(name="torch", up=True, deaths=0)],
+        states=[state.value for state in ServiceState],
+        causes=[cause.value for cause in CauseKind],
+    )
+    return exposition(figures).decode()
+
+
+def test_every_family_has_its_help_and_type_and_every_line_is_well_formed() -> None:
+    text = exposed()
+    assert text.endswith("\n")
+    families = set(re.findall(r"^# TYPE (\S+) (?:gauge|counter)$", text, re.MULTILINE))
+    assert families == set(re.findall(r"^# HELP (\S+) ", text, re.MULTILINE))
+    assert {name.partition("{")[0] for name in series(text)} == families
+    counters = set(re.findall(r"^# TYPE (\S+) counter$", text, re.MULTILINE))
+    assert all(name.endswith("_total") for name in counters)
+
+
+def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
+    found = series(exposed())
+    assert found['linckia_service_up{service="embed-2"}'] == 1
+    assert found['linckia_service_up{service="yaml"}'] == 0
+    assert found['linckia_service_state{service="yaml",state="failed"}'] == 1
+    assert found['linckia_service_generation{service="embed-2"}'] == 3
+    assert found['linckia_service_deaths_total{cause="signal",service="embed-2"}'] == 2
+    assert found['linckia_service_deaths_total{cause="signal",service="embed"}'] == 0
+    assert found['linckia_service_recovery_seconds{service="embed-2"}'] == 0.0125
+    assert 'linckia_service_recovery_seconds{service="embed"}' not in found
+    assert found['linckia_service_calls_total{service="embed"}'] == 12
+    assert 'linckia_service_calls_total{service="embed-2"}' not in found
+    assert found['linckia_service_failures_total{kind="overloaded",service="embed"}'] == 2
+    assert found['linckia_service_replays_total{service="embed"}'] == 3
+    assert found['linckia_service_in_flight{service="embed-2"}'] == 0
+    assert found["linckia_kernel_memory_bytes"] == 4096
+    assert found['linckia_zygote_up{zygote="torch"}'] == 1
